@@ -1,0 +1,84 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// State is what a transition says of its key.
+type State string
+
+// The states. Throttle decisions are throttled or released, alerts raised or cleared.
+const (
+	StateThrottled State = "throttled"
+	StateReleased  State = "released"
+	StateRaised    State = "raised"
+	StateCleared   State = "cleared"
+)
+
+// LevelThrottled is the top level, at 100 percent of a limit.
+const LevelThrottled = 100
+
+// Transition is the payload of a throttle decision or an alert. All times are
+// milliseconds since 1970 by Redis's clock.
+//
+// A subscriber orders the messages of one subject by AtMs: one with an older
+// AtMs than the last it applied is a late copy and is ignored.
+type Transition struct {
+	ID    string `json:"id"`
+	Rule  string `json:"rule"`
+	Key   string `json:"key"`
+	State State  `json:"state"`
+	// Level is the percentage of the limit that this is about, 100 for throttle decisions.
+	Level    int   `json:"level"`
+	Limit    int64 `json:"limit"`
+	WindowMs int64 `json:"window_ms"`
+	// Used is what the window held when the transition was written.
+	Used int64 `json:"used"`
+	AtMs int64 `json:"at_ms"`
+	// SinceMs is when the key came into this state: for throttled and raised the
+	// time of the event that crossed the threshold, else when it fell below.
+	SinceMs int64 `json:"since_ms"`
+	// UntilMs is when the key falls below with no more traffic.
+	UntilMs int64 `json:"until_ms"`
+	// ExpiresMs is when a subscriber that heard nothing newer lets the key go.
+	ExpiresMs int64 `json:"expires_ms"`
+	// Shadow says that the rule only watches: nobody may enforce this.
+	Shadow bool `json:"shadow,omitempty"`
+	// Renewal says that the key was throttled before and now stays so for longer.
+	Renewal bool `json:"renewal,omitempty"`
+}
+
+// IsThrottle tells a throttle decision from an alert.
+func (t Transition) IsThrottle() bool {
+	return t.State == StateThrottled || t.State == StateReleased
+}
+
+// Subject is where the transition is published.
+func (t Transition) Subject(prefix string) string {
+	if t.IsThrottle() {
+		return ThrottleSubject(prefix, t.Rule, t.Key)
+	}
+	return AlertSubject(prefix, t.Rule, t.Level, t.Key)
+}
+
+// MessageID is made of the transition's content alone, so that it stays the
+// same when the transition is written again after a failover. A renewal adds
+// UntilMs: it shares all the rest with the decision it renews, and JetStream
+// would drop it as a copy.
+func (t Transition) MessageID(prefix string) string {
+	kind := "alert"
+	if t.IsThrottle() {
+		kind = "throttle"
+	}
+	parts := []string{prefix, kind, t.Rule, strconv.Itoa(t.Level), strconv.FormatInt(t.WindowMs, 10),
+		string(t.State), strconv.FormatInt(t.SinceMs, 10)}
+	if t.Renewal {
+		parts = append(parts, strconv.FormatInt(t.UntilMs, 10))
+	}
+	return strings.Join(append(parts, KeyToken(t.Key)), "/")
+}
+
+// At is AtMs as a time.
+func (t Transition) At() time.Time { return time.UnixMilli(t.AtMs).UTC() }

@@ -1,0 +1,29 @@
+package api
+
+import "errors"
+
+// Errors a caller branches on. They keep their identity over HTTP: a client
+// turns the answer's problem type back into the sentinel (see Problem).
+var (
+	// ErrBadKey: a key that is empty, over 512 bytes, not UTF-8, or holds a control character.
+	ErrBadKey = errors.New("bad key")
+	// ErrBadCount: a count that is no integer from 1 to 1,000,000,000.
+	ErrBadCount = errors.New("bad count")
+	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
+	ErrBadRequest = errors.New("bad request")
+	// ErrBodyTooLarge: a request body over the server's bound.
+	ErrBodyTooLarge = errors.New("body too large")
+	// ErrCostExceedsLimit: a cost that no window of the rule can ever admit.
+	ErrCostExceedsLimit = errors.New("cost exceeds limit")
+	// ErrNoRule: no rule matches the key.
+	ErrNoRule = errors.New("no rule matches")
+	// ErrOutcomeUnknown: a write was sent and its reply was lost, so it may or
+	// may not have happened. Sending it again may count it twice.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrQueueFull: the producer holds as much as it may and was told not to wait.
+	ErrQueueFull = errors.New("queue full")
+	// ErrClosed: the producer was closed.
+	ErrClosed = errors.New("closed")
+	// ErrUnavailable: the store did not answer in time.
+	ErrUnavailable = errors.New("store unavailable")
+)

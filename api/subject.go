@@ -1,0 +1,70 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"strconv"
+)
+
+const (
+	maxPlainToken   = 128 // bytes of a key that stands in a subject as it is
+	maxEncodedToken = 256 // bytes of the longest encoded token
+)
+
+// ThrottleSubject is where the throttle decisions of one rule and key stand.
+func ThrottleSubject(prefix, rule, key string) string {
+	return prefix + ".throttle." + rule + "." + KeyToken(key)
+}
+
+// AlertSubject is where the alerts of one rule, level (percent) and key stand.
+func AlertSubject(prefix, rule string, level int, key string) string {
+	return prefix + ".alert." + rule + "." + strconv.Itoa(level) + "." + KeyToken(key)
+}
+
+// KeyToken turns a key into one NATS subject token. A key of
+// [A-Za-z0-9_:@=+-] up to 128 bytes stands as it is; any other becomes "~" and
+// base64url without padding, or "~~" and the hex SHA-256 where that would pass
+// 256 bytes. No plain key begins with "~", so the three never meet, and a
+// token never holds ".", "*", ">" or white space.
+func KeyToken(key string) string {
+	if isPlain(key) {
+		return key
+	}
+	if 1+base64.RawURLEncoding.EncodedLen(len(key)) <= maxEncodedToken {
+		return "~" + base64.RawURLEncoding.EncodeToString([]byte(key))
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "~~" + hex.EncodeToString(sum[:])
+}
+
+// ParseKeyToken gives the key back, and false where the token is a hash (the
+// payload has the key) or no token of ours.
+func ParseKeyToken(token string) (string, bool) {
+	if len(token) == 0 || (len(token) > 1 && token[:2] == "~~") {
+		return "", false
+	}
+	if token[0] != '~' {
+		return token, isPlain(token)
+	}
+	key, err := base64.RawURLEncoding.DecodeString(token[1:])
+	if err != nil {
+		return "", false
+	}
+	return string(key), true
+}
+
+func isPlain(key string) bool {
+	if key == "" || len(key) > maxPlainToken {
+		return false
+	}
+	for i := range len(key) {
+		switch c := key[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case c == '_', c == ':', c == '@', c == '=', c == '+', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
