@@ -1,0 +1,61 @@
+-- prelude.lua: what every script shares. It stands first in each composed script.
+-- Read sliding-log.lua next (how one algorithm counts), then fold.lua.
+
+-- Upvalues are cheaper than globals, and these run for every event.
+local call, pcall = redis.call, redis.pcall
+local match, format, floor = string.match, string.format, math.floor
+
+-- Integers leave Lua through int(), exact below 2^53: `..` and tostring round at
+-- 14 digits. ('%.0f' is exact too, and takes twice as long.)
+local function int(x) return format('%d', x) end
+
+-- number reads ARGV[i], which must be an integer >= least. Nothing has been
+-- written when it fails.
+local function number(i, least)
+  local n = tonumber(ARGV[i])
+  if not n or n < least or n >= 9007199254740992 or n % 1 ~= 0 then
+    error('ARGV[' .. i .. '] is ' .. tostring(ARGV[i]) .. ', expected an integer >= ' .. least)
+  end
+  return n
+end
+
+-- clock reads the time in ms, once per script: TIME moves within a script on
+-- Redis 7.0. ARGV[1] stands in for it in tests.
+local function clock()
+  if ARGV[1] ~= '' then return number(1, 0) end
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- algorithms: name in a rule -> {open, used, add, free_at}; one file each.
+local algorithms = {}
+
+-- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.
+-- A rule is: algorithm, shadow (0|1), every, span, spec, number of windows,
+-- then per window: ms, limit, lowest.
+--   span    the longest window in ms: what a counter keeps
+--   every   how often a counter is trimmed and its expiry renewed, in ms; 0 = at each write
+--   spec    the levels as text, read only when one is near (levels.lua)
+--   lowest  the lowest threshold of the window, in units
+-- `floor` is the lowest of all: a key below it cannot stand at any level.
+local function rule_at(i)
+  local windows = number(i + 5, 1)
+  local r = {algo = algorithms[ARGV[i]], shadow = ARGV[i + 1] == '1', every = number(i + 2, 0),
+             span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, ms = {}, limit = {}, lowest = {}}
+  if not r.algo then error('unknown algorithm ' .. tostring(ARGV[i])) end
+  i = i + 6
+  local floor
+  for w = 1, windows do
+    local lowest = number(i + 2, 1)
+    r.ms[w], r.limit[w], r.lowest[w] = number(i, 1), number(i + 1, 1), lowest
+    if not floor or lowest < floor then floor = lowest end
+    i = i + 3
+  end
+  r.floor = floor
+  return r, i
+end
+
+-- user_key takes the key out of a counter's name, prefix:{partition}:form:key.
+local function user_key(counter)
+  return string.match(counter, '^[^{]*{%d+}:[^:]*:(.*)$')
+end

@@ -1,0 +1,41 @@
+-- sweep.lua: looks again at keys whose level may have ended. Here levels go down.
+--
+-- KEYS   1 levels  2 due  3 outbox  4.. the counter of each key
+-- ARGV   1 now_ms ('' = the server's clock)
+--        then per key: 1 and the rule (prelude.lua), or 0 where no rule matches it any more
+-- Reply  transitions written
+--
+-- Calling it early, late or twice does no harm: it reads the truth and writes
+-- what has changed.
+
+local LEVELS, DUE, OUTBOX, FIRST = KEYS[1], KEYS[2], KEYS[3], 4
+local now, at = clock(), 2
+local items = {}
+prove(LEVELS, DUE, OUTBOX)
+for i = FIRST, #KEYS do
+  local key = user_key(KEYS[i])
+  local item = {key = key, text = call('HGET', LEVELS, key), falling = true,
+                levels = LEVELS, due = DUE, outbox = OUTBOX}
+  if number(at, 0) == 1 then
+    item.rule, at = rule_at(at + 1)
+    item.state = item.rule.algo.open(KEYS[i], now, item.rule)
+    item.used = {}
+    for w = 1, item.rule.n do item.used[w] = item.rule.algo.used(item.state, item.rule.ms[w]) end
+    item.crossed = function() return item.state.now end
+  else
+    at = at + 1
+  end
+  items[#items + 1] = item
+end
+
+local transitions = 0
+for _, item in ipairs(items) do
+  if not item.text then
+    call('ZREM', DUE, item.key)
+  elseif item.rule then
+    transitions = transitions + judge(item)
+  else
+    transitions = transitions + forget(LEVELS, DUE, OUTBOX, item.key, item.text, now)
+  end
+end
+return transitions
