@@ -1,0 +1,159 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// DefaultRetention is how long workers may be away without losing an event.
+const DefaultRetention = 10 * time.Minute
+
+// Log appends events. Its client must not retry (MaxRetries: -1): where a reply
+// was lost, a retry appends again and nobody would know.
+type Log struct {
+	redis     redis.UniversalClient
+	keys      *Keys
+	retention time.Duration
+	now       func() time.Time
+}
+
+// NewLog refuses a retention below one second. The client is the caller's.
+func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
+	if retention < time.Second {
+		return nil, fmt.Errorf("retention %s: expected at least 1s", retention)
+	}
+	return &Log{redis: c, keys: k, retention: retention, now: time.Now}, nil
+}
+
+// Outcome says what became of a set of events. Each event is in exactly one of
+// the three.
+type Outcome struct {
+	Appended int // events that Redis has acknowledged
+	Entries  int // entries that they became: fewer where events of one key were merged
+	// Refused events are certainly not in the log, Unknown ones may be: their
+	// reply was lost. Merged events stand here as their sum.
+	Refused, Unknown []api.Event
+	// Err is nil where all were appended; it wraps api.ErrOutcomeUnknown where any is unknown.
+	Err error
+}
+
+func (o *Outcome) add(p Outcome) {
+	o.Appended += p.Appended
+	o.Entries += p.Entries
+	o.Refused = append(o.Refused, p.Refused...)
+	o.Unknown = append(o.Unknown, p.Unknown...)
+	o.Err = errors.Join(o.Err, p.Err)
+}
+
+// Append writes the events in one pipeline per call and tells what became of
+// each. It never sends anything twice. Events must be valid.
+func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
+	if len(events) == 0 {
+		return Outcome{}
+	}
+	items := make([]item, len(events))
+	for i, e := range events {
+		items[i] = item{e, 1}
+	}
+	return l.append(ctx, items)
+}
+
+// item is an event that stands for one or more of the same key.
+type item struct {
+	api.Event
+	events int
+}
+
+func (l *Log) append(ctx context.Context, items []item) Outcome {
+	byPartition := make([][]item, l.keys.Partitions)
+	for _, it := range items {
+		p := l.keys.Partition(it.Key)
+		byPartition[p] = append(byPartition[p], it)
+	}
+	// MINID is by this machine's clock, which is only used to forget: a clock
+	// that is ahead by as much as the retention would forget too early.
+	minID := strconv.FormatInt(l.now().Add(-l.retention).UnixMilli(), 10)
+	pipe := l.redis.Pipeline()
+	cmds := make([][]redis.Cmder, l.keys.Partitions)
+	for p, list := range byPartition {
+		if len(list) == 0 {
+			continue
+		}
+		for _, e := range list {
+			cmds[p] = append(cmds[p], pipe.XAdd(ctx, &redis.XAddArgs{
+				Stream: l.keys.Events(p), MinID: minID, Approx: true,
+				Values: []any{fieldKey, e.Key, fieldCount, e.Count},
+			}))
+		}
+		pipe.PExpire(ctx, l.keys.Events(p), l.retention)
+	}
+	_, execErr := pipe.Exec(ctx)
+	var out Outcome
+	for p, list := range byPartition {
+		out.add(outcomeOf(list, cmds[p]))
+	}
+	if out.Err == nil && execErr != nil {
+		// Every event is in, an expiry is not: the stream lives until the next flush sets it.
+		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
+	}
+	return out
+}
+
+func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
+	var out Outcome
+	var refused, unknown error
+	for i, cmd := range cmds {
+		switch err := cmd.Err(); {
+		case err == nil:
+			out.Appended += items[i].events
+			out.Entries++
+		case wasNotSent(err):
+			out.Refused = append(out.Refused, items[i].Event)
+			refused = fmt.Errorf("appending: %w", err)
+		default:
+			out.Unknown = append(out.Unknown, items[i].Event)
+			unknown = fmt.Errorf("appending: %w: %w", api.ErrOutcomeUnknown, err)
+		}
+	}
+	out.Err = errors.Join(refused, unknown)
+	return out
+}
+
+// wasNotSent tells an error after which the command has certainly done nothing:
+// Redis answered with it, or no connection was to be had.
+func wasNotSent(err error) bool {
+	var answered redis.Error
+	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {
+		return true
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return true
+	}
+	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed)
+}
+
+// merge adds up the counts of one key. A sum over the largest count of an event
+// stays several events.
+func merge(events []api.Event) []item {
+	at := make(map[string]int, len(events)) // key → where its open sum stands
+	merged := make([]item, 0, len(events))
+	for _, e := range events {
+		if i, ok := at[e.Key]; ok && merged[i].Count+e.Count <= api.MaxCount {
+			merged[i].Count += e.Count
+			merged[i].events++
+			continue
+		}
+		at[e.Key] = len(merged)
+		merged = append(merged, item{e, 1})
+	}
+	return merged
+}

@@ -1,0 +1,129 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Reader reads and claims the events of some partitions for one consumer of the
+// group. A Reader is used by one goroutine at a time.
+type Reader struct {
+	redis    redis.UniversalClient
+	keys     *Keys
+	consumer string
+	parts    []int
+	streams  []string // the events keys of parts, then as many ">"
+	byName   map[string]int
+}
+
+// NewReader reads the partitions given, with one command: on Redis Cluster they
+// must share a slot, so there a Reader has one partition. The client is used for
+// blocking: give it connections of its own.
+func NewReader(c redis.UniversalClient, k *Keys, consumer string, partitions []int) *Reader {
+	r := &Reader{redis: c, keys: k, consumer: consumer, parts: partitions, byName: map[string]int{}}
+	for _, p := range partitions {
+		r.streams = append(r.streams, k.Events(p))
+		r.byName[k.Events(p)] = p
+	}
+	for range partitions {
+		r.streams = append(r.streams, ">")
+	}
+	return r
+}
+
+// Batch is what was read of one partition, in order.
+type Batch struct {
+	Partition int
+	Messages  []Message
+}
+
+// CreateGroups creates the group of each partition where it is missing, from
+// the stream's beginning: after an expiry nothing may be skipped.
+func (r *Reader) CreateGroups(ctx context.Context) error {
+	for _, p := range r.parts {
+		err := r.redis.XGroupCreateMkStream(ctx, r.keys.Events(p), Group, "0").Err()
+		if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
+			return fmt.Errorf("creating the group of %s: %w", r.keys.Events(p), err)
+		}
+	}
+	return nil
+}
+
+// Read waits up to block for new events and returns up to count of each
+// partition; no batch and no error where none came. Where a stream is gone with
+// its group (it expired, somebody deleted it, Redis restarted empty) the group
+// is created again and Read returns with nothing.
+func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Batch, error) {
+	got, err := r.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
+		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(count), Block: block,
+	}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, nil
+	case isGroupGone(err):
+		return nil, r.CreateGroups(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("reading events: %w", err)
+	}
+	batches := make([]Batch, 0, len(got))
+	for _, s := range got {
+		batches = append(batches, Batch{Partition: r.byName[s.Stream], Messages: messages(s.Messages)})
+	}
+	return batches, nil
+}
+
+// Claim takes over up to count events of partition p that another consumer has
+// held for minIdle or longer, from cursor on ("0-0" to begin). It returns the
+// cursor to go on with ("0-0": all seen), and in trimmed the events that
+// nobody folded before they were trimmed away: their bodies are lost.
+func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor string, count int) (b Batch, next string, trimmed []string, err error) {
+	b.Partition = p
+	got, next, trimmed, err := r.redis.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
+		Stream: r.keys.Events(p), Group: Group, Consumer: r.consumer, MinIdle: minIdle, Start: cursor, Count: int64(count),
+	}).Result()
+	if isGroupGone(err) {
+		return b, "0-0", nil, r.CreateGroups(ctx)
+	}
+	if err != nil {
+		return b, "0-0", nil, fmt.Errorf("claiming from %s: %w", r.keys.Events(p), err)
+	}
+	b.Messages = messages(got)
+	return b, next, trimmed, nil
+}
+
+// Ack acknowledges events that nothing is counted for, and tells how many were pending.
+func (r *Reader) Ack(ctx context.Context, p int, ids []string) (int64, error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	n, err := r.redis.XAck(ctx, r.keys.Events(p), Group, ids...).Result()
+	if err != nil {
+		return 0, fmt.Errorf("acknowledging %d events of %s: %w", len(ids), r.keys.Events(p), err)
+	}
+	return n, nil
+}
+
+// isGroupGone tells the answers after which the group must be created again.
+// UNBLOCKED is what 7.0 gives a blocked reader when the key goes away, NOGROUP
+// what 7.2 and later give it.
+func isGroupGone(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	return strings.HasPrefix(text, "NOGROUP") || strings.HasPrefix(text, "UNBLOCKED") ||
+		strings.Contains(text, "no such key")
+}
+
+func messages(in []redis.XMessage) []Message {
+	out := make([]Message, len(in))
+	for i, m := range in {
+		out[i] = Message{ID: m.ID, Values: m.Values}
+	}
+	return out
+}

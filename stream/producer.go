@@ -1,0 +1,212 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// ProducerConfig: the zero value is ready to use.
+type ProducerConfig struct {
+	// MaxPending bounds the events held, appended and being sent; default 100,000.
+	MaxPending int
+	// MaxBatch bounds the events of one flush; default 5,000.
+	MaxBatch int
+	// Linger is how long an event may wait for others; default 0: a flush starts
+	// as soon as the one before is done, so that batches grow under load and an
+	// idle producer sends at once.
+	Linger time.Duration
+	// FailWhenFull makes Append return api.ErrQueueFull instead of waiting for room.
+	FailWhenFull bool
+	// FlushTimeout bounds one flush; default 10s. What has no reply by then is unknown.
+	FlushTimeout time.Duration
+	// OnFlush is told each flush's outcome, one call at a time, before the room
+	// it took is given back. Nil where nobody asks.
+	OnFlush func(Outcome)
+}
+
+// Producer gathers events and appends them in the background, merging those of
+// one key within a flush. It never sends anything twice: what has an unknown
+// outcome is reported to OnFlush, and the caller decides.
+type Producer struct {
+	log    *Log
+	config ProducerConfig
+
+	mu      sync.Mutex
+	queue   []api.Event
+	sending int
+	asked   int           // flushes asked for by Flush or Close
+	room    chan struct{} // closed and replaced when room is given back
+	closed  bool
+
+	wake   chan struct{} // one slot: there is something to do
+	done   chan struct{} // closed when run has ended
+	failed error         // the first error since the last Flush
+}
+
+// NewProducer starts a producer; Close ends it.
+func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
+	config.MaxPending = cmp.Or(config.MaxPending, 100_000)
+	config.MaxBatch = cmp.Or(config.MaxBatch, 5_000)
+	config.FlushTimeout = cmp.Or(config.FlushTimeout, 10*time.Second)
+	if config.MaxPending < 1 || config.MaxBatch < 1 || config.Linger < 0 || config.FlushTimeout < 0 {
+		return nil, fmt.Errorf("producer: negative bound in %+v", config)
+	}
+	p := &Producer{
+		log: log, config: config,
+		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	go p.run()
+	return p, nil
+}
+
+// Append takes one event. When the producer is full it waits for room until ctx
+// ends, or returns api.ErrQueueFull, as configured. After nil the event is
+// held, not yet stored: OnFlush and Flush tell of that.
+func (p *Producer) Append(ctx context.Context, e api.Event) error {
+	if err := e.Validate(); err != nil {
+		return err
+	}
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return fmt.Errorf("producer: %w", api.ErrClosed)
+		}
+		if len(p.queue)+p.sending < p.config.MaxPending {
+			p.queue = append(p.queue, e)
+			p.mu.Unlock()
+			p.notify()
+			return nil
+		}
+		room := p.room
+		p.mu.Unlock()
+		if p.config.FailWhenFull {
+			return fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for room for an event: %w", ctx.Err())
+		}
+	}
+}
+
+// Flush waits until all that was taken before has been sent, and returns the
+// first error since the last Flush. OnFlush sees every one.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	p.asked++
+	for len(p.queue)+p.sending > 0 {
+		room := p.room
+		p.mu.Unlock()
+		p.notify()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return fmt.Errorf("flushing: %w", ctx.Err())
+		}
+		p.mu.Lock()
+	}
+	p.asked--
+	err := p.failed
+	p.failed = nil
+	p.mu.Unlock()
+	return err
+}
+
+// Close takes no more events, sends what is held, and returns like Flush. It
+// can be called twice.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.notify()
+	select {
+	case <-p.done:
+		return err
+	case <-ctx.Done():
+		return errors.Join(err, fmt.Errorf("closing the producer: %w", ctx.Err()))
+	}
+}
+
+func (p *Producer) notify() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Producer) run() {
+	defer close(p.done)
+	for {
+		p.mu.Lock()
+		held, closed, asked := len(p.queue), p.closed, p.asked
+		p.mu.Unlock()
+		if held == 0 {
+			if closed {
+				return
+			}
+			<-p.wake
+			continue
+		}
+		if p.config.Linger > 0 && held < p.config.MaxBatch && !closed && asked == 0 {
+			p.linger()
+		}
+		p.flush()
+	}
+}
+
+// linger waits for company: until the time is up, a batch is full, or somebody
+// waits for a flush.
+func (p *Producer) linger() {
+	timer := time.NewTimer(p.config.Linger)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case <-p.wake:
+			p.mu.Lock()
+			enough := len(p.queue) >= p.config.MaxBatch || p.closed || p.asked > 0
+			p.mu.Unlock()
+			if enough {
+				return
+			}
+		}
+	}
+}
+
+func (p *Producer) flush() {
+	p.mu.Lock()
+	n := min(len(p.queue), p.config.MaxBatch)
+	batch := p.queue[:n:n]
+	p.queue = p.queue[n:]
+	if len(p.queue) == 0 {
+		p.queue = nil // let go of the array that batch still needs
+	}
+	p.sending = n
+	p.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), p.config.FlushTimeout)
+	out := p.log.append(ctx, merge(batch))
+	cancel()
+	if p.config.OnFlush != nil {
+		p.config.OnFlush(out)
+	}
+
+	p.mu.Lock()
+	p.sending = 0
+	if p.failed == nil {
+		p.failed = out.Err
+	}
+	close(p.room)
+	p.room = make(chan struct{})
+	p.mu.Unlock()
+}
