@@ -1,0 +1,281 @@
+package windows
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// busted: testdata/busted_<what>.yml → line:column and what the message must
+// name. The whole messages are in busted_<what>.txt.
+var busted = map[string][2]string{
+	"after_blocks":         {"15:14", `"1y"`},
+	"alerts_fraction":      {"4:19", `"95.5%"`},
+	"alerts_hundred":       {"4:19", `100%`},
+	"alerts_number":        {"4:19", `alerts[1] 95:`},
+	"alerts_text":          {"4:13", `"80%"`},
+	"alerts_twice":         {"4:24", `80%: want each percentage once; first in line 4`},
+	"alerts_zero":          {"4:14", `0%`},
+	"algorithm":            {"4:16", `"leaky-bucket": want sliding-log`},
+	"alias":                {"8:14", `*span`},
+	"columns":              {"2:75", `limit 0`},
+	"crlf":                 {"10:25", `"1y"`},
+	"duplicate_key":        {"4:5", `"name" already defined`},
+	"empty":                {"1:1", `empty`},
+	"hold_fraction":        {"4:11", `1µs`},
+	"hold_long":            {"4:11", `24h0m1s: want 0s to 1d`},
+	"hold_negative":        {"4:11", `-1s`},
+	"hold_number":          {"4:11", `5: want numbers with units`},
+	"limit_fraction":       {"5:17", `1.5`},
+	"limit_high":           {"5:17", `1000000000001`},
+	"limit_huge":           {"5:17", `99999999999999999999`},
+	"limit_missing":        {"5:9", `limit is missing`},
+	"limit_negative":       {"5:17", `-5`},
+	"limit_octal":          {"5:17", `0100`},
+	"limit_text":           {"5:17", `"many"`},
+	"limit_zero":           {"5:17", `limit 0:`},
+	"match_backslash":      {"3:12", `user:\\\: want`},
+	"match_control":        {"3:12", `"user:\n*"`},
+	"match_empty":          {"3:12", `match ""`},
+	"match_latin1":         {"3:12", `UTF-8`},
+	"match_missing":        {"2:5", `match is missing`},
+	"merge_key":            {"3:5", `"<<"`},
+	"name_form":            {"2:11", `"Api_1"`},
+	"name_list":            {"2:11", `a list`},
+	"name_long":            {"2:11", `"aaaa`},
+	"name_missing":         {"2:5", `name is missing`},
+	"name_twice":           {"9:11", `"api": want each name once; first in line 2`},
+	"on_error":             {"4:15", `"fail": want allow, deny or local`},
+	"only_comments":        {"1:1", `empty`},
+	"per_fraction":         {"5:27", `10.5ms`},
+	"per_long":             {"5:27", `31d`},
+	"per_missing":          {"5:9", `per is missing`},
+	"per_negative":         {"5:27", `-1m`},
+	"per_number":           {"5:27", `60: want numbers with units (ns, us, ms, s, m, h, d)`},
+	"per_overflow":         {"5:27", `"999999999d"`},
+	"per_short":            {"5:27", `9ms: want 10ms to 31d`},
+	"per_twice":            {"6:27", `1m: want each span once in a rule; first in line 5`},
+	"per_unit":             {"5:27", `"1w"`},
+	"per_zero":             {"5:27", `0s`},
+	"rule_null":            {"2:5", `rules[0]`},
+	"rule_text":            {"2:5", `rules[0] "api"`},
+	"rules_empty":          {"1:8", `at least one`},
+	"rules_mapping":        {"2:3", `a mapping: want a list`},
+	"rules_missing":        {"1:1", `rules is missing`},
+	"second_document":      {"7:1", `second document`},
+	"shadow":               {"4:13", `"yes": want true or false`},
+	"syntax_flow":          {"5:9", `'}'`},
+	"syntax_quote":         {"3:12", `double-quoted`},
+	"syntax_tab":           {"3:1", `cannot start`},
+	"top_empty_mapping":    {"1:1", `rules is missing`},
+	"top_list":             {"1:1", `a list`},
+	"unknown_field":        {"3:5", `"mach": want name, match, algorithm, windows, alerts, hold, on_error, shadow`},
+	"unknown_top":          {"1:1", `"rulez": want rules`},
+	"unknown_window_field": {"5:22", `"every": want limit, per`},
+	"unquoted_lone_star":   {"3:12", `needs quotes`},
+	"unquoted_star":        {"3:12", `needs quotes: "*:admin"`},
+	"window_list":          {"5:9", `windows[0] is a list`},
+	"windows_empty":        {"4:14", `1 to 8`},
+	"windows_missing":      {"2:5", `windows is missing`},
+	"windows_nine":         {"13:9", `9 windows: want at most 8`},
+	"windows_number":       {"4:14", `windows 100`},
+}
+
+func TestBustedFiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/busted_*.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, file := range files {
+		what := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "busted_"), ".yml")
+		seen[what] = true
+		t.Run(what, func(t *testing.T) {
+			rules, err := Load(file)
+			if err == nil || rules != nil {
+				t.Fatalf("loaded %v, error %v", rules, err)
+			}
+			got := err.Error() + "\n"
+			golden := strings.TrimSuffix(file, ".yml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("-golden +got\n%s", d)
+			}
+			first, _, _ := strings.Cut(got, "\n")
+			if b := busted[what]; b[1] == "" || !strings.HasPrefix(first, file+":"+b[0]+": ") || !strings.Contains(first, b[1]) {
+				t.Errorf("%s\nwant it at %s, naming %s", first, b[0], b[1])
+			}
+		})
+	}
+	for _, what := range slices.Sorted(maps.Keys(busted)) {
+		if !seen[what] {
+			t.Errorf("no file testdata/busted_%s.yml", what)
+		}
+	}
+}
+
+func TestWorkingFiles(t *testing.T) {
+	want := map[string][]*Rule{
+		"minimal": {{
+			Name: "api", Match: "user:*", Algorithm: "sliding-log", Hold: time.Second, OnError: OnErrorAllow,
+			Windows: []Window{{100, time.Minute}},
+		}},
+		"full": {{
+			Name: "api", Match: "user:*", Algorithm: "sliding-log", Hold: 2 * time.Second, OnError: OnErrorLocal, Shadow: true,
+			Windows: []Window{{100, time.Minute}, {2000, time.Hour}}, Alerts: []int{80, 95},
+		}},
+		"windows": {{
+			Name: "burst-and-day", Match: `tenant:?:*\*`, Algorithm: "sliding-log", OnError: OnErrorAllow,
+			Windows: []Window{{10, 10 * time.Millisecond}, {1000, 90 * time.Minute}, {20000, day}},
+		}, {
+			Name: "404", Match: "404", Algorithm: "sliding-log", Hold: time.Second, OnError: OnErrorDeny,
+			Windows: []Window{{10, 10 * time.Millisecond}, {1000, 90 * time.Minute}, {20000, day}},
+		}},
+		"days": {{
+			Name: "month", Match: "*", Algorithm: "sliding-log", Hold: day, OnError: OnErrorAllow,
+			Windows: []Window{{MaxLimit, 31 * day}, {5, 36 * time.Hour}, {1, 12 * time.Hour}},
+		}},
+	}
+	files, err := filepath.Glob("testdata/working_*.yml")
+	if err != nil || len(files) != len(want) {
+		t.Fatalf("%d files for %d cases, %v", len(files), len(want), err)
+	}
+	for what, list := range want {
+		t.Run(what, func(t *testing.T) {
+			rules, err := Load("testdata/working_" + what + ".yml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(list, rules.List()); d != "" {
+				t.Errorf("-want +got\n%s", d)
+			}
+			for _, r := range list {
+				if got := rules.Named(r.Name); got == nil || got.Name != r.Name {
+					t.Errorf("Named(%q) = %v", r.Name, got)
+				}
+			}
+			if r := rules.Named("none"); r != nil {
+				t.Errorf("Named(none) = %v", r)
+			}
+		})
+	}
+}
+
+func TestParseTakesAByteOrderMark(t *testing.T) {
+	data, err := os.ReadFile("testdata/working_minimal.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Parse("bom.yml", append([]byte("\ufeff"), data...)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoadNamesTheMissingFile(t *testing.T) {
+	_, err := Load("testdata/none.yml")
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "testdata/none.yml") {
+		t.Error(err)
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for s, want := range map[string]time.Duration{
+		"0s": 0, "31d": 31 * day, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "1h30m": 90 * time.Minute,
+		"-1d12h": -36 * time.Hour, "106751d": 106751 * day, "250ms": 250 * time.Millisecond, "-5m": -5 * time.Minute,
+	} {
+		if got, err := parseDuration(s); err != nil || got != want {
+			t.Errorf("%q: %v, %v, want %v", s, got, err, want)
+		}
+	}
+	for _, s := range []string{
+		"", "-", "d", "-d", "5", "1d5", "1h1d", "1d1d", "1d-1h", "--1h", "+-1h", "-+1d", "1 d", "1d ", "1D", "106752d", "106751d24h", "1e9d",
+	} {
+		if got, err := parseDuration(s); err == nil {
+			t.Errorf("%q: %v, want an error", s, got)
+		}
+	}
+}
+
+func TestInDaysIsReadBack(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 10 * time.Millisecond: "10ms", time.Minute: "1m", 90 * time.Minute: "1h30m", 31 * day: "31d", 25 * time.Hour: "25h",
+		time.Hour + time.Second: "1h0m1s", -time.Minute: "-1m", 10 * time.Minute: "10m", 20 * time.Second: "20s",
+	} {
+		got := inDays(d)
+		if back, err := parseDuration(got); got != want || err != nil || back != d {
+			t.Errorf("%v: %q, read back as %v, %v; want %q", d, got, back, err, want)
+		}
+	}
+}
+
+func TestNewRulesNamesTheRule(t *testing.T) {
+	good := func() *Rule {
+		return &Rule{Name: "api", Match: "*", Windows: []Window{{1, time.Second}}, Alerts: []int{95, 80}}
+	}
+	given := good()
+	rules, err := NewRules([]*Rule{given})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := rules.List()[0]
+	if got.Algorithm != DefaultAlgorithm || got.OnError != OnErrorAllow || got.Hold != 0 || !slices.Equal(got.Alerts, []int{80, 95}) {
+		t.Errorf("got %+v", got)
+	}
+	if d := cmp.Diff(good(), given); d != "" {
+		t.Errorf("what was given changed\n%s", d)
+	}
+	for want, list := range map[string][]*Rule{
+		"rules is an empty list":           nil,
+		"rules[1]: is nil":                 {good(), nil},
+		`rules[0]: name ""`:                {{Match: "*"}},
+		`rule "api": name "api": want`:     {good(), good()},
+		`rule "x": windows is an empty`:    {{Name: "x", Match: "*"}},
+		`rule "x": limit -1: want a whole`: {{Name: "x", Match: "*", Windows: []Window{{-1, time.Second}}}},
+	} {
+		if rules, err := NewRules(list); rules != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// FuzzParse: whatever the file, rules or one error with a place, and no panic.
+func FuzzParse(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.yml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	place := regexp.MustCompile(`^f\.yml:[1-9][0-9]*:[1-9][0-9]*: [^\n]`)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rules, err := Parse("f.yml", data)
+		if (rules == nil) == (err == nil) {
+			t.Fatalf("rules %v, error %v", rules, err)
+		}
+		if err != nil && !place.MatchString(err.Error()) {
+			t.Fatalf("no place in %q", err)
+		}
+	})
+}

@@ -1,0 +1,142 @@
+package windows
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Local counts in this process, exactly. It answers while Redis is away, and
+// tests hold the scripts against it. It keeps only what some window can still
+// see: a key that has gone quiet is forgotten in passing.
+type Local struct {
+	now func() int64 // ms
+
+	mu   sync.Mutex
+	keys map[localKey]*localLog
+}
+
+type localKey struct{ rule, key string }
+
+type localLog struct {
+	log
+	span int64
+}
+
+// NewLocal counts by the clock given, in ms since 1970; nil means this machine's.
+func NewLocal(now func() int64) *Local {
+	if now == nil {
+		now = func() int64 { return time.Now().UnixMilli() }
+	}
+	return &Local{now: now, keys: map[localKey]*localLog{}}
+}
+
+// Len is how many keys it holds.
+func (l *Local) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.keys)
+}
+
+// Add counts an event at its own time, as folding does; one that has left every
+// window counts nothing.
+func (l *Local) Add(rule *Rule, key string, ms, count int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	log, now := l.open(rule, key, max(l.now(), ms))
+	if ms > now-log.span {
+		log.add(ms, count)
+		l.keys[localKey{rule.Name, key}] = log
+	}
+}
+
+// Check implements Counter.
+func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clock := l.now()
+	l.forget(clock, 2*len(asks))
+	v := Verdict{Allowed: true, Atomic: true, Items: make([]Standing, len(asks))}
+	for i, a := range asks {
+		log, now := l.open(a.Rule, a.Key, clock)
+		var retry int64
+		for _, w := range a.Rule.Windows {
+			if used, _ := log.used(now, w.Per.Milliseconds()); used+a.Cost > w.Limit {
+				retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-a.Cost)-now)
+			}
+		}
+		v.Items[i].RetryAfter = time.Duration(retry) * time.Millisecond
+		v.Allowed = v.Allowed && (retry == 0 || a.Rule.Shadow)
+	}
+	for i, a := range asks {
+		log, now := l.open(a.Rule, a.Key, clock)
+		if v.Allowed {
+			log.add(now, a.Cost)
+			l.keys[localKey{a.Rule.Name, a.Key}] = log
+		}
+		retry := v.Items[i].RetryAfter
+		v.Items[i] = standing(a.Rule, log, now)
+		v.Items[i].RetryAfter = retry
+	}
+	return v, nil
+}
+
+// Peek implements Counter.
+func (l *Local) Peek(_ context.Context, rule *Rule, key string) (Standing, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	log, now := l.open(rule, key, l.now())
+	return standing(rule, log, now), nil
+}
+
+// Reset implements Counter.
+func (l *Local) Reset(_ context.Context, rule *Rule, key string) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, had := l.keys[localKey{rule.Name, key}]
+	delete(l.keys, localKey{rule.Name, key})
+	return had, nil
+}
+
+// open gives the key's log, trimmed, and the clock, never below its newest entry.
+func (l *Local) open(rule *Rule, key string, now int64) (*localLog, int64) {
+	span := rule.Longest().Milliseconds()
+	log := l.keys[localKey{rule.Name, key}]
+	if log == nil {
+		return &localLog{span: span}, now
+	}
+	log.span = max(span, 1)
+	if e, ok := log.last(); ok {
+		now = max(now, e.ms)
+	}
+	log.trim(now, span)
+	return log, now
+}
+
+// forget looks at a few keys, as a map gives them in no order, and drops those
+// that have gone quiet: twice as many as can be added, so the map stays small.
+func (l *Local) forget(now int64, look int) {
+	for k, log := range l.keys {
+		if look--; look < 0 {
+			return
+		}
+		if e, ok := log.last(); !ok || e.ms <= now-log.span {
+			delete(l.keys, k)
+		}
+	}
+}
+
+func standing(r *Rule, log *localLog, now int64) Standing {
+	s := Standing{NowMs: now, Windows: make([]Use, len(r.Windows))}
+	newest, _ := log.last()
+	for i, w := range r.Windows {
+		ms := w.Per.Milliseconds()
+		used, first := log.used(now, ms)
+		s.Windows[i].Used = used
+		if used > 0 {
+			s.Windows[i].More = time.Duration(first+ms-now) * time.Millisecond
+			s.Windows[i].Reset = time.Duration(newest.ms+ms-now) * time.Millisecond
+		}
+	}
+	return s
+}

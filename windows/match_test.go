@@ -1,0 +1,183 @@
+package windows
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tidwall/match"
+	"pgregory.net/rapid"
+)
+
+// naive is what the globs mean, written to be read: every way to split is tried.
+func naive(pattern, key string) bool {
+	if pattern == "" {
+		return key == ""
+	}
+	c, n := utf8.DecodeRuneInString(pattern)
+	k, m := utf8.DecodeRuneInString(key)
+	switch c {
+	case '*':
+		return naive(pattern[n:], key) || (m > 0 && naive(pattern, key[m:]))
+	case '?':
+		return m > 0 && naive(pattern[n:], key[m:])
+	case '\\':
+		pattern = pattern[n:]
+		c, n = utf8.DecodeRuneInString(pattern)
+	}
+	return m > 0 && c == k && naive(pattern[n:], key[m:])
+}
+
+// rulesOf makes a rule of each pattern, named by its place.
+func rulesOf(t testing.TB, patterns ...string) *Rules {
+	t.Helper()
+	list := make([]*Rule, len(patterns))
+	for i, p := range patterns {
+		list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
+	}
+	rules, err := NewRules(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+func TestMatch(t *testing.T) {
+	rules := rulesOf(t, "user:admin", "user:*", "*:admin", `\*`, "a?c", `tenant:\?:*`, "é?", "user:42", "ip:*:*:x*")
+	for key, want := range map[string]string{
+		"user:admin": "0", "user:42": "1", "user:": "1", "ip:admin": "2", ":admin": "2", "*": "3", "abc": "4", "aéc": "4", "tenant:?:x": "5",
+		"é€": "6", "ip:1:2:xyz": "8", "user": "", "": "", "ac": "", "abbc": "", "tenant:a:x": "", "é": "", "é€€": "", "ip:1:x": "", "zzz": "", "**": "",
+	} {
+		got := ""
+		if r := rules.Match(key); r != nil {
+			got = r.Name
+		}
+		if got != want {
+			t.Errorf("%q: rule %q, want %q", key, got, want)
+		}
+	}
+	if r := rulesOf(t, "a").Match("b"); r != nil {
+		t.Errorf("b: %v", r)
+	}
+}
+
+// Few letters, so that patterns and keys meet; é and € so that characters are not bytes.
+var (
+	somePattern = rapid.Custom(func(t *rapid.T) string {
+		parts := rapid.SliceOfN(rapid.SampledFrom([]string{"*", "*", "?", "a", "a", "b", "é", "€", ":", `\*`, `\?`, `\\`, `\a`, `\é`}), 1, 9)
+		return strings.Join(parts.Draw(t, "parts"), "")
+	})
+	someKey = rapid.Custom(func(t *rapid.T) string {
+		parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "a", "b", "é", "€", ":", "*", "?", `\`}), 0, 12)
+		return strings.Join(parts.Draw(t, "parts"), "")
+	})
+)
+
+func TestMatchIsTheFirstThatFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		patterns := rapid.SliceOfN(somePattern, 1, 12).Draw(t, "patterns")
+		list := make([]*Rule, len(patterns))
+		for i, p := range patterns {
+			list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
+		}
+		rules, err := NewRules(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			key := someKey.Draw(t, "key")
+			want := ""
+			for i, p := range patterns {
+				if naive(p, key) {
+					want = fmt.Sprint(i)
+					break
+				}
+			}
+			got := ""
+			if r := rules.Match(key); r != nil {
+				got = r.Name
+			}
+			if got != want {
+				t.Fatalf("%q: rule %q, want %q", key, got, want)
+			}
+		}
+	})
+}
+
+// The bound on steps must hide no fit: each of these fits, and takes long.
+func TestMaxStepsHidesNoFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var pattern, key strings.Builder
+		for range rapid.IntRange(1, 12).Draw(t, "pieces") {
+			piece := rapid.SampledFrom([]string{"a", "aa", "ab", "a?", "??", "?b"}).Draw(t, "piece")
+			gap := rapid.IntRange(0, 20).Draw(t, "gap")
+			pattern.WriteString("*" + piece)
+			key.WriteString(strings.Repeat("a", gap) + strings.ReplaceAll(piece, "?", "a"))
+		}
+		if rapid.Bool().Draw(t, "open") {
+			pattern.WriteString("*")
+			key.WriteString(rapid.StringOfN(rapid.SampledFrom([]rune("ab")), 0, 20, -1).Draw(t, "tail"))
+		}
+		if fits, stopped := match.MatchLimit(key.String(), pattern.String(), maxSteps); !fits {
+			t.Fatalf("%s over %s: does not fit, stopped %v", pattern.String(), key.String(), stopped)
+		}
+	})
+}
+
+// Unbounded, this takes longer than anybody waits.
+func TestHostileKeyIsBounded(t *testing.T) {
+	rules := rulesOf(t, strings.Repeat("*a", 20)+"*b*", "*")
+	if r := rules.Match(strings.Repeat("a", 512)); r.Name != "1" {
+		t.Errorf("rule %s, want 1", r.Name)
+	}
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	rules := rulesOf(t, "user:*", "*:a*b*", "é?")
+	for _, key := range []string{"user:42", "x:axxxb", "éa", "none"} {
+		if n := testing.AllocsPerRun(100, func() { rules.Match(key) }); n != 0 {
+			t.Errorf("%q: %v allocations", key, n)
+		}
+	}
+}
+
+func BenchmarkMatch1000Rules(b *testing.B) {
+	patterns := make([]string, 1000)
+	for i := range patterns {
+		patterns[i] = fmt.Sprintf("tenant-%03d:*", i)
+		if i%50 == 25 {
+			patterns[i] = fmt.Sprintf("*:admin-%03d", i)
+		}
+	}
+	rules := rulesOf(b, patterns...)
+	for _, c := range []struct{ at, key, want string }{
+		{"first", "tenant-000:user:42", "0"},
+		{"last", "tenant-999:user:42", "999"},
+		{"last_star", "someone:admin-975", "975"},
+		{"miss", "nobody:user:42", ""},
+	} {
+		b.Run(c.at, func(b *testing.B) {
+			b.ReportAllocs()
+			var r *Rule
+			for b.Loop() {
+				r = rules.Match(c.key)
+			}
+			if (r == nil) != (c.want == "") || (r != nil && r.Name != c.want) {
+				b.Fatalf("rule %v, want %q", r, c.want)
+			}
+		})
+	}
+}
+
+// The longest key there is, made for one rule of many stars.
+func BenchmarkMatchHostileKey(b *testing.B) {
+	rules, key := rulesOf(b, strings.Repeat("*a", 20)+"*b*"), strings.Repeat("a", 512)
+	b.ReportAllocs()
+	for b.Loop() {
+		if rules.Match(key) != nil {
+			b.Fatal("fits")
+		}
+	}
+}

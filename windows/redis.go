@@ -1,0 +1,299 @@
+package windows
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// forms: algorithm → its word in the name of a counter.
+var forms = map[string]string{"sliding-log": "log"}
+
+// Redis is the shared Counter, and what workers and sweepers change it with.
+// Its client must not retry (MaxRetries: -1): a check that is sent twice
+// charges twice.
+type Redis struct {
+	redis redis.UniversalClient
+	keys  *stream.Keys
+
+	// Now stands in for Redis's clock in tests; nil means Redis's own.
+	Now func() int64
+
+	compiled sync.Map // *Rule → *scriptRule
+}
+
+// scriptRule is a rule as the scripts take it. While `fresh`, each write renews
+// the counter's expiry: counters that another version of the rule wrote, with a
+// shorter window, would otherwise end too early.
+type scriptRule struct {
+	fresh, settled *lua.Rule
+	settles        time.Time
+}
+
+// NewRedis counts in the keys of k.
+func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
+	return &Redis{redis: c, keys: k}
+}
+
+func (s *Redis) script(r *Rule) *lua.Rule {
+	v, ok := s.compiled.Load(r)
+	if !ok {
+		every := max(1, r.Longest().Milliseconds()/8)
+		v, _ = s.compiled.LoadOrStore(r, &scriptRule{
+			fresh: compile(r, 0), settled: compile(r, every),
+			settles: time.Now().Add(time.Duration(every) * time.Millisecond),
+		})
+	}
+	c := v.(*scriptRule)
+	if time.Now().Before(c.settles) {
+		return c.fresh
+	}
+	return c.settled
+}
+
+// Forget drops what is remembered of rules that are not in use any more.
+func (s *Redis) Forget(inUse *Rules) {
+	keep := map[*Rule]bool{}
+	for _, r := range inUse.List() {
+		keep[r] = true
+	}
+	s.compiled.Range(func(k, _ any) bool {
+		if !keep[k.(*Rule)] {
+			s.compiled.Delete(k)
+		}
+		return true
+	})
+}
+
+func (s *Redis) now() lua.Now {
+	if s.Now == nil {
+		return 0
+	}
+	return lua.Now(s.Now())
+}
+
+func (s *Redis) counter(r *Rule, key string) string {
+	return s.keys.Counter(s.keys.Partition(key), forms[r.Algorithm], key)
+}
+
+// Check implements Counter. Where the keys lie in several partitions it looks
+// first and then takes one partition after the other: a race can then charge
+// some keys of a check that is denied in the end, and Atomic is false.
+func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
+	byPartition := map[int][]int{} // partition → indexes of asks
+	var order []int
+	for i, a := range asks {
+		p := s.keys.Partition(a.Key)
+		if byPartition[p] == nil {
+			order = append(order, p)
+		}
+		byPartition[p] = append(byPartition[p], i)
+	}
+	if len(order) == 1 {
+		return s.checkOne(ctx, order[0], asks)
+	}
+	v, err := s.look(ctx, asks)
+	if err != nil || !v.Allowed {
+		return v, err
+	}
+	for _, p := range order {
+		some := make([]Ask, len(byPartition[p]))
+		for j, i := range byPartition[p] {
+			some[j] = asks[i]
+		}
+		got, err := s.checkOne(ctx, p, some)
+		if err != nil {
+			return v, err
+		}
+		v.Allowed = v.Allowed && got.Allowed
+		v.Transitions += got.Transitions
+		for j, i := range byPartition[p] {
+			v.Items[i] = got.Items[j]
+		}
+		if !v.Allowed {
+			break
+		}
+	}
+	return v, nil
+}
+
+func (s *Redis) checkOne(ctx context.Context, p int, asks []Ask) (Verdict, error) {
+	args := lua.CheckArgs{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), Now: s.now(), Items: make([]lua.CheckItem, len(asks))}
+	for i, a := range asks {
+		args.Items[i] = lua.CheckItem{Counter: s.counter(a.Rule, a.Key), Cost: a.Cost, Rule: s.script(a.Rule)}
+	}
+	reply, err := lua.Check(ctx, s.redis, args)
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := Verdict{Allowed: reply.Allowed, Atomic: true, Transitions: reply.Transitions, Items: make([]Standing, len(asks))}
+	for i, it := range reply.Items {
+		v.Items[i] = standingOf(it.NowMs, it.Windows)
+		v.Items[i].RetryAfter = time.Duration(it.RetryMs) * time.Millisecond
+	}
+	return v, nil
+}
+
+// look answers a check without charging: what each key would be told now.
+func (s *Redis) look(ctx context.Context, asks []Ask) (Verdict, error) {
+	v := Verdict{Allowed: true, Items: make([]Standing, len(asks))}
+	for i, a := range asks {
+		st, err := s.Peek(ctx, a.Rule, a.Key)
+		if err != nil {
+			return Verdict{}, err
+		}
+		for w, win := range a.Rule.Windows {
+			if st.Windows[w].Used+a.Cost > win.Limit && !a.Rule.Shadow {
+				v.Allowed = false
+				// Without charging there is no exact answer for a cost; the first
+				// units to come back are the earliest that it can be.
+				st.RetryAfter = max(st.RetryAfter, st.Windows[w].More)
+			}
+		}
+		v.Items[i] = st
+	}
+	return v, nil
+}
+
+// Peek implements Counter.
+func (s *Redis) Peek(ctx context.Context, rule *Rule, key string) (Standing, error) {
+	now, uses, err := lua.Peek(ctx, s.redis, s.counter(rule, key), s.now(), s.script(rule))
+	if err != nil {
+		return Standing{}, err
+	}
+	return standingOf(now, uses), nil
+}
+
+// Reset implements Counter.
+func (s *Redis) Reset(ctx context.Context, rule *Rule, key string) (bool, error) {
+	p := s.keys.Partition(key)
+	had, _, err := lua.Reset(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.counter(rule, key), s.now(), rule.Algorithm)
+	return had, err
+}
+
+// Fold counts a batch of partition p, each event at most once whoever sends it
+// how often, and acknowledges it. It returns the IDs of events that no rule
+// matches: those are the caller's to acknowledge.
+func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (Folded, []string, error) {
+	grouped, unmatched := group(events, rules.Match, s.counter, s.script)
+	if len(grouped) == 0 {
+		return Folded{}, unmatched, nil
+	}
+	groups := 0
+	for _, r := range grouped {
+		groups += len(r.Groups)
+	}
+	reply, err := lua.Fold(ctx, s.redis, lua.FoldArgs{
+		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
+		Now: s.now(), Group: stream.Group, Rules: grouped,
+	})
+	if err != nil {
+		return Folded{}, unmatched, err
+	}
+	return Folded{
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Transitions: reply.Transitions,
+		Merged: int64(len(events) - len(unmatched) - groups),
+	}, unmatched, nil
+}
+
+// NextDue gives, per partition, when the next key must be looked at again, in
+// ms until then by Redis's clock (0 or less: now). Partitions with none are left out.
+func (s *Redis) NextDue(ctx context.Context) (map[int]int64, error) {
+	pipe := s.redis.Pipeline()
+	clock := pipe.Time(ctx)
+	heads := make([]*redis.ZSliceCmd, s.keys.Partitions)
+	for p := range heads {
+		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("reading what is due: %w", err)
+	}
+	now := clock.Val().UnixMilli()
+	if s.Now != nil {
+		now = s.Now()
+	}
+	next := map[int]int64{}
+	for p, head := range heads {
+		if z := head.Val(); len(z) > 0 {
+			next[p] = int64(z[0].Score) - now
+		}
+	}
+	return next, nil
+}
+
+// Sweep looks again at up to n keys of partition p, those that have been due
+// longest, or with all at any that stands at a level, and says how many it
+// looked at and how many levels changed.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, offset, n int64, all bool) (looked int, transitions int64, err error) {
+	until := "+inf"
+	if !all {
+		now := int64(s.now())
+		if now == 0 {
+			t, err := s.redis.Time(ctx).Result()
+			if err != nil {
+				return 0, 0, fmt.Errorf("reading the clock: %w", err)
+			}
+			now = t.UnixMilli()
+		}
+		until = strconv.FormatInt(now, 10)
+	}
+	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), &redis.ZRangeBy{Min: "-inf", Max: until, Offset: offset, Count: n}).Result()
+	if err != nil || len(keys) == 0 {
+		return 0, 0, err
+	}
+	items := make([]lua.SweepItem, len(keys))
+	for i, key := range keys {
+		rule := rules.Match(key)
+		if rule == nil {
+			items[i] = lua.SweepItem{Counter: s.keys.Counter(p, forms[DefaultAlgorithm], key)}
+			continue
+		}
+		items[i] = lua.SweepItem{Counter: s.keys.Counter(p, forms[rule.Algorithm], key), Rule: s.script(rule)}
+	}
+	transitions, err = lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
+	return len(keys), transitions, err
+}
+
+// Throttled gives the keys that are over a limit now. A key may come twice if
+// it changes meanwhile.
+func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
+	return func(yield func(api.Throttled, error) bool) {
+		for p := range s.keys.Partitions {
+			it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
+			for it.Next(ctx) {
+				key := it.Val()
+				if !it.Next(ctx) {
+					break
+				}
+				if t, ok := parseThrottle(key, it.Val()); ok && !yield(t, nil) {
+					return
+				}
+			}
+			if err := it.Err(); err != nil {
+				yield(api.Throttled{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
+				return
+			}
+		}
+	}
+}
+
+func standingOf(now int64, uses []lua.WindowUse) Standing {
+	s := Standing{NowMs: now, Windows: make([]Use, len(uses))}
+	for i, u := range uses {
+		s.Windows[i].Used = u.Used
+		if u.Used > 0 {
+			s.Windows[i].More = time.Duration(u.FirstMs-now) * time.Millisecond
+			s.Windows[i].Reset = time.Duration(u.EmptyMs-now) * time.Millisecond
+		}
+	}
+	return s
+}
