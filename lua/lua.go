@@ -256,6 +256,16 @@ func Gap(ctx context.Context, c redis.Scripter, events, dead, group string, keep
 	return n[0], nil
 }
 
+// Lease runs lease.lua: it takes, keeps, or with ms 0 gives back a lease, and
+// reports whether owner holds it now.
+func Lease(ctx context.Context, c redis.Scripter, key, owner string, ms int64) (bool, error) {
+	n, err := eval(ctx, c, "lease", nil, []string{key}, []any{owner, ms}, 1)
+	if err != nil {
+		return false, err
+	}
+	return n[0] == 1, nil
+}
+
 func uses(n []int64, windows int) []WindowUse {
 	out := make([]WindowUse, windows)
 	for i := range out {

@@ -1,0 +1,182 @@
+package alerts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// PublisherConfig: zero values are defaults.
+type PublisherConfig struct {
+	Prefix string // required
+	// AckTimeout is how long a PubAck may take before the message is sent again; default 2s.
+	AckTimeout time.Duration
+	// Replicas of the streams where they are created; default 1.
+	Replicas int
+	// OnOutcome is told each publish's: acked, duplicate, failed. May be nil.
+	OnOutcome func(outcome string)
+	Log       *slog.Logger
+}
+
+// Publisher stores transitions in JetStream. Several goroutines may use it, but
+// the transitions of one subject must come from one at a time.
+type Publisher struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	config PublisherConfig
+}
+
+// NewPublisher uses a connection of the caller's, which should reconnect for
+// ever (MaxReconnects: -1). The streams are made at the first publish: NATS may
+// come later than we do.
+func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
+	c.AckTimeout = cmp.Or(c.AckTimeout, 2*time.Second)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	if c.OnOutcome == nil {
+		c.OnOutcome = func(string) {}
+	}
+	if c.Prefix == "" {
+		return nil, errors.New("alerts: Prefix is required")
+	}
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	return &Publisher{nc: nc, js: js, config: c}, nil
+}
+
+// Ensure makes the streams where they are missing and logs where they differ.
+func (p *Publisher) Ensure(ctx context.Context) error {
+	differences, err := EnsureStreams(ctx, p.js, Streams(p.config.Prefix, p.config.Replicas))
+	for _, d := range differences {
+		p.config.Log.Warn("a JetStream stream differs from what this version would make; it is left as it is", "difference", d)
+	}
+	return err
+}
+
+// Publish stores the transitions and returns nil when every one has its
+// PubAck. Subjects are independent of each other; of one subject the next is
+// sent only after the ack of the one before, and one without an ack is sent
+// again with the same ID, for as long as ctx allows.
+func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition) error {
+	pending := make([]*nats.Msg, 0, len(transitions))
+	for _, t := range transitions {
+		m, err := Message(p.config.Prefix, t)
+		if err != nil {
+			return err
+		}
+		pending = append(pending, m)
+	}
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		left, err := p.wave(ctx, pending)
+		if len(left) == 0 {
+			return nil
+		}
+		if len(left) < len(pending) {
+			wait = 50 * time.Millisecond
+		}
+		pending = left
+		if ctx.Err() != nil {
+			return fmt.Errorf("%d of %d transitions not published: %w", len(left), len(transitions), errors.Join(ctx.Err(), err))
+		}
+		if err == nil {
+			continue
+		}
+		p.config.Log.Warn("publishing failed, trying again", "transitions", len(left), "error", err)
+		if isStreamMissing(err) {
+			if err := p.Ensure(ctx); err != nil {
+				p.config.Log.Warn("the JetStream streams cannot be made, trying again", "error", err)
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// wave sends the first message of each subject, all at once, and waits for
+// their acks. It returns what is left, in order, and the last error.
+func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats.Msg, last error) {
+	type flight struct {
+		ack jetstream.PubAckFuture
+		err error
+	}
+	if !p.nc.IsConnected() {
+		// The library would hold the messages and send each as often as it was tried.
+		p.config.OnOutcome("failed")
+		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), nats.ErrDisconnected)
+	}
+	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not this time
+	inFlight := make(map[string]bool, len(pending))
+	for i, m := range pending {
+		if inFlight[m.Subject] {
+			continue
+		}
+		inFlight[m.Subject] = true
+		f := &flight{}
+		// A copy, as the library sets the reply subject of what it is given.
+		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, jetstream.WithRetryAttempts(0))
+		flights[i] = f
+	}
+	timeout := time.NewTimer(p.config.AckTimeout)
+	defer timeout.Stop()
+	expired := false
+	for i, f := range flights {
+		if f == nil {
+			left = append(left, pending[i])
+			continue
+		}
+		err := f.err
+		if err == nil && expired {
+			// The others are only looked at: their time is up as well.
+			select {
+			case ack := <-f.ack.Ok():
+				p.acked(ack)
+				continue
+			case err = <-f.ack.Err():
+			default:
+				err = nats.ErrTimeout
+			}
+		} else if err == nil {
+			select {
+			case ack := <-f.ack.Ok():
+				p.acked(ack)
+				continue
+			case err = <-f.ack.Err():
+			case <-timeout.C:
+				err, expired = nats.ErrTimeout, true
+			case <-ctx.Done():
+				err, expired = ctx.Err(), true
+			}
+		}
+		p.config.OnOutcome("failed")
+		last = fmt.Errorf("publishing to %s: %w", pending[i].Subject, err)
+		left = append(left, pending[i])
+	}
+	return left, last
+}
+
+func (p *Publisher) acked(ack *jetstream.PubAck) {
+	if ack.Duplicate {
+		p.config.OnOutcome("duplicate")
+		return
+	}
+	p.config.OnOutcome("acked")
+}
+
+// isStreamMissing tells the answer of a server where no stream takes the subject.
+func isStreamMissing(err error) bool {
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound)
+}

@@ -1,0 +1,90 @@
+package alerts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// StreamNames gives the names of the two streams of a prefix: SC_THROTTLE and
+// SC_ALERTS for "sc".
+func StreamNames(prefix string) (throttle, alerts string) {
+	p := strings.ToUpper(prefix)
+	return p + "_THROTTLE", p + "_ALERTS"
+}
+
+// Streams is how the two streams of a prefix are made. replicas is 1 or, on a
+// NATS cluster, 3 or 5.
+//
+// The server flushes to disk every two minutes by default (sync_interval), so a
+// crash of the whole machine can lose acknowledged messages of a stream without
+// replicas.
+func Streams(prefix string, replicas int) []jetstream.StreamConfig {
+	throttle, alerts := StreamNames(prefix)
+	return []jetstream.StreamConfig{{
+		Name:        throttle,
+		Description: "Who is throttled now: the last decision of each rule and key",
+		Subjects:    []string{prefix + ".throttle.>"},
+		Retention:   jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
+		MaxMsgsPerSubject: 1,
+		AllowMsgTTL:       true,
+		Duplicates:        2 * time.Minute,
+		Replicas:          replicas,
+	}, {
+		Name:        alerts,
+		Description: "Thresholds that keys reached or fell below",
+		Subjects:    []string{prefix + ".alert.>"},
+		Retention:   jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
+		MaxAge:     7 * 24 * time.Hour,
+		Duplicates: 2 * time.Minute,
+		Replicas:   replicas,
+	}}
+}
+
+// EnsureStreams creates the streams that are missing. One that exists is never
+// altered: where it differs in what matters here, the difference is returned
+// for the operator to see.
+func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream.StreamConfig) (differences []string, err error) {
+	for _, w := range want {
+		s, err := js.Stream(ctx, w.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			_, err = js.CreateStream(ctx, w)
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+				s, err = js.Stream(ctx, w.Name) // another process was first
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("stream %s: %w", w.Name, err)
+		}
+		if s != nil {
+			differences = append(differences, differ(w, s.CachedInfo().Config)...)
+		}
+	}
+	return differences, nil
+}
+
+func differ(want, have jetstream.StreamConfig) []string {
+	var out []string
+	for _, f := range []struct {
+		what       string
+		want, have any
+	}{
+		{"subjects", want.Subjects, have.Subjects},
+		{"retention", want.Retention, have.Retention},
+		{"discard", want.Discard, have.Discard},
+		{"max_msgs_per_subject", max(want.MaxMsgsPerSubject, 0), max(have.MaxMsgsPerSubject, 0)},
+		{"allow_msg_ttl", want.AllowMsgTTL, have.AllowMsgTTL},
+		{"max_age", want.MaxAge, have.MaxAge},
+		{"duplicate_window", want.Duplicates, have.Duplicates},
+		{"num_replicas", want.Replicas, have.Replicas},
+	} {
+		if fmt.Sprint(f.want) != fmt.Sprint(f.have) {
+			out = append(out, fmt.Sprintf("stream %s has %s %v, expected %v", want.Name, f.what, f.have, f.want))
+		}
+	}
+	return out
+}

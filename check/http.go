@@ -1,0 +1,253 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Bounds of a request.
+const (
+	maxCheckBody  = 64 << 10
+	maxEventsBody = 8 << 20
+	maxChecks     = 100
+	listedAtMost  = 10_000
+)
+
+// Handler serves the interface: checks, events, keys, and the list of who is
+// throttled. ready says whether the process can do its work; nil means always.
+func (s *Service) Handler(ready func(context.Context) error) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/check", s.postCheck)
+	mux.HandleFunc("GET /v1/check", s.getCheck)
+	mux.HandleFunc("POST /v1/events", s.postEvents)
+	mux.HandleFunc("GET /v1/throttled", s.getThrottled)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank", Title: "Not found", Status: http.StatusNotFound, Detail: "no " + r.Method + " " + r.URL.Path})
+	})
+	Health(mux, ready)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A key may hold any character, also / and .., which the mux would tidy up.
+		if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/v1/keys/"); ok {
+			s.oneKey(w, r, rest)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// Health serves /healthz (the process lives) and /readyz (it can do its work).
+func Health(mux *http.ServeMux, ready func(context.Context) error) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if ready != nil {
+			if err := ready(r.Context()); err != nil {
+				writeProblem(w, fmt.Errorf("%w: %w", api.ErrUnavailable, err))
+				return
+			}
+		}
+		writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ready"})
+	})
+}
+
+func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
+	var req api.CheckRequest
+	if err := readJSON(w, r, &req); err != nil {
+		writeProblem(w, err)
+		return
+	}
+	if req.Checks == nil {
+		s.one(w, r, req, http.StatusTooManyRequests)
+		return
+	}
+	switch {
+	case req.Key != "" || req.Cost != 0:
+		writeProblem(w, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest))
+		return
+	case len(req.Checks) == 0 || len(req.Checks) > maxChecks:
+		writeProblem(w, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, len(req.Checks), maxChecks))
+		return
+	}
+	for i, c := range req.Checks {
+		if c.Checks != nil {
+			writeProblem(w, fmt.Errorf(`%w: checks[%d] has "checks" of its own`, api.ErrBadRequest, i))
+			return
+		}
+		if err := costGiven(c.Cost); err != nil {
+			writeProblem(w, fmt.Errorf("checks[%d]: %w", i, err))
+			return
+		}
+	}
+	answer, err := s.CheckAll(r.Context(), req.Checks)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	setHeaders(w.Header(), answer.Checks, answer.RetryAfterMs)
+	if answer.Allowed {
+		writeJSON(w, "application/json", http.StatusOK, answer)
+		return
+	}
+	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, struct {
+		api.Problem
+		api.ChecksAnswer
+	}{denial(http.StatusTooManyRequests, "at least one key is over its limit, nothing was charged", answer.RetryAfterMs), answer})
+}
+
+func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	for name := range q {
+		if name != "key" && name != "cost" && name != "deny_status" {
+			writeProblem(w, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
+			return
+		}
+	}
+	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
+	if q.Has("cost") {
+		n, err := strconv.ParseInt(q.Get("cost"), 10, 64)
+		if err != nil {
+			writeProblem(w, fmt.Errorf("%w: cost=%s is no integer", api.ErrBadCount, api.Shorten(q.Get("cost"))))
+			return
+		}
+		if err := api.ValidateCount(n); err != nil {
+			writeProblem(w, err)
+			return
+		}
+		req.Cost = n
+	}
+	deny := http.StatusTooManyRequests
+	if q.Has("deny_status") {
+		n, err := strconv.Atoi(q.Get("deny_status"))
+		if err != nil || n < 400 || n > 499 {
+			writeProblem(w, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest, api.Shorten(q.Get("deny_status"))))
+			return
+		}
+		deny = n
+	}
+	s.one(w, r, req, deny)
+}
+
+func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
+	if err := costGiven(req.Cost); err != nil {
+		writeProblem(w, err)
+		return
+	}
+	a, err := s.Check(r.Context(), req)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	setHeaders(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
+	if a.Allowed {
+		writeJSON(w, "application/json", http.StatusOK, a)
+		return
+	}
+	writeJSON(w, "application/problem+json", denyStatus, struct {
+		api.Problem
+		api.CheckAnswer
+	}{denial(denyStatus, fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs), a})
+}
+
+func denial(status int, detail string, retryMs int64) api.Problem {
+	return api.Problem{Type: problemType + "over-limit", Title: "Over the limit", Status: status,
+		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
+}
+
+// costGiven refuses a negative cost; 0 stands for an absent one, which is 1.
+func costGiven(cost int64) error {
+	if cost == 0 {
+		return nil
+	}
+	return api.ValidateCount(cost)
+}
+
+// oneKey peeks at a key or resets it.
+func (s *Service) oneKey(w http.ResponseWriter, r *http.Request, escaped string) {
+	key, err := url.PathUnescape(escaped)
+	if err != nil {
+		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadKey, err))
+		return
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		state, err := s.Peek(r.Context(), key)
+		if err != nil {
+			writeProblem(w, err)
+			return
+		}
+		writeJSON(w, "application/json", http.StatusOK, state)
+	case http.MethodDelete:
+		had, err := s.Reset(r.Context(), key)
+		if err != nil {
+			writeProblem(w, err)
+			return
+		}
+		writeJSON(w, "application/json", http.StatusOK, map[string]any{"key": key, "reset": had})
+	default:
+		w.Header().Set("Allow", "GET, HEAD, DELETE")
+		writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed, api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed})
+	}
+}
+
+func (s *Service) getThrottled(w http.ResponseWriter, r *http.Request) {
+	list := struct {
+		Throttled []api.Throttled `json:"throttled"`
+		Truncated bool            `json:"truncated"`
+	}{Throttled: []api.Throttled{}}
+	for t, err := range s.Throttled(r.Context()) {
+		if err != nil {
+			writeProblem(w, fmt.Errorf("%w: %w", api.ErrUnavailable, err))
+			return
+		}
+		if len(list.Throttled) == listedAtMost {
+			list.Truncated = true
+			break
+		}
+		list.Throttled = append(list.Throttled, t)
+	}
+	writeJSON(w, "application/json", http.StatusOK, list)
+}
+
+// readJSON decodes one JSON object strictly; the error names the place.
+func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	body, err := readBody(w, r, maxCheckBody)
+	if err != nil {
+		return err
+	}
+	if !utf8.Valid(body) {
+		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, dec.InputOffset(), err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: more than one JSON value, from byte %d on", api.ErrBadRequest, dec.InputOffset())
+	}
+	return nil
+}
+
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
+	}
+	return body, nil
+}

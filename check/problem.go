@@ -1,0 +1,55 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// problems: error → what is answered. The type is what a client turns back
+// into the error.
+var problems = []struct {
+	err    error
+	name   string
+	title  string
+	status int
+}{
+	{api.ErrBadKey, "bad-key", "The key cannot be counted", http.StatusBadRequest},
+	{api.ErrBadCount, "bad-count", "The count or cost is out of bounds", http.StatusBadRequest},
+	{api.ErrCostExceedsLimit, "cost-exceeds-limit", "The cost is above the limit and can never be admitted", http.StatusBadRequest},
+	{api.ErrBodyTooLarge, "body-too-large", "The request body is too large", http.StatusRequestEntityTooLarge},
+	{api.ErrBadRequest, "bad-request", "The request cannot be read", http.StatusBadRequest},
+	{api.ErrNoRule, "no-rule", "No rule matches the key", http.StatusNotFound},
+	{api.ErrOutcomeUnknown, "outcome-unknown", "It may or may not have been stored", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "unavailable", "The store cannot answer", http.StatusServiceUnavailable},
+}
+
+const problemType = "urn:streamcounter:"
+
+func problemOf(err error) api.Problem {
+	for _, p := range problems {
+		if errors.Is(err, p.err) {
+			return api.Problem{Type: problemType + p.name, Title: p.title, Status: p.status, Detail: err.Error()}
+		}
+	}
+	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError, Detail: err.Error()}
+}
+
+func writeProblem(w http.ResponseWriter, err error) {
+	p := problemOf(err)
+	writeJSON(w, "application/problem+json", p.Status, p)
+}
+
+func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller is gone if this fails
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+func newAppend() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "append",
+		Short: "Append events from standard input",
+		Long: `Reads events from standard input and appends them to Redis, as any producer does.
+
+Formats:
+  lines    KEY [COUNT], one a line
+  ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
+  clf      a web server's log in common or combined format: each line is one
+           event of the key ip:<remote host>, at the time it is appended
+
+A line that cannot be read is reported with its number and stops nothing else;
+the exit code is then 1.`,
+		Example: `  echo 'user:42 3' | streamcounter append
+  streamcounter append --format clf < /var/log/nginx/access.log
+  tail -F access.log | streamcounter append --format clf`,
+		Args: cobra.NoArgs,
+		RunE: runAppend,
+	}
+	use(cmd, []string{"redis", "prefix", "partitions", "retention"})
+	cmd.Flags().String("format", "lines", "lines, ndjson or clf")
+	cmd.Flags().Bool("json", false, "print the summary as JSON")
+	return cmd
+}
+
+type appendSummary struct {
+	Events   int     `json:"events"`
+	Entries  int     `json:"entries"`
+	Rejected int     `json:"rejected"`
+	Refused  int     `json:"refused"`
+	Unknown  int     `json:"unknown"`
+	Seconds  float64 `json:"seconds"`
+}
+
+func runAppend(cmd *cobra.Command, _ []string) error {
+	o := options{cmd: cmd}
+	format, _ := cmd.Flags().GetString("format")
+	parse, ok := lineFormats[format]
+	if !ok {
+		return fmt.Errorf("--format is %q: expected lines, ndjson or clf", format)
+	}
+	keys, err := stream.NewKeys(o.text("prefix"), o.number("partitions"))
+	retention := o.duration("retention")
+	if err = errors.Join(err, o.err); err != nil {
+		return err
+	}
+	target := o.text("redis")
+	if _, embedded, _ := embeddedPort(target, 0); embedded {
+		return blame("redis", fmt.Errorf("%q: append needs a server that runs, such as the one that `streamcounter dev` prints", target))
+	}
+	short, blocking, err := connectRedis(cmd.Context(), target)
+	if err != nil {
+		return err
+	}
+	defer short.Close()
+	defer blocking.Close()
+	if err := stream.CheckMeta(cmd.Context(), short, keys); err != nil {
+		return blame("partitions", err)
+	}
+	log, err := stream.NewLog(short, keys, retention)
+	if err != nil {
+		return err
+	}
+	var sum appendSummary
+	var failure error
+	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
+		sum.Events += out.Appended
+		sum.Entries += out.Entries
+		sum.Refused += len(out.Refused)
+		sum.Unknown += len(out.Unknown)
+		if failure == nil {
+			failure = out.Err
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string) error {
+		e, skip, err := parse(line)
+		if skip {
+			return nil
+		}
+		if err != nil {
+			sum.Rejected++
+			if sum.Rejected <= 20 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "line %d: %v\n", n, err)
+			} else if sum.Rejected == 21 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "more lines cannot be read; they are only counted")
+			}
+			return nil
+		}
+		return producer.Append(cmd.Context(), e)
+	})
+	// What was read is sent also after Ctrl-C, within a bound.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 15*time.Second)
+	defer cancel()
+	closeErr := producer.Close(closing)
+	sum.Seconds = time.Since(start).Seconds()
+	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(sum); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(cmd.ErrOrStderr(), "appended %d events as %d entries in %.2fs", sum.Events, sum.Entries, sum.Seconds)
+		if sum.Rejected > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), ", %d lines rejected", sum.Rejected)
+		}
+		if sum.Refused+sum.Unknown > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), ", %d entries not stored, %d perhaps stored", sum.Refused, sum.Unknown)
+		}
+		fmt.Fprintln(cmd.ErrOrStderr())
+	}
+	switch {
+	case failure != nil:
+		return failure
+	case closeErr != nil:
+		return closeErr
+	case readErr != nil && !errors.Is(readErr, context.Canceled):
+		return readErr
+	case readErr != nil:
+		return exitError{code: 130}
+	case sum.Rejected > 0:
+		return exitError{code: 1}
+	}
+	return nil
+}
+
+// maxLine bounds a line of input; a log line with a long user agent is far below.
+const maxLine = 1 << 20
+
+// eachLine gives each line with its number, from 1, and shows progress on a terminal.
+func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n int, line string) error) error {
+	if bar := progress(in, messages); bar != nil {
+		reader := progressbar.NewReader(in, bar)
+		in = &reader
+		defer bar.Finish() //nolint:errcheck // only the picture is at stake
+	}
+	lines := make(chan string)
+	scanned := make(chan error, 1)
+	go func() {
+		// A read of standard input cannot be interrupted, so it may outlive this call.
+		s := bufio.NewScanner(in)
+		s.Buffer(make([]byte, 64<<10), maxLine)
+		for s.Scan() {
+			select {
+			case lines <- s.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+		if errors.Is(s.Err(), bufio.ErrTooLong) {
+			scanned <- fmt.Errorf("a line is longer than %d bytes", maxLine)
+		} else {
+			scanned <- s.Err()
+		}
+		close(lines)
+	}()
+	for n := 1; ; n++ {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				err := <-scanned
+				if err != nil {
+					return fmt.Errorf("line %d: %w", n, err)
+				}
+				return nil
+			}
+			if err := do(n, line); err != nil {
+				return fmt.Errorf("line %d: %w", n, err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func progress(in io.Reader, messages io.Writer) *progressbar.ProgressBar {
+	if !isTerminal(messages) {
+		return nil
+	}
+	size := int64(-1)
+	if f, ok := in.(*os.File); ok {
+		if isTerminal(f) {
+			return nil
+		}
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+	}
+	return progressbar.NewOptions64(size, progressbar.OptionSetWriter(messages), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription("appending"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+//go:embed example_rules.yml
+var exampleRules []byte
+
+func newDev() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in one process, with embedded Redis and NATS",
+		Long: `Runs the whole of streamcounter in one process: an embedded Redis, an embedded
+NATS with JetStream, the consumers and the HTTP interface, with example rules.
+Nothing is kept when it ends. The embedded Redis (miniredis) is for trying
+things out: about a quarter of a real one's speed. With --redis URL or --nats URL
+the real ones are used.`,
+		Example: `  streamcounter dev
+  streamcounter dev --rules my-rules.yml
+  streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
+		Args: cobra.NoArgs,
+		RunE: runDev,
+	}
+	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
+		"redis=embedded:16379", "nats=embedded:14222")
+	return cmd
+}
+
+func runDev(cmd *cobra.Command, _ []string) error {
+	o := options{cmd: cmd}
+	log, err := newLogger(cmd.ErrOrStderr(), o.text("log-level"))
+	if err != nil {
+		return err
+	}
+	rules, err := devRules(o.text("rules"), log)
+	if err != nil {
+		return fmt.Errorf("rules: %w", err)
+	}
+	n := newNode(o, rules, log)
+	defer n.stop()
+	l, err := n.listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := n.openRedis(cmd.Context()); err != nil {
+		return err
+	}
+	if err := n.openNATS(); err != nil {
+		return err
+	}
+	if err := n.addWork(cmd.Context()); err != nil {
+		return err
+	}
+	if err := n.addChecks(); err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	n.keepRulesFresh(ctx, &running)
+	welcome(cmd.OutOrStdout(), n)
+	return n.run(ctx, l)
+}
+
+func devRules(path string, log *slog.Logger) (*windows.Source, error) {
+	if path != "" {
+		return windows.NewSource(path, log)
+	}
+	r, err := windows.Parse("example_rules.yml (built in)", exampleRules)
+	if err != nil {
+		return nil, err
+	}
+	return windows.Fixed(r), nil
+}
+
+// welcome says where each part listens and what to try.
+func welcome(w io.Writer, n *node) {
+	rules := n.text("rules")
+	if rules == "" {
+		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s"
+	}
+	p := n.keys.Partition("user:42")
+	fmt.Fprintf(w, `streamcounter runs.
+  Redis    %s
+  NATS     %s
+  HTTP     http://%s  (checks, events, /metrics)
+  rules    %s
+
+Try, in another terminal:
+  curl -i 'http://%s/v1/check?key=user:42&cost=60'
+  redis-cli -u %s XADD %s '*' key user:42 count 50
+  streamcounter watch --nats %s
+
+Ctrl-C stops it.
+`, redacted(n.redisURL), redacted(n.natsURL), n.httpAddr, rules, n.httpAddr, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
+}

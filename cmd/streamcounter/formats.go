@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+)
+
+// lineFormats: name → how a line becomes an event; skip is true for a line that
+// holds none.
+var lineFormats = map[string]func(line string) (e api.Event, skip bool, err error){
+	"lines": plainLine, "ndjson": jsonLine, "clf": logLine,
+}
+
+func plainLine(line string) (e api.Event, skip bool, err error) {
+	fields := strings.Fields(line)
+	switch len(fields) {
+	case 0:
+		return e, true, nil
+	case 1:
+		e = api.Event{Key: fields[0], Count: 1}
+	case 2:
+		n, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return e, false, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount, api.Shorten(fields[1]), api.MaxCount)
+		}
+		e = api.Event{Key: fields[0], Count: n}
+	default:
+		return e, false, fmt.Errorf("%w: %s, expected KEY or KEY COUNT", api.ErrBadRequest, api.Shorten(line))
+	}
+	return e, false, e.Validate()
+}
+
+func jsonLine(line string) (e api.Event, skip bool, err error) {
+	if strings.TrimSpace(line) == "" {
+		return e, true, nil
+	}
+	e, err = check.DecodeEvent([]byte(line))
+	return e, false, err
+}
+
+// commonLog is the beginning of a line in common or combined log format: remote
+// host, identity, user, time, request.
+var commonLog = regexp.MustCompile(`^(\S+) \S+ .*?\[[^\]]+\] "`)
+
+func logLine(line string) (e api.Event, skip bool, err error) {
+	if strings.TrimSpace(line) == "" {
+		return e, true, nil
+	}
+	m := commonLog.FindStringSubmatch(line)
+	if m == nil {
+		return e, false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format", api.ErrBadRequest, api.Shorten(line))
+	}
+	e = api.Event{Key: "ip:" + m[1], Count: 1}
+	return e, false, e.Validate()
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func newServe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Answer checks and take events over HTTP",
+		Long:  "Answers checks atomically from the shared count and appends events, over HTTP. Run as many as you need.",
+		Example: `  streamcounter serve --redis redis://redis:6379 --rules rules.yml --http 127.0.0.1:8080
+  curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runNode(cmd, func(ctx context.Context, n *node) error { return n.addChecks() })
+		},
+	}
+	use(cmd, []string{"redis", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "drain-timeout", "log-level"})
+	return cmd
+}
+
+func newWork() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "work",
+		Short: "Fold events, end levels, publish decisions and alerts",
+		Long: `Reads the events of all partitions as one of any number of workers, folds each
+exactly once, looks again at keys whose level may have ended, and publishes
+decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
+		Example: `  streamcounter work --redis redis://redis:6379 --nats nats://nats:4222 --rules rules.yml`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runNode(cmd, func(ctx context.Context, n *node) error {
+				if err := n.openNATS(); err != nil {
+					return err
+				}
+				n.addHealth()
+				return n.addWork(ctx)
+			})
+		},
+	}
+	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"}, "http=127.0.0.1:8081")
+	return cmd
+}
+
+// runNode builds a node, adds what the command is for, and runs it.
+func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
+	o := options{cmd: cmd}
+	log, err := newLogger(cmd.ErrOrStderr(), o.text("log-level"))
+	if err != nil {
+		return err
+	}
+	if o.text("rules") == "" {
+		return blame("rules", errors.New("a rules file is required; `streamcounter dev` runs with an example"))
+	}
+	rules, err := windows.NewSource(o.text("rules"), log)
+	if err != nil {
+		return fmt.Errorf("rules: %w", err)
+	}
+	n := newNode(o, rules, log)
+	defer n.stop()
+	l, err := n.listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := n.openRedis(cmd.Context()); err != nil {
+		return err
+	}
+	if err := add(cmd.Context(), n); err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	n.keepRulesFresh(ctx, &running)
+	log.Info("ready", "command", cmd.Name(), "http", n.httpAddr, "redis", redacted(n.redisURL), "prefix", n.keys.Prefix, "rules", len(rules.Rules().List()))
+	return n.run(ctx, l)
+}

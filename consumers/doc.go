@@ -1,0 +1,16 @@
+// Package consumers owns what happens to a stored event: it is read and folded
+// (worker.go, batch.go), taken over from a worker that died (reclaimer.go), or
+// buried when it cannot be counted; and to what follows from it: levels that end
+// (sweeper.go) and transitions that wait to be published (relay.go, lease.go).
+// pool.go runs all of them and stops them in order. None holds state that a
+// crash could lose.
+//
+//	events ──read──▶ pending ──fold: XACK · count · levels──▶ counted
+//	                    │  ▲                   │
+//	       worker dies  │  │ claim after       └─▶ outbox ──relay: publish, PubAck, XTRIM──▶ NATS
+//	                    ▼  │ min-idle                ▲
+//	                  orphaned                       └── sweep: levels that end
+//	                    └──── cannot be counted ──bury: XACK · XADD──▶ dead
+//
+// Read worker.go next.
+package consumers

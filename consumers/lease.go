@@ -1,0 +1,104 @@
+package consumers
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// leases keeps this process's share of the partitions: one process at a time
+// relays a partition, as order needs one hand. A hold's context ends before
+// another process can have the lease, by this machine's monotonic clock.
+type leases struct {
+	redis redis.UniversalClient
+	keys  *stream.Keys
+	owner string
+	ttl   time.Duration
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	holds map[int]*hold // partition → what is held
+}
+
+type hold struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	expire *time.Timer
+}
+
+// held gives the partitions held now, each with the context to work under.
+func (l *leases) held() map[int]context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[int]context.Context, len(l.holds))
+	for p, h := range l.holds {
+		if h.ctx.Err() == nil {
+			out[p] = h.ctx
+		}
+	}
+	return out
+}
+
+// run takes and renews leases until ctx ends, then gives them back.
+func (l *leases) run(ctx context.Context) {
+	tick := time.NewTicker(l.ttl / 3)
+	defer tick.Stop()
+	for {
+		l.renew(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			l.release()
+			return
+		}
+	}
+}
+
+func (l *leases) renew(ctx context.Context) {
+	for p := range l.keys.Partitions {
+		asked := time.Now()
+		ok, err := lua.Lease(ctx, l.redis, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
+		if err != nil {
+			if ctx.Err() == nil {
+				l.log.Warn("renewing the relay's leases failed, trying again", "error", err)
+			}
+			return // what is held runs out by its timer
+		}
+		l.mu.Lock()
+		h := l.holds[p]
+		switch {
+		case ok && h != nil && h.expire.Reset(time.Until(asked.Add(l.ttl*3/4))) && h.ctx.Err() == nil:
+		case ok:
+			h := &hold{}
+			h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
+			h.expire = time.AfterFunc(time.Until(asked.Add(l.ttl*3/4)), h.cancel)
+			l.holds[p] = h
+		case h != nil:
+			h.expire.Stop()
+			h.cancel()
+			delete(l.holds, p)
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *leases) release() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p, h := range l.holds {
+		h.expire.Stop()
+		h.cancel()
+		if _, err := lua.Lease(ctx, l.redis, l.keys.Relay(p), l.owner, 0); err != nil {
+			l.log.Warn("giving back a lease failed, it will run out", "partition", p, "error", err)
+		}
+	}
+	clear(l.holds)
+}

@@ -1,0 +1,127 @@
+package consumers
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Config of a Pool. Redis, Blocking, Keys, Counter, Rules and Publisher are
+// required; zero elsewhere means the default.
+type Config struct {
+	// Redis serves all short commands; it must not retry by itself (MaxRetries: -1).
+	Redis redis.UniversalClient
+	// Blocking serves the blocking reads: two connections on a single server
+	// (events, outboxes), two per partition on a Cluster. Its read timeout must
+	// be above Block.
+	Blocking  redis.UniversalClient
+	Keys      *stream.Keys
+	Counter   *windows.Redis
+	Rules     func() *windows.Rules
+	Publisher Publisher
+	Metrics   *Metrics // required
+
+	// Consumer is this process's name in the group, unique among all that run;
+	// default: host, process id and a random part.
+	Consumer string
+	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time.
+	MaxBatch int
+	// Block is how long a read waits for events; default 1s. A stop waits that long.
+	Block time.Duration
+	// MinIdle is how long an event is pending before others take it over; default 10s.
+	MinIdle time.Duration
+	// Retention is how long events are kept; default stream.DefaultRetention.
+	Retention time.Duration
+	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that.
+	SweepEvery time.Duration
+	// LeaseTTL is how long a relay that died keeps others waiting; default 3s.
+	LeaseTTL time.Duration
+	// GaugesEvery is how often the streams are measured; default 5s.
+	GaugesEvery time.Duration
+	// DrainTimeout bounds a clean stop, once for the folds and once for the relay; default 5s.
+	DrainTimeout time.Duration
+	Log          *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Redis == nil || c.Blocking == nil || c.Keys == nil || c.Counter == nil || c.Rules == nil || c.Publisher == nil || c.Metrics == nil {
+		return c, fmt.Errorf("consumers: Redis, Blocking, Keys, Counter, Rules, Publisher and Metrics are required")
+	}
+	if c.Consumer == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "host"
+		}
+		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+	}
+	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
+	c.Block = cmp.Or(c.Block, time.Second)
+	c.MinIdle = cmp.Or(c.MinIdle, 10*time.Second)
+	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
+	c.SweepEvery = cmp.Or(c.SweepEvery, 100*time.Millisecond)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
+	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.DrainTimeout < 0 {
+		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
+	}
+	return c, nil
+}
+
+// Pool runs the parts of one worker process.
+type Pool struct {
+	worker    *Worker
+	reclaimer *Reclaimer
+	sweeper   *Sweeper
+	relay     *Relay
+	gauges    *Gauges
+	consumer  string
+}
+
+// NewPool wires the parts; nothing runs yet.
+func NewPool(c Config) (*Pool, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log}
+	return &Pool{
+		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c), relay: newRelay(c, c.Publisher, c.Metrics),
+		gauges:   &Gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log},
+		consumer: c.Consumer,
+	}, nil
+}
+
+// Consumer is the name this process has in the group.
+func (p *Pool) Consumer() string { return p.consumer }
+
+// Recheck looks again at every key that stands at a level: call it when the
+// rules have changed.
+func (p *Pool) Recheck() { p.sweeper.Recheck() }
+
+// Run works until ctx ends, then stops in order: reading first, then what is in
+// hand is folded, then what that wrote to the outbox is published.
+func (p *Pool) Run(ctx context.Context) error {
+	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRelay()
+	var relay, rest sync.WaitGroup
+	relay.Go(func() { _ = p.relay.Run(relayCtx) })
+	for _, run := range []func(context.Context) error{p.worker.Run, p.reclaimer.Run, p.sweeper.Run, p.gauges.Run} {
+		rest.Go(func() { _ = run(ctx) }) // they return when ctx ends, with nothing to tell
+	}
+	rest.Wait()
+	stopRelay()
+	relay.Wait()
+	return nil
+}

@@ -1,0 +1,15 @@
+-- lease.lua: takes, keeps or gives back a lease, so that one process at a time
+-- does a duty.
+--
+-- KEYS   1 lease
+-- ARGV   1 who asks  2 for how many ms (0 = give it back)
+-- Reply  1 if the asker holds it now
+
+local holder, ms = call('GET', KEYS[1]), number(2, 0)
+if holder and holder ~= ARGV[1] then return 0 end
+if ms == 0 then
+  if holder then call('DEL', KEYS[1]) end
+  return 0
+end
+call('SET', KEYS[1], ARGV[1], 'PX', int(ms))
+return 1
