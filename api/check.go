@@ -33,6 +33,8 @@ type CheckAnswer struct {
 	// Shadow says that the rule only watches; WouldDeny that it would have denied.
 	Shadow    bool `json:"shadow,omitempty"`
 	WouldDeny bool `json:"would_deny,omitempty"`
+	// Note says why nobody counted, where Source is policy.
+	Note string `json:"note,omitempty"`
 }
 
 // WindowState is where a key stands in one window, after the check.
