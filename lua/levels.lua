@@ -30,6 +30,8 @@ local function parse_spec(spec)
   return p
 end
 
+-- parse_record gives the windows by their ms as text: under a number of that size
+-- the embedded Redis's Lua would make a table of as many slots.
 local function parse_record(text)
   local rec = {windows = {}, list = {}}
   if not text then return rec end
@@ -40,7 +42,7 @@ local function parse_record(text)
     for pct, since in string.gmatch(raised, '(%d+)@(%d+)') do
       w.raised[#w.raised + 1] = {pct = tonumber(pct), since = tonumber(since)}
     end
-    rec.windows[w.ms] = w
+    rec.windows[ms] = w
     rec.list[#rec.list + 1] = w
   end
   local ms, since, till = match(throttle, '^(%d+),(%d+),(%d+)$')
@@ -85,7 +87,7 @@ end
 -- drop ends all that a record says, for a rule or window that is gone or a reset.
 local function drop(x, rec)
   if rec.throttle then
-    emit(x, 'released', 100, rec.windows[rec.throttle.ms], 0, x.now, x.now)
+    emit(x, 'released', 100, rec.windows[int(rec.throttle.ms)], 0, x.now, x.now)
     rec.throttle = nil
   end
   for _, w in ipairs(rec.list) do fall(x, w, 0, 0, x.now) end
@@ -142,8 +144,8 @@ local function judge(c)
   local released_at, list = nil, {}
   for i, w in ipairs(spec.windows) do
     local used = c.used[i]
-    local r = rec.windows[w.ms] or {ms = w.ms, till = 0, moved = 0, raised = {}}
-    rec.windows[w.ms] = nil
+    local r = rec.windows[int(w.ms)] or {ms = w.ms, till = 0, moved = 0, raised = {}}
+    rec.windows[int(w.ms)] = nil
     local moved_limit = r.limit and r.limit ~= w.limit
     r.limit, r.used = w.limit, used
     local stands, reached, threshold = top_of(r), 0, nil

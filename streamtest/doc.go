@@ -1,0 +1,19 @@
+// Package streamtest gives tests the servers they need: a real Redis and a
+// real NATS shared by the tests of one package, private ones that a test may
+// stop, kill or freeze, and embedded ones. Tests alone import it.
+//
+// A package that takes a shared server says so once:
+//
+//	func TestMain(m *testing.M) { streamtest.Main(m) }
+//
+// Real servers come from containers, else from programs on PATH. Where
+// neither exists a test is skipped with a message that says what was not
+// tested; with STREAMCOUNTER_TEST_REQUIRE=1, as CI sets it, that is a failure,
+// and the shared servers must come from containers.
+//
+// Shared servers keep goroutines for as long as the process lives. A test
+// that looks for leaked goroutines takes its servers first, then the list of
+// goroutines to ignore.
+//
+// Read redis.go next, then wait.go.
+package streamtest

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package streamtest
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+func dieWithParent() *syscall.SysProcAttr { return nil }
+
+// Signals to freeze a process are not in the syscall package everywhere.
+func suspend(p *os.Process) error { return exec.Command("kill", "-STOP", strconv.Itoa(p.Pid)).Run() }
+func resume(p *os.Process) error  { return exec.Command("kill", "-CONT", strconv.Itoa(p.Pid)).Run() }

@@ -1,0 +1,176 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// clock is time as a test tells it, in ms.
+type clock struct{ ms int64 }
+
+func (c *clock) now() int64 { return c.ms }
+
+// store is one implementation of the counter under a clock of the test's.
+type store struct {
+	windows.Counter
+	clock *clock
+	// fold counts events that were appended at their times.
+	fold func(t failer, rule *windows.Rule, events ...windows.Event)
+	// redis and keys are nil in process.
+	redis redis.UniversalClient
+	keys  *stream.Keys
+	store *windows.Redis
+	rules *windows.Rules
+}
+
+// failer is a test or a property.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+const start = 1_700_000_000_000 // ms; far from zero, as real times are
+
+// eachStore runs a test on every store: one suite for all.
+func eachStore(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
+	t.Helper()
+	t.Run("local", func(t *testing.T) { test(t, localStore(rules)) })
+	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
+	t.Run("redis", func(t *testing.T) { test(t, redisStore(t, streamtest.Redis(t), rules)) })
+}
+
+// eachRedis runs a test on the stores that keep their count in Redis.
+func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
+	t.Run("redis", func(t *testing.T) { test(t, redisStore(t, streamtest.Redis(t), rules)) })
+}
+
+func localStore(rules *windows.Rules) *store {
+	c := &clock{start}
+	l := windows.NewLocal(c.now)
+	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, rule *windows.Rule, events ...windows.Event) {
+		for _, e := range events {
+			l.Add(rule, e.Key, e.Ms, e.Count)
+		}
+	}}
+}
+
+func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries = -1
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return newRedisStore(t, client, rules)
+}
+
+func newRedisStore(t testing.TB, client redis.UniversalClient, rules *windows.Rules) *store {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := windows.NewRedis(client, keys)
+	c := &clock{start}
+	r.Now = c.now
+	s := &store{Counter: r, clock: c, redis: client, keys: keys, store: r, rules: rules}
+	s.fold = func(t failer, _ *windows.Rule, events ...windows.Event) {
+		t.Helper()
+		for p, list := range s.append(t, events...) {
+			if _, _, err := r.Fold(context.Background(), p, s.rules, list); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// append stores events at their times and reads them as a worker does:
+// partition → what was read.
+func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Event {
+	t.Helper()
+	ctx := context.Background()
+	for _, e := range events {
+		name := s.keys.Events(s.keys.Partition(e.Key))
+		err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms), Values: []any{"key", e.Key, "count", e.Count}}).Err()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := stream.NewReader(s.redis, s.keys, "test", s.keys.All())
+	if err := reader.CreateGroups(ctx); err != nil {
+		t.Fatal(err)
+	}
+	batches, err := reader.Read(ctx, 10_000, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := map[int][]windows.Event{}
+	for _, b := range batches {
+		for _, m := range b.Messages {
+			e, err := m.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
+		}
+	}
+	return read
+}
+
+// transitions reads the outboxes and empties them.
+func (s *store) transitions(t testing.TB) []string {
+	t.Helper()
+	ctx := context.Background()
+	out := []string{}
+	for p := range s.keys.Partitions {
+		list, err := s.redis.XRange(ctx, s.keys.Outbox(p), "-", "+").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			v := m.Values
+			text := fmt.Sprintf("%s %s/%s %s%% used %s", v["state"], v["rule"], v["key"], v["level"], v["used"])
+			if v["flags"] != "" {
+				text += " " + v["flags"].(string)
+			}
+			out = append(out, text)
+		}
+		if err := s.redis.Del(ctx, s.keys.Outbox(p)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func (s *store) sweep(t testing.TB) {
+	t.Helper()
+	for p := range s.keys.Partitions {
+		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, 0, 1000, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func rulesOf(t testing.TB, list ...*windows.Rule) *windows.Rules {
+	t.Helper()
+	r, err := windows.NewRules(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
