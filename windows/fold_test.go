@@ -1,0 +1,231 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func used(t testing.TB, s *store, key string) int64 {
+	t.Helper()
+	st, err := s.Peek(context.Background(), s.rules.Match(key), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Windows[0].Used
+}
+
+func wide(change func(*windows.Rule)) *windows.Rule {
+	return apiRule(func(r *windows.Rule) {
+		r.Windows = []windows.Window{{Limit: 1_000_000_000_000, Per: time.Hour}}
+		if change != nil {
+			change(r)
+		}
+	})
+}
+
+func (s *store) foldBatch(t testing.TB, p int, events []windows.Event) windows.Folded {
+	t.Helper()
+	f, _, err := s.store.Fold(context.Background(), p, s.rules, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// The gate: whoever folds a batch again, wholly or in part, adds nothing.
+func TestFoldCountsOnce(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		var events []windows.Event
+		for i := range int64(20) {
+			events = append(events, windows.Event{Key: "k", Ms: start - 20 + i/2, Count: 1 + i%2})
+		}
+		for p, batch := range s.append(t, events...) {
+			// Somebody else has folded some of them already, mid-group too.
+			first := s.foldBatch(t, p, []windows.Event{batch[3], batch[4], batch[11]})
+			if first.Folded != 3 {
+				t.Fatalf("first: %+v", first)
+			}
+			second := s.foldBatch(t, p, batch)
+			if second.Folded != 17 || second.Gone != 3 {
+				t.Fatalf("second: %+v", second)
+			}
+			third := s.foldBatch(t, p, batch)
+			if third.Folded != 0 || third.Gone != 20 {
+				t.Fatalf("third: %+v", third)
+			}
+		}
+		if n := used(t, s, "k"); n != 30 {
+			t.Fatalf("used %d, expected 30", n)
+		}
+	})
+}
+
+func TestFoldMergesWithinTheResolution(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		rule := s.rules.Match("k") // resolution: 3.6 s
+		s.fold(t, rule, windows.Event{Key: "k", Ms: start - 8000, Count: 1}, windows.Event{Key: "k", Ms: start - 7000, Count: 1},
+			windows.Event{Key: "k", Ms: start - 4400, Count: 1}, windows.Event{Key: "k", Ms: start - 4399, Count: 1})
+		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-", "+").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range entries {
+			got = append(got, fmt.Sprintf("%s %s/%s", e.ID, e.Values["count"], e.Values["total"]))
+		}
+		want := fmt.Sprintf("%d-0 3/3, %d-0 1/4", start-4400, start-4399)
+		if strings.Join(got, ", ") != want {
+			t.Fatalf("log %v, expected %s", got, want)
+		}
+	})
+}
+
+func TestFoldLeavesLateEventsOut(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		for p, batch := range s.append(t, windows.Event{Key: "k", Ms: start - 10_000, Count: 1}, windows.Event{Key: "k", Ms: start - 9_980, Count: 1}) {
+			if f := s.foldBatch(t, p, batch); f.Late != 1 || f.Folded != 1 {
+				t.Fatalf("%+v", f)
+			}
+		}
+		if n := used(t, s, "k"); n != 1 {
+			t.Fatalf("used %d, expected 1", n)
+		}
+	})
+}
+
+func TestFoldTellsUnmatched(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "user:*" })), func(t *testing.T, s *store) {
+		for p, batch := range s.append(t, windows.Event{Key: "other", Ms: start, Count: 1}) {
+			f, unmatched, err := s.store.Fold(context.Background(), p, s.rules, batch)
+			if err != nil || f != (windows.Folded{}) || len(unmatched) != 1 || unmatched[0] != batch[0].ID {
+				t.Fatalf("%+v, %v, %v", f, unmatched, err)
+			}
+		}
+	})
+}
+
+// Nothing is acknowledged where the script fails: it reads everything first.
+func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name string
+		key  func(s *store, p int) string
+	}{
+		{"counter", func(s *store, p int) string { return s.keys.Counter(p, "log", "k") }},
+		{"levels", func(s *store, p int) string { return s.keys.Levels(p) }},
+		{"due", func(s *store, p int) string { return s.keys.Due(p) }},
+		{"outbox", func(s *store, p int) string { return s.keys.Outbox(p) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+				p := s.keys.Partition("k")
+				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1}, windows.Event{Key: "k", Ms: start, Count: 9})[p]
+				if len(batch) != 2 {
+					t.Fatalf("read %v", batch)
+				}
+				if err := s.redis.Set(ctx, c.key(s, p), "x", 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
+					t.Fatalf("no error: %+v", f)
+				}
+				pending, err := s.redis.XPending(ctx, s.keys.Events(p), stream.Group).Result()
+				if err != nil || pending.Count != 2 {
+					t.Fatalf("pending %+v, %v: an event was acknowledged and not counted", pending, err)
+				}
+				if err := s.redis.Del(ctx, c.key(s, p)).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if f := s.foldBatch(t, p, batch); f.Folded != 2 {
+					t.Fatalf("after mending: %+v", f)
+				}
+			})
+		})
+	}
+}
+
+// Somebody deleted the newest entry of a log: the stream's last ID stays above
+// it, and the count still goes in.
+func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		ctx := context.Background()
+		log := s.keys.Counter(s.keys.Partition("k"), "log", "k")
+		s.fold(t, nil, windows.Event{Key: "k", Ms: start - 100, Count: 1})
+		s.fold(t, nil, windows.Event{Key: "k", Ms: start, Count: 1})
+		if err := s.redis.XDel(ctx, log, fmt.Sprintf("%d-0", start)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for p, batch := range s.append(t, windows.Event{Key: "k", Ms: start, Count: 5}) {
+			s.clock.ms = start
+			batch[0].Ms = start - 50
+			if f := s.foldBatch(t, p, batch); f.Folded != 1 {
+				t.Fatalf("%+v", f)
+			}
+		}
+		last, err := s.redis.XRevRangeN(ctx, log, "+", "-", 1).Result()
+		if err != nil || len(last) != 1 || last[0].Values["total"] != "6" {
+			t.Fatalf("newest entry %v, %v", last, err)
+		}
+	})
+}
+
+// Totals above 10^14 keep every digit, in the log and in the reply.
+func TestLargeTotalsKeepEveryDigit(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		ctx := context.Background()
+		log := s.keys.Counter(s.keys.Partition("k"), "log", "k")
+		const before = 9_007_199_254_700_001 // a little below 2^53
+		if err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: log, ID: fmt.Sprint(start - 10), Values: []any{"count", 1, "total", before}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		x := tale{t, s}
+		x.check("k", 1234)
+		s.fold(t, nil, windows.Event{Key: "k", Ms: start, Count: 5})
+		if n := used(t, s, "k"); n != 1240 {
+			t.Fatalf("used %d, expected 1240", n)
+		}
+		last, err := s.redis.XRevRangeN(ctx, log, "+", "-", 1).Result()
+		if err != nil || last[0].Values["total"] != "9007199254701240" {
+			t.Fatalf("newest entry %v, %v", last, err)
+		}
+	})
+}
+
+// A counter lives as long as its longest window can see it (the minute is for
+// the test's own slowness), and no longer than an eighth more.
+func TestCountersExpire(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		for range 5 {
+			x.check("k", 1)
+			s.clock.ms += 60_000
+			ttl, err := s.redis.PTTL(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
+			if err != nil || ttl < time.Hour-time.Minute || ttl > time.Hour+time.Hour/8 {
+				t.Fatalf("expires in %v, %v", ttl, err)
+			}
+		}
+	})
+}
+
+// A key under steady traffic for many windows keeps what one window needs.
+func TestLogIsTrimmed(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 1000 })), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		for range 3000 { // 30 s in steps of 10 ms, 1,000 entries a window
+			x.check("k", 1)
+			s.clock.ms += 10
+		}
+		n, err := s.redis.XLen(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
+		if err != nil || n > 1000*9/8+100 {
+			t.Fatalf("%d entries, %v", n, err)
+		}
+	})
+}
