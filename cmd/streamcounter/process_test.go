@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// TestMain lets the test binary stand in for the program itself, so that tests
+// can start it as processes and kill them.
+func TestMain(m *testing.M) {
+	if os.Getenv("STREAMCOUNTER_TEST_AS_PROGRAM") == "1" {
+		main()
+		return
+	}
+	streamtest.Main(m)
+}
+
+// process is the program, run by a test.
+type process struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	done   chan struct{}
+	err    error
+	mu     sync.Mutex
+	output bytes.Buffer
+	lines  chan struct{} // poked at each line of output
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.output.Write(b)
+	select {
+	case p.lines <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output.String()
+}
+
+// startProgram runs the program until the test ends.
+func startProgram(t testing.TB, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, done: make(chan struct{}), lines: make(chan struct{}, 1)}
+	p.cmd = exec.Command(os.Args[0], args...)
+	p.cmd.Env = append(os.Environ(), "STREAMCOUNTER_TEST_AS_PROGRAM=1")
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("streamcounter %s:\n%s", strings.Join(args, " "), p.text())
+		}
+	})
+	return p
+}
+
+// until waits for a text in the output.
+func (p *process) until(text string) {
+	p.t.Helper()
+	late := time.After(30 * time.Second)
+	for !strings.Contains(p.text(), text) {
+		select {
+		case <-p.lines:
+		case <-p.done:
+			if strings.Contains(p.text(), text) {
+				return
+			}
+			p.t.Fatalf("ended before it said %q: %v\n%s", text, p.err, p.text())
+		case <-late:
+			p.t.Fatalf("did not say %q:\n%s", text, p.text())
+		}
+	}
+}
+
+// interrupt ends it cleanly and gives its exit code.
+func (p *process) interrupt() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		p.t.Fatalf("still runs 20s after SIGINT:\n%s", p.text())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// runProgram runs it to its end with an input.
+func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "STREAMCOUNTER_TEST_AS_PROGRAM=1")
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// freePort gives a port that nobody listens on. Another process could take it
+// before it is used; then the test says so.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func writeFile(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// metric reads one sample from a process's /metrics.
+func metric(t testing.TB, base, sample string) string {
+	t.Helper()
+	resp, err := http.Get(base + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	s := bufio.NewScanner(resp.Body)
+	for s.Scan() {
+		if rest, ok := strings.CutPrefix(s.Text(), sample+" "); ok {
+			return rest
+		}
+	}
+	return fmt.Sprintf("no sample %s", sample)
+}
