@@ -38,6 +38,9 @@ the real ones are used.`,
 
 func runDev(cmd *cobra.Command, _ []string) error {
 	o := options{cmd: cmd}
+	if err := o.check(); err != nil {
+		return err
+	}
 	log, err := newLogger(cmd.ErrOrStderr(), o.text("log-level"))
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/streamtest"
 )
 
@@ -171,4 +172,22 @@ func metric(t testing.TB, base, sample string) string {
 		}
 	}
 	return fmt.Sprintf("no sample %s", sample)
+}
+
+func rewrite(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const hangUp = syscall.SIGHUP
+
+func partitionOf(t testing.TB, key string) string {
+	t.Helper()
+	k, err := stream.NewKeys("sc", stream.DefaultPartitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(k.Partition(key))
 }

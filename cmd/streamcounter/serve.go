@@ -53,6 +53,9 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 // runNode builds a node, adds what the command is for, and runs it.
 func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
 	o := options{cmd: cmd}
+	if err := o.check(); err != nil {
+		return err
+	}
 	log, err := newLogger(cmd.ErrOrStderr(), o.text("log-level"))
 	if err != nil {
 		return err

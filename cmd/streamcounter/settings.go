@@ -108,6 +108,17 @@ func (o *options) duration(name string) time.Duration {
 	return d
 }
 
+// check reads everything once, so that a typo ends the start before anything runs.
+func (o *options) check() error {
+	for _, name := range []string{"partitions", "nats-replicas", "batch"} {
+		o.number(name)
+	}
+	for _, name := range []string{"retention", "check-timeout", "min-idle", "drain-timeout"} {
+		o.duration(name)
+	}
+	return o.err
+}
+
 func (o *options) fail(name, why string) {
 	if o.err == nil {
 		o.err = fmt.Errorf("--%s (%s) is %q: %s", name, lookUp(name).env(), o.text(name), why)

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+const devRulesText = `
+rules:
+  - name: api
+    match: "user:*"
+    windows: [{limit: 100, per: 3s}]
+    alerts: [80%, 95%]
+`
+
+type devServer struct {
+	*process
+	redis, nats, http int
+}
+
+func startDev(t testing.TB, more ...string) *devServer {
+	t.Helper()
+	d := &devServer{redis: freePort(t), nats: freePort(t), http: freePort(t)}
+	args := []string{"dev", "--redis", fmt.Sprintf("embedded:%d", d.redis), "--nats", fmt.Sprintf("embedded:%d", d.nats),
+		"--http", fmt.Sprintf("127.0.0.1:%d", d.http)}
+	d.process = startProgram(t, append(args, more...)...)
+	d.until("Ctrl-C stops it.")
+	return d
+}
+
+func (d *devServer) get(path string) (*http.Response, string) {
+	d.t.Helper()
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// The main job with plain tools: a Redis client, a NATS client and an HTTP
+// client that know nothing of ours.
+func TestDevRunsTheMainJob(t *testing.T) {
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	live := make(chan *nats.Msg, 100)
+	if _, err := nc.ChanSubscribe("sc.>", live); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
+	defer rdb.Close()
+	pipe := rdb.Pipeline()
+	for range 100 {
+		pipe.Do(ctx, "XADD", "sc:{6}:events", "*", "key", "user:42", "count", "1")
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	seen := []string{}
+	next := func() *nats.Msg {
+		select {
+		case m := <-live:
+			seen = append(seen, m.Subject)
+			return m
+		case <-ctx.Done():
+			t.Fatalf("no message came; seen: %v", seen)
+			return nil
+		}
+	}
+	for _, want := range []string{"sc.alert.api.80.user:42", "sc.alert.api.95.user:42", "sc.alert.api.100.user:42", "sc.throttle.api.user:42"} {
+		m := next()
+		if m.Subject != want || m.Header.Get("ce-specversion") != "1.0" || m.Header.Get("Nats-Msg-Id") != m.Header.Get("ce-id") {
+			t.Fatalf("%s %v %s, expected %s", m.Subject, m.Header, m.Data, want)
+		}
+	}
+	// A subscriber that comes later finds who is throttled.
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := late.Next(jetstream.FetchMaxWait(5 * time.Second))
+	if err != nil || m.Subject() != "sc.throttle.api.user:42" || !strings.Contains(string(m.Data()), `"state":"throttled"`) {
+		t.Fatalf("snapshot: %v, %v", m, err)
+	}
+	resp, body := d.get("/v1/check?key=user:42")
+	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api";q=100;w=3` || resp.Header.Get("Retry-After") == "" ||
+		resp.Header.Get("Content-Type") != "application/problem+json" {
+		t.Fatalf("%s %v\n%s", resp.Status, resp.Header, body)
+	}
+	if released := next(); !strings.Contains(string(released.Data), `"state":"released"`) {
+		t.Fatalf("%s %s, expected a release", released.Subject, released.Data)
+	}
+	if resp, body := d.get("/v1/check?key=user:42"); resp.StatusCode != 200 {
+		t.Fatalf("after the release: %s\n%s", resp.Status, body)
+	}
+	if got := metric(t, fmt.Sprintf("http://127.0.0.1:%d", d.http), "streamcounter_events_folded_total"); got != "100" {
+		t.Fatalf("events_folded_total is %s, expected 100", got)
+	}
+	if code := d.interrupt(); code != 0 {
+		t.Fatalf("exit code %d after Ctrl-C", code)
+	}
+	if strings.Contains(d.text(), `"level":"ERROR"`) {
+		t.Fatalf("errors in the log:\n%s", d.text())
+	}
+}
+
+// What the embedded Redis holds expires: its clock is kept moving.
+func TestDevForgets(t *testing.T) {
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "300ms", 1)))
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
+	defer rdb.Close()
+	d.get("/v1/check?key=user:1")
+	if n := rdb.Exists(ctx, "sc:{"+partitionOf(t, "user:1")+"}:log:user:1").Val(); n != 1 {
+		t.Fatalf("%d counters, expected 1", n)
+	}
+	streamtest.Eventually(t, 10*time.Second, "the counter expires", func() (bool, string) {
+		n := rdb.Exists(ctx, "sc:{"+partitionOf(t, "user:1")+"}:log:user:1").Val()
+		return n == 0, fmt.Sprint(n)
+	})
+}
+
+// A garbage event goes to the dead stream and the next one counts.
+func TestDevBuriesGarbage(t *testing.T) {
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
+	defer rdb.Close()
+	for _, fields := range [][]any{{"key", "user:42", "count", "abc"}, {"key", "user:42", "count", "0"}, {"count", "1"}, {"key", strings.Repeat("x", 513)},
+		{"key", "user:42\n"}, {"key", "nobody:1"}, {"key", "user:42"}} {
+		if err := rdb.XAdd(ctx, &redis.XAddArgs{Stream: "sc:{6}:events", Values: fields}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
+	streamtest.Eventually(t, 10*time.Second, "the good event counts", func() (bool, string) {
+		got := metric(t, base, "streamcounter_events_folded_total") + " " + metric(t, base, "streamcounter_events_dead_total") + " " + metric(t, base, "streamcounter_events_unmatched_total")
+		return got == "1 5 1", got
+	})
+	dead, err := rdb.XRange(ctx, "sc:{6}:dead", "-", "+").Result()
+	if err != nil || len(dead) != 5 || !strings.Contains(dead[0].Values["reason"].(string), `"abc"`) {
+		t.Fatalf("%v, %v", dead, err)
+	}
+}
+
+func TestTakenPortNamesTheFlag(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().(*net.TCPAddr).Port
+	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken), "nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
+		args := map[string]string{"redis": "embedded:0", "nats": "embedded:0", "http": "127.0.0.1:0"}
+		args[flag] = value
+		code, out, errs := runProgram(t, "", "dev", "--redis", args["redis"], "--nats", args["nats"], "--http", args["http"])
+		if code != 1 || !strings.Contains(errs, "--"+flag+" ") || !strings.Contains(errs, fmt.Sprint(taken)) {
+			t.Errorf("taken port for --%s: exit code %d\n%s%s", flag, code, out, errs)
+		}
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	rules := writeFile(t, "rules.yml", devRulesText)
+	bad := writeFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
+	closed := fmt.Sprintf("redis://127.0.0.1:%d", freePort(t))
+	for _, c := range []struct {
+		args []string
+		want []string // all in the message
+	}{
+		{[]string{"serve", "--rules", rules, "--redis", closed, "--http", "127.0.0.1:0"}, []string{"--redis", closed}},
+		{[]string{"serve", "--rules", rules, "--redis", "http://x", "--http", "127.0.0.1:0"}, []string{"--redis", "http://x"}},
+		{[]string{"serve", "--rules", bad, "--http", "127.0.0.1:0"}, []string{"bad.yml:5:23", "-1"}},
+		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"/does/not/exist.yml"}},
+		{[]string{"work"}, []string{"--rules", "required"}},
+		{[]string{"append", "--redis", closed}, []string{"--redis", closed}},
+		{[]string{"append", "--partitions", "0"}, []string{"--partitions", `"0"`}},
+		{[]string{"append", "--prefix", "A b"}, []string{"A b"}},
+		{[]string{"append", "--format", "xml"}, []string{"xml", "ndjson"}},
+		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
+		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},
+		{[]string{"dev", "--log-level", "loud", "--redis", "embedded:0"}, []string{"--log-level", "loud"}},
+		{[]string{"rules", "check", bad}, []string{"bad.yml:5:23", "-1"}},
+		{[]string{"nonsense"}, []string{"nonsense"}},
+	} {
+		code, out, errs := runProgram(t, "", c.args...)
+		for _, want := range c.want {
+			if code != 1 || !strings.Contains(errs, want) {
+				t.Errorf("%v: exit code %d, no %q in\n%s%s", c.args, code, want, out, errs)
+			}
+		}
+	}
+	code, _, errs := runProgram(t, "", "check", "k", "--http", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+	if code != 2 || !strings.Contains(errs, "--http") {
+		t.Errorf("check without a server: exit code %d\n%s", code, errs)
+	}
+}
+
+// Everything that a person types, against one server.
+func TestCommandsAgainstDev(t *testing.T) {
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
+	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis", redisURL, "--json")
+	var sum appendSummary
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 2 || !strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") {
+		t.Fatalf("append: exit code %d\n%s%s", code, out, errs)
+	}
+	streamtest.Eventually(t, 10*time.Second, "the events count", func() (bool, string) {
+		_, out, _ := runProgram(t, "", "keys", "user:1", "--http", at)
+		return strings.Contains(out, "4 of 100 used"), out
+	})
+	if code, out, _ := runProgram(t, "", "check", "user:1", "96", "--http", at); code != 0 || !strings.Contains(out, "allowed by rule api") {
+		t.Errorf("check: exit code %d\n%s", code, out)
+	}
+	if code, out, _ := runProgram(t, "", "check", "user:1", "--http", at, "--json"); code != 1 || !strings.Contains(out, `"allowed":false`) {
+		t.Errorf("check over the limit: exit code %d\n%s", code, out)
+	}
+	if code, _, errs := runProgram(t, "", "check", "user:1", "101", "--http", at); code != 2 || !strings.Contains(errs, "allows 100 at most") {
+		t.Errorf("check above the limit: exit code %d\n%s", code, errs)
+	}
+	if code, out, _ := runProgram(t, "", "check", "nobody", "--http", at); code != 0 || !strings.Contains(out, "no rule matches") {
+		t.Errorf("check of a key without a rule: exit code %d\n%s", code, out)
+	}
+	if code, out, errs := runProgram(t, "", "keys", "user:1", "--reset", "--http", at); code != 0 {
+		t.Errorf("reset: exit code %d\n%s%s", code, out, errs)
+	}
+	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 || !strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
+		t.Errorf("wrong number of partitions: exit code %d\n%s", code, errs)
+	}
+	for _, args := range [][]string{{"version"}, {"--help"}, {"completion", "bash"}, {"dev", "--help"}} {
+		if code, out, errs := runProgram(t, "", args...); code != 0 || out == "" {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
+		}
+	}
+}
+
+// A change of the rules file takes effect; a bad one keeps the old rules.
+func TestReload(t *testing.T) {
+	path := writeFile(t, "rules.yml", devRulesText)
+	d := startDev(t, "--rules", path)
+	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
+	rewrite(t, path, strings.Replace(devRulesText, "limit: 100", "limit: 7", 1))
+	streamtest.Eventually(t, 10*time.Second, "the new limit holds", func() (bool, string) {
+		resp, _ := d.get("/v1/check?key=user:9")
+		return resp.Header.Get("X-RateLimit-Limit") == "7", resp.Header.Get("X-RateLimit-Limit")
+	})
+	rewrite(t, path, "rules: [{name: x")
+	d.until("rules.yml:1")
+	if resp, body := d.get("/v1/check?key=user:8"); resp.Header.Get("X-RateLimit-Limit") != "7" {
+		t.Fatalf("after a bad reload: %v\n%s", resp.Header, body)
+	}
+	if got := metric(t, base, `streamcounter_reloads_total{outcome="error"}`); got != "1" {
+		t.Errorf("reloads that failed: %s, expected 1", got)
+	}
+	rewrite(t, path, strings.Replace(devRulesText, "limit: 100", "limit: 9", 1))
+	if err := d.cmd.Process.Signal(hangUp); err != nil {
+		t.Fatal(err)
+	}
+	streamtest.Eventually(t, 10*time.Second, "SIGHUP brings the next limit", func() (bool, string) {
+		resp, _ := d.get("/v1/check?key=user:9")
+		return resp.Header.Get("X-RateLimit-Limit") == "9", resp.Header.Get("X-RateLimit-Limit")
+	})
+}
