@@ -1,0 +1,345 @@
+package consumers_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, r := newWorld(t, url), &recorder{}
+		stop := w.start(r, nil)
+		for range 12 {
+			w.append(api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1}, api.Event{Key: "nobody", Count: 1})
+		}
+		w.eventuallyUsed("user:1", 12)
+		w.eventuallyUsed("user:2", 12)
+		w.eventually("transitions are published", func() (bool, string) {
+			got := r.of("user:1") + "; " + r.of("user:2")
+			one := "raised 50, raised 100, throttled 100"
+			return got == one+"; "+one, got
+		})
+		w.eventually("unmatched events are acknowledged", func() (bool, string) {
+			return w.pending() == 0 && w.sample("events_unmatched_total") == 12, fmt.Sprint(w.pending())
+		})
+		stop()
+		if n := w.sample("events_folded_total"); n != 24 {
+			t.Fatalf("folded %v, expected 24", n)
+		}
+	})
+}
+
+// A clean stop leaves nothing: no event pending, no transition unpublished, no
+// consumer in the group, no lease, no goroutine.
+func TestACleanStopLeavesNothing(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w, r := newWorld(t, url), &recorder{}
+		before := goleak.IgnoreCurrent()
+		stop := w.start(r, nil)
+		total := int64(0)
+		for range 50 {
+			for i := range 20 {
+				w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+			}
+			total += 20
+		}
+		stop()
+		stop()
+		if n := w.pending(); n != 0 {
+			t.Errorf("%d events pending", n)
+		}
+		for p := range w.keys.Partitions {
+			if n := w.redis.XLen(ctx, w.keys.Outbox(p)).Val(); n != 0 {
+				t.Errorf("%d transitions in the outbox of %d", n, p)
+			}
+			if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
+				t.Errorf("the lease of %d is still held", p)
+			}
+			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), stream.Group).Result(); err != nil || len(c) != 0 {
+				t.Errorf("consumers of %d: %v, %v", p, c, err)
+			}
+		}
+		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"), goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"), goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
+		// What was not read before the stop is there for the next worker.
+		w.start(r, nil)
+		w.eventually("the next worker goes on", func() (bool, string) {
+			var sum int64
+			for i := range 20 {
+				sum += w.used(fmt.Sprintf("user:%d", i))
+			}
+			return sum == total, fmt.Sprint(sum)
+		})
+	})
+}
+
+// A worker read events and died: others take them over, and count them once.
+func TestADeadWorkersEventsAreClaimed(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w := newWorld(t, url)
+		dead := stream.NewReader(w.redis, w.keys, "dead", w.keys.All())
+		if err := dead.CreateGroups(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			w.append(api.Event{Key: "user:1", Count: 2})
+		}
+		batches, err := dead.Read(ctx, 100, -1)
+		if err != nil || len(batches) != 1 || len(batches[0].Messages) != 5 {
+			t.Fatalf("%v, %v", batches, err)
+		}
+		// It had folded two of them before it died.
+		var events []windows.Event
+		for _, m := range batches[0].Messages[1:3] {
+			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
+		}
+		if _, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil {
+			t.Fatal(err)
+		}
+		w.start(&recorder{}, nil)
+		w.eventuallyUsed("user:1", 10)
+		if n := w.sample("claims_total"); n != 3 {
+			t.Errorf("claims_total %v, expected 3", n)
+		}
+		// The zombie wakes and folds what it holds.
+		events = nil
+		for _, m := range batches[0].Messages {
+			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
+		}
+		if f, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil || f.Gone != 5 {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		if n := w.used("user:1"); n != 10 {
+			t.Fatalf("used %d after the zombie, expected 10", n)
+		}
+	})
+}
+
+// A key whose counter is of a wrong type must not hold up the others.
+func TestAPoisonedCounterIsBuriedAlone(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w := newWorld(t, url)
+		bad := "user:bad{x}"
+		p := w.keys.Partition(bad)
+		if err := w.redis.Set(ctx, w.keys.Counter(p, "log", bad), "not a stream", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var events []api.Event
+		for i := range 20 {
+			events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 1})
+			if i == 7 {
+				events = append(events, api.Event{Key: bad, Count: 3})
+			}
+		}
+		w.append(events...)
+		w.start(&recorder{}, nil)
+		for i := range 20 {
+			w.eventuallyUsed(fmt.Sprintf("user:%d{x}", i), 1)
+		}
+		w.eventually("the one is buried", func() (bool, string) {
+			return w.sample("events_dead_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("events_dead_total"), w.pending())
+		})
+		letters, err := w.redis.XRange(ctx, w.keys.Dead(p), "-", "+").Result()
+		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "WRONGTYPE") || !strings.Contains(letters[0].Values["body"].(string), bad) {
+			t.Fatalf("%v, %v", letters, err)
+		}
+	})
+}
+
+// Redis loses its scripts, the event streams, and all of its memory: work goes on.
+func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	ctx := context.Background()
+	w := newWorld(t, own.URL())
+	w.start(&recorder{}, nil)
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 1)
+	if err := w.redis.ScriptFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 2)
+	for p := range w.keys.Partitions { // as an expiry does: the group goes with it
+		if err := w.redis.Del(ctx, w.keys.Events(p)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 3)
+	own.Kill()
+	own.Start() // empty
+	w.eventually("an event is appended", func() (bool, string) {
+		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
+		return out.Err == nil, fmt.Sprint(out.Err)
+	})
+	w.eventuallyUsed("user:1", 5)
+}
+
+// Events that were trimmed before anybody read them are lost; they are seen,
+// counted and noted, once, by whichever worker comes.
+func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
+	url := streamtest.Redis(t) // the embedded one does not keep the numbers
+	ctx := context.Background()
+	w := newWorld(t, url)
+	stop := w.start(&recorder{}, nil)
+	for range 10 {
+		w.append(api.Event{Key: "user:1", Count: 1})
+	}
+	w.eventuallyUsed("user:1", 10)
+	stop()
+	for range 7 {
+		w.append(api.Event{Key: "user:1", Count: 1})
+	}
+	p := w.keys.Partition("user:1")
+	if err := w.redis.XTrimMaxLen(ctx, w.keys.Events(p), 3).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.start(&recorder{}, nil)
+	w.start(&recorder{}, nil)
+	w.eventuallyUsed("user:1", 13)
+	w.eventually("the loss is counted", func() (bool, string) {
+		n := w.sample("events_trimmed_unread_total")
+		return n == 4, fmt.Sprint(n)
+	})
+	for range 20 {
+		w.append(api.Event{Key: "user:1", Count: 1})
+	}
+	w.eventuallyUsed("user:1", 33)
+	if n := w.sample("events_trimmed_unread_total"); n != 4 {
+		t.Fatalf("trimmed unread %v, expected 4", n)
+	}
+	dead, err := w.redis.XRange(ctx, w.keys.Dead(p), "-", "+").Result()
+	if err != nil || len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "4 events were trimmed") {
+		t.Fatalf("%v, %v", dead, err)
+	}
+}
+
+// Read by a worker that died, then trimmed: the bodies are gone, and that is said.
+func TestTrimmedPendingEventsAreSeen(t *testing.T) {
+	url := streamtest.Redis(t)
+	ctx := context.Background()
+	w := newWorld(t, url)
+	dead := stream.NewReader(w.redis, w.keys, "dead", w.keys.All())
+	if err := dead.CreateGroups(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		w.append(api.Event{Key: "user:1", Count: 1})
+	}
+	if _, err := dead.Read(ctx, 100, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.redis.XTrimMaxLen(ctx, w.keys.Events(w.keys.Partition("user:1")), 2).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.start(&recorder{}, nil)
+	w.eventuallyUsed("user:1", 2)
+	w.eventually("the loss is counted", func() (bool, string) {
+		n := w.sample("events_trimmed_unread_total")
+		return n == 3 && w.pending() == 0, fmt.Sprint(n, w.pending())
+	})
+}
+
+// While the publisher is away, transitions wait, and then come in order.
+func TestTransitionsWaitInTheOutbox(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 50 * time.Millisecond}}, Hold: time.Millisecond})
+		r := &recorder{down: true}
+		w.start(r, nil)
+		for range 3 {
+			w.append(api.Event{Key: "user:1", Count: 2})
+			w.eventually("the key is released", func() (bool, string) {
+				n := w.redis.HLen(context.Background(), w.keys.Levels(w.keys.Partition("user:1"))).Val()
+				return n == 0 && w.sample("events_folded_total") > 0 && w.pending() == 0, fmt.Sprint(n)
+			})
+		}
+		if got := r.of("user:1"); got != "" {
+			t.Fatalf("published while down: %s", got)
+		}
+		r.set(false)
+		w.eventually("all of it arrives, in order", func() (bool, string) {
+			got := r.of("user:1")
+			return strings.HasSuffix(got, "cleared 100") && strings.Count(got, "throttled") == strings.Count(got, "released") &&
+				strings.Count(got, "raised") == strings.Count(got, "cleared") && strings.HasPrefix(got, "raised 100, throttled 100, released 100, cleared 100"), got
+		})
+	})
+}
+
+// One relay at a time has a partition; when it goes, another goes on.
+func TestOneRelayAtATime(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		first, second := &recorder{}, &recorder{}
+		stopFirst := w.start(first, nil)
+		w.eventually("the first relay has all leases", func() (bool, string) {
+			n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2), w.keys.Relay(3)).Val()
+			return n == 4, fmt.Sprint(n)
+		})
+		w.start(second, nil)
+		w.append(api.Event{Key: "user:1", Count: 10})
+		w.eventually("the first publishes", func() (bool, string) {
+			return first.of("user:1") == "raised 50, raised 100, throttled 100", first.of("user:1")
+		})
+		stopFirst()
+		w.append(api.Event{Key: "user:2", Count: 10})
+		w.eventually("the second goes on", func() (bool, string) {
+			return second.of("user:2") == "raised 50, raised 100, throttled 100", second.of("user:2")
+		})
+		if second.of("user:1") != "" || first.of("user:2") != "" {
+			t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
+		}
+	})
+}
+
+// An idle worker folds a lone event at once, and batches grow when events wait.
+func TestBatchesGrowByThemselves(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		var events []api.Event
+		for range 3000 {
+			events = append(events, api.Event{Key: "user:1", Count: 1})
+		}
+		w.append(events...) // they wait before the worker comes
+		w.start(&recorder{}, nil)
+		w.eventuallyUsed("user:1", 3000)
+		families, err := w.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "streamcounter_fold_batch_events" {
+				if n := f.GetMetric()[0].GetHistogram().GetSampleCount(); n != 3 {
+					t.Fatalf("%d folds of 3,000 waiting events, expected 3 of 1,000", n)
+				}
+			}
+		}
+	})
+}
+
+func TestGaugesTellWhatWaits(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		r := &recorder{down: true}
+		w.start(r, nil)
+		w.append(api.Event{Key: "user:1", Count: 10})
+		w.eventually("the outbox has a depth", func() (bool, string) {
+			return w.sample("outbox_depth") == 3, fmt.Sprint(w.sample("outbox_depth"))
+		})
+		r.set(false)
+		w.eventually("the outbox is empty again", func() (bool, string) {
+			return w.sample("outbox_depth") == 0 && w.sample("outbox_oldest_seconds") == 0, fmt.Sprint(w.sample("outbox_depth"))
+		})
+	})
+}

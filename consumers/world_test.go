@@ -1,0 +1,202 @@
+package consumers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// world is one prefix with rules, in which pools of consumers live and die.
+type world struct {
+	t        testing.TB
+	url      string
+	redis    *redis.Client
+	keys     *stream.Keys
+	rules    *windows.Rules
+	counter  *windows.Redis
+	log      *stream.Log
+	registry *prometheus.Registry
+	metrics  *consumers.Metrics
+}
+
+func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
+	t.Helper()
+	if len(rules) == 0 {
+		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}}}
+	}
+	w := &world{t: t, url: url, redis: client(t, url), registry: prometheus.NewRegistry()}
+	var err error
+	if w.rules, err = windows.NewRules(rules); err != nil {
+		t.Fatal(err)
+	}
+	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), 4); err != nil {
+		t.Fatal(err)
+	}
+	w.counter = windows.NewRedis(w.redis, w.keys)
+	if w.log, err = stream.NewLog(w.redis, w.keys, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w.metrics = consumers.NewMetrics(w.registry)
+	return w
+}
+
+func client(t testing.TB, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// each runs a test on the embedded and on a real Redis.
+func each(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("embedded", func(t *testing.T) { test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()) })
+	t.Run("redis", func(t *testing.T) { test(t, streamtest.Redis(t)) })
+}
+
+// start runs a pool and gives what stops it cleanly; it can be called twice.
+func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (stop func()) {
+	w.t.Helper()
+	c := consumers.Config{
+		Redis: w.redis, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: func() *windows.Rules { return w.rules },
+		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond, LeaseTTL: 300 * time.Millisecond,
+		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&c)
+	}
+	pool, err := consumers.NewPool(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := pool.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	w.t.Cleanup(stop)
+	return stop
+}
+
+func (w *world) append(events ...api.Event) {
+	w.t.Helper()
+	if out := w.log.Append(context.Background(), events); out.Err != nil {
+		w.t.Fatal(out.Err)
+	}
+}
+
+func (w *world) used(key string) int64 {
+	w.t.Helper()
+	st, err := w.counter.Peek(context.Background(), w.rules.Match(key), key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return st.Windows[0].Used
+}
+
+func (w *world) eventually(what string, check func() (bool, string)) {
+	w.t.Helper()
+	streamtest.Eventually(w.t, 30*time.Second, what, check)
+}
+
+func (w *world) eventuallyUsed(key string, want int64) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s has used %d", key, want), func() (bool, string) {
+		n := w.used(key)
+		return n == want, fmt.Sprint(n)
+	})
+}
+
+// sample sums a metric over its labels.
+func (w *world) sample(name string) float64 {
+	w.t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var sum float64
+	for _, f := range families {
+		if f.GetName() == "streamcounter_"+name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func (w *world) pending() (n int64) {
+	w.t.Helper()
+	for p := range w.keys.Partitions {
+		got, err := w.redis.XPending(context.Background(), w.keys.Events(p), stream.Group).Result()
+		if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
+			w.t.Fatal(err)
+		}
+		if got != nil {
+			n += got.Count
+		}
+	}
+	return n
+}
+
+// recorder is a publisher that notes what it is given. While `down` it fails.
+type recorder struct {
+	mu   sync.Mutex
+	seen []string
+	down bool
+}
+
+func (r *recorder) Publish(_ context.Context, list []api.Transition) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down {
+		return errors.New("down")
+	}
+	for _, t := range list {
+		r.seen = append(r.seen, fmt.Sprintf("%s %s %d", t.State, t.Key, t.Level))
+	}
+	return nil
+}
+
+func (r *recorder) set(down bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = down
+}
+
+func (r *recorder) of(key string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, s := range r.seen {
+		if strings.Contains(s, " "+key+" ") {
+			out = append(out, strings.Replace(s, " "+key+" ", " ", 1))
+		}
+	}
+	return strings.Join(out, ", ")
+}
