@@ -12,7 +12,8 @@
 
 local LEVELS, DUE, OUTBOX, FIRST = KEYS[1], KEYS[2], KEYS[3], 4
 local now, at = clock(), 2
-local checks, allowed, proven = {}, true, false
+local checks, allowed = {}, true
+local prove, judge
 
 for i = 1, #KEYS - FIRST + 1 do
   local cost, rule = number(at, 1), nil
@@ -32,9 +33,9 @@ for i = 1, #KEYS - FIRST + 1 do
   end
   if c.retry > 0 and not rule.shadow then allowed = false end
   if c.near then
-    if not proven then
+    if not prove then
+      prove, judge = levels()
       prove(LEVELS, DUE, OUTBOX)
-      proven = true
     end
     c.key = user_key(KEYS[FIRST + i - 1])
     c.text = call('HGET', LEVELS, c.key)

@@ -42,7 +42,8 @@ end
 if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
 
 -- Read: each counter once, and what its windows hold where a level is near.
-local states, near, proven = {}, {}, false
+local states, near = {}, {}
+local prove, judge
 local i = 1
 for r, rule in ipairs(rules) do
   local open, bound, lowest = rule.algo.open, rule.algo.bound, rule.floor
@@ -61,9 +62,9 @@ for r, rule in ipairs(rules) do
         close = close or used[w] + planned >= rule.lowest[w]
       end
       if close then
-        if not proven then
+        if not prove then
+          prove, judge = levels()
           prove(LEVELS, DUE, OUTBOX)
-          proven = true
         end
         local key = user_key(counter)
         near[#near + 1] = {rule = rule, state = s, used = used, key = key, first = first, last = i - 1,

@@ -7,6 +7,7 @@
 local algo = algorithms[ARGV[2]]
 if not algo then error('unknown algorithm ' .. tostring(ARGV[2])) end
 local now, key = clock(), user_key(KEYS[4])
+local prove, _, forget = levels()
 prove(KEYS[1], KEYS[2], KEYS[3])
 local text = call('HGET', KEYS[1], key)
 local had, transitions = algo.forget(KEYS[4]), 0

@@ -11,6 +11,7 @@
 local LEVELS, DUE, OUTBOX, FIRST = KEYS[1], KEYS[2], KEYS[3], 4
 local now, at = clock(), 2
 local items = {}
+local prove, judge, forget = levels()
 prove(LEVELS, DUE, OUTBOX)
 for i = FIRST, #KEYS do
   local key = user_key(KEYS[i])

@@ -2,10 +2,15 @@ package windows
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,40 +33,72 @@ type Redis struct {
 	// Now stands in for Redis's clock in tests; nil means Redis's own.
 	Now func() int64
 
-	compiled sync.Map // *Rule → *scriptRule
+	compiled sync.Map     // *Rule → *scriptRule
+	changed  atomic.Int64 // ms: when the rules became what they are, at the latest
 }
 
-// scriptRule is a rule as the scripts take it. While `fresh`, each write renews
-// the counter's expiry: counters that another version of the rule wrote, with a
-// shorter window, would otherwise end too early.
+// scriptRule is a rule as the scripts take it, freshly and once it has settled.
+// A counter's expiry is renewed once per eighth of its longest window; in the
+// first such eighth after a change of the rules it is renewed at each write, as
+// a counter that was written under a shorter window would end too early.
 type scriptRule struct {
 	fresh, settled *lua.Rule
-	settles        time.Time
+	everyMs        int64
 }
 
-// NewRedis counts in the keys of k.
+// NewRedis counts in the keys of k. Until Learn it takes the rules for new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
-	return &Redis{redis: c, keys: k}
+	s := &Redis{redis: c, keys: k}
+	s.changed.Store(time.Now().UnixMilli())
+	return s
+}
+
+// Learn holds the rules against those that counted here last, and notes since
+// when they are what they are. Call it at the start and after each reload.
+func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
+	s.forget(rules)
+	h := sha256.New()
+	for _, r := range rules.List() {
+		fmt.Fprintf(h, "%q %s %d\n", r.Match, r.Algorithm, r.Longest().Milliseconds())
+	}
+	now := time.Now().UnixMilli()
+	print := hex.EncodeToString(h.Sum(nil)[:8])
+	known, err := s.redis.HGet(ctx, s.keys.Meta(), "rules").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("reading what rules were in use: %w", err)
+	}
+	before, since, _ := strings.Cut(known, "@")
+	switch before {
+	case print:
+		s.changed.Store(min(now, atoi(since)))
+		return nil
+	case "": // nothing was ever counted here
+		s.changed.Store(0)
+		now = 0
+	default:
+		s.changed.Store(now)
+	}
+	if err := s.redis.HSet(ctx, s.keys.Meta(), "rules", fmt.Sprintf("%s@%d", print, now)).Err(); err != nil {
+		return fmt.Errorf("noting what rules are in use: %w", err)
+	}
+	return nil
 }
 
 func (s *Redis) script(r *Rule) *lua.Rule {
 	v, ok := s.compiled.Load(r)
 	if !ok {
 		every := max(1, r.Longest().Milliseconds()/8)
-		v, _ = s.compiled.LoadOrStore(r, &scriptRule{
-			fresh: compile(r, 0), settled: compile(r, every),
-			settles: time.Now().Add(time.Duration(every) * time.Millisecond),
-		})
+		v, _ = s.compiled.LoadOrStore(r, &scriptRule{fresh: compile(r, 0), settled: compile(r, every), everyMs: every})
 	}
 	c := v.(*scriptRule)
-	if time.Now().Before(c.settles) {
+	if time.Now().UnixMilli() < s.changed.Load()+c.everyMs {
 		return c.fresh
 	}
 	return c.settled
 }
 
-// Forget drops what is remembered of rules that are not in use any more.
-func (s *Redis) Forget(inUse *Rules) {
+// forget drops what is remembered of rules that are not in use any more.
+func (s *Redis) forget(inUse *Rules) {
 	keep := map[*Rule]bool{}
 	for _, r := range inUse.List() {
 		keep[r] = true

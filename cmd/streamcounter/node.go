@@ -76,8 +76,10 @@ func (n *node) keepRulesFresh(ctx context.Context, running *sync.WaitGroup) {
 			return
 		}
 		reloads.WithLabelValues("ok").Inc()
-		if n.counter != nil {
-			n.counter.Forget(n.rules.Rules())
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if err := n.counter.Learn(within, n.rules.Rules()); err != nil {
+			n.log.Warn("the change of rules is not noted; counters of keys whose window grew may end early", "error", err)
 		}
 		if n.pool != nil {
 			n.pool.Recheck()
@@ -137,7 +139,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		return blame("partitions", err)
 	}
 	n.counter = windows.NewRedis(n.redis, n.keys)
-	return nil
+	return n.counter.Learn(ctx, n.rules.Rules())
 }
 
 // openNATS connects, embedded or not. A NATS that is not there yet is waited

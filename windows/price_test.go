@@ -1,0 +1,213 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Prices are counted in CPU of Redis's main thread (INFO cpu), which is steadier
+// than wall time, and stand beside a yardstick measured in the same run.
+
+func priceRedis(b *testing.B) *redis.Client {
+	b.Helper()
+	own := streamtest.OwnRedis(b, "--stream-node-max-bytes", "512", "--save", "", "--appendonly", "no")
+	opts, err := redis.ParseURL(own.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	opts.MaxRetries, opts.ReadTimeout = -1, time.Minute
+	c := redis.NewClient(opts)
+	b.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// cpu is what Redis's main thread has used, in µs.
+func cpu(b *testing.B, c *redis.Client) float64 {
+	b.Helper()
+	info, err := c.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sum float64
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread" {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sum += seconds * 1e6
+		}
+	}
+	return sum
+}
+
+// BenchmarkFold reads and folds b.N events, as a worker does: the price of one
+// event in Redis CPU, reading included, beside a plain pipelined XADD.
+func BenchmarkFold(b *testing.B) {
+	for _, c := range []struct{ keys, batch, windows int }{{100_000, 500, 1}, {1_000, 5_000, 1}, {100_000, 500, 2}, {1_000, 5_000, 2}} {
+		b.Run(fmt.Sprintf("keys=%d/batch=%d/windows=%d", c.keys, c.batch, c.windows), func(b *testing.B) {
+			ctx := context.Background()
+			client := priceRedis(b)
+			rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80, 95}, Hold: time.Second}
+			if c.windows == 2 {
+				rule.Windows = append(rule.Windows, windows.Window{Limit: 10_000, Per: time.Hour})
+			}
+			if c.keys == 1_000 { // else every key is over its limit, which is another price
+				for i := range rule.Windows {
+					rule.Windows[i].Limit = 1_000_000_000
+				}
+			}
+			rules := rulesOf(b, rule)
+			keys, err := stream.NewKeys("price", 1)
+			if err != nil {
+				b.Fatal(err)
+			}
+			counter := windows.NewRedis(client, keys)
+			if err := counter.Learn(ctx, rules); err != nil {
+				b.Fatal(err)
+			}
+			reader := stream.NewReader(client, keys, "bench", keys.All())
+			if err := reader.CreateGroups(ctx); err != nil {
+				b.Fatal(err)
+			}
+			var adding, folding float64
+			folded := 0
+			step := func(n int) {
+				start := cpu(b, client)
+				for left := n; left > 0; left -= 1000 {
+					pipe := client.Pipeline()
+					for range min(left, 1000) {
+						pipe.Do(ctx, "XADD", keys.Events(0), "*", "key", "user:"+strconv.Itoa(rand.IntN(c.keys)), "count", "1")
+					}
+					if _, err := pipe.Exec(ctx); err != nil {
+						b.Fatal(err)
+					}
+				}
+				added := cpu(b, client)
+				for {
+					batches, err := reader.Read(ctx, c.batch, -1)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if len(batches) == 0 {
+						break
+					}
+					events := make([]windows.Event, len(batches[0].Messages))
+					for i, m := range batches[0].Messages {
+						e, err := m.Decode()
+						if err != nil {
+							b.Fatal(err)
+						}
+						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count}
+					}
+					f, _, err := counter.Fold(ctx, 0, rules, events)
+					if err != nil {
+						b.Fatal(err)
+					}
+					folded += int(f.Folded)
+				}
+				done := cpu(b, client)
+				adding += added - start
+				folding += done - added
+			}
+			step(2 * c.keys) // warm: every key has a log
+			adding, folding, folded = 0, 0, 0
+			b.ResetTimer()
+			for left := b.N; left > 0; left -= 50_000 {
+				step(min(left, 50_000))
+			}
+			b.StopTimer()
+			if folded != b.N {
+				b.Fatalf("folded %d of %d", folded, b.N)
+			}
+			b.ReportMetric(folding/float64(b.N), "redis-µs/event")
+			b.ReportMetric(adding/float64(b.N), "xadd-µs/event")
+			b.ReportMetric(folding/adding, "x-xadd")
+		})
+	}
+}
+
+// BenchmarkCheck is the price of one admitted and of one denied check, by the
+// entries in the key's log: it must stay flat. An empty script is the yardstick.
+func BenchmarkCheck(b *testing.B) {
+	ctx := context.Background()
+	sizes := []int{10, 100, 1_000, 10_000, 100_000, 1_000_000}
+	client := priceRedis(b)
+	keys, err := stream.NewKeys("price", 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	counter := windows.NewRedis(client, keys)
+	empty := redis.NewScript("return 1")
+	for _, outcome := range []string{"admitted", "denied"} {
+		for _, n := range sizes {
+			b.Run(fmt.Sprintf("%s/entries=%d", outcome, n), func(b *testing.B) {
+				limit := int64(n)
+				if outcome == "admitted" {
+					limit = 1_000_000_000
+				}
+				rule := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}).List()[0]
+				key := fmt.Sprintf("%s-%d", outcome, n)
+				fill(b, client, keys.Counter(0, "log", key), n)
+				ask := []windows.Ask{{Rule: rule, Key: key, Cost: 1}}
+				var checks, scripts float64
+				b.ResetTimer()
+				for left := b.N; left > 0; left -= 500 {
+					some := min(left, 500)
+					start := cpu(b, client)
+					for range some {
+						v, err := counter.Check(ctx, ask)
+						if err != nil || v.Allowed != (outcome == "admitted") {
+							b.Fatal(v.Allowed, err)
+						}
+					}
+					middle := cpu(b, client)
+					for range some {
+						if err := empty.Run(ctx, client, nil).Err(); err != nil {
+							b.Fatal(err)
+						}
+					}
+					checks += middle - start
+					scripts += cpu(b, client) - middle
+				}
+				b.StopTimer()
+				b.ReportMetric(checks/float64(b.N), "redis-µs/check")
+				b.ReportMetric(scripts/float64(b.N), "empty-script-µs")
+				b.ReportMetric(checks/scripts, "x-empty")
+			})
+		}
+	}
+}
+
+// fill makes a log of n entries of one unit each over the last day.
+func fill(b *testing.B, c *redis.Client, log string, n int) {
+	b.Helper()
+	ctx := context.Background()
+	if c.Exists(ctx, log).Val() == 1 {
+		return
+	}
+	now := time.Now().UnixMilli()
+	for i := 0; i < n; {
+		pipe := c.Pipeline()
+		for range min(10_000, n-i) {
+			i++
+			at := now - 80_000_000 + int64(float64(i)/float64(n)*79_000_000)
+			pipe.Do(ctx, "XADD", log, strconv.FormatInt(at, 10)+"-*", "count", "1", "total", i)
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
