@@ -42,16 +42,16 @@ end
 if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
 
 -- Read: each counter once, and what its windows hold where a level is near.
-local states, near = {}, {}
+local states, rule_of, near = {}, {}, {}
 local prove, judge
 local i = 1
 for r, rule in ipairs(rules) do
   local open, bound, lowest = rule.algo.open, rule.algo.bound, rule.floor
   while i <= rule_ends[r] do
     local counter, first, planned = KEYS[FIRST + i - 1], i, 0
-    local s = open(counter, now, rule)
+    local s = open(counter, now, rule.span)
     repeat
-      states[i] = s
+      states[i], rule_of[i] = s, rule
       planned = planned + counts[i] * sizes[i]
       i = i + 1
     until KEYS[FIRST + i - 1] ~= counter
@@ -90,13 +90,13 @@ for i = 1, groups do
   end
   gone = gone + n - acked
   if acked > 0 then
-    local rule = s.rule
+    local rule = rule_of[i]
     if times[i] <= s.now - rule.span then
       late = late + acked
     else
       folded = folded + acked
       amount[i] = acked * counts[i]
-      put[i] = rule.algo.add(s, times[i], newest, amount[i])
+      put[i] = rule.algo.add(s, rule, times[i], newest, amount[i])
     end
   end
 end

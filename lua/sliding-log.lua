@@ -12,17 +12,19 @@
 local sliding_log = {}
 algorithms['sliding-log'] = sliding_log
 
--- open reads the newest entry. The state it gives:
---   now    the clock, never below the newest entry
---   last   ms of the newest entry, 0 where there is none
---   total  the running total, 0 where it starts over
-function sliding_log.open(counter, now, rule)
+-- open reads the newest entry. The state it gives (four fields: a fifth would
+-- double what the table takes, once per event):
+--   counter  its key
+--   now      the clock, never below the newest entry
+--   last     ms of the newest entry, 0 where there is none
+--   total    the running total, 0 where it starts over
+function sliding_log.open(counter, now, span)
   local e = call('XREVRANGE', counter, '+', '-', 'COUNT', '1')[1]
-  if not e then return {counter = counter, rule = rule, now = now, last = 0, total = 0} end
+  if not e then return {counter = counter, now = now, last = 0, total = 0} end
   local last, total = match(e[1], '^%d+') + 0, e[2][4] + 0
   if last > now then now = last end
-  if last <= now - rule.span then total = 0 end
-  return {counter = counter, rule = rule, now = now, last = last, total = total}
+  if last <= now - span then total = 0 end
+  return {counter = counter, now = now, last = last, total = total}
 end
 
 -- bound is a cheap upper bound of what any window holds.
@@ -45,23 +47,23 @@ end
 -- It is called after the first write, so it may not fail: `open` has proven the
 -- type, and where the stream refuses the ID (somebody deleted its newest entry)
 -- the server's own ID serves.
-function sliding_log.add(s, ms, id, count)
+function sliding_log.add(s, rule, ms, id, count)
   if ms < s.last then ms = s.last end
   if ms == s.last or not id then id = int(ms) .. '-*' end
-  local total, every = s.total + count, s.rule.every
-  local c, t = int(count), int(total)
+  local total, every = s.total + count, rule.every
+  local c, t = count == 1 and '1' or int(count), int(total)
   -- The first entry in each stretch of `every` ms keeps house for all of it.
   local tidy = s.total == 0 or every == 0 or floor(ms / every) ~= floor(s.last / every)
   local reply
   if not tidy then
     reply = pcall('XADD', s.counter, id, 'count', c, 'total', t)
   elseif s.total > 0 then
-    reply = pcall('XADD', s.counter, 'MINID', '~', int(ms - s.rule.span), id, 'count', c, 'total', t)
+    reply = pcall('XADD', s.counter, 'MINID', '~', int(ms - rule.span), id, 'count', c, 'total', t)
   else
     reply = pcall('XADD', s.counter, 'MINID', '=', int(ms), id, 'count', c, 'total', t)
   end
   if reply.err then call('XADD', s.counter, '*', 'count', c, 'total', t) end
-  if tidy then call('PEXPIRE', s.counter, int(s.rule.span + every)) end
+  if tidy then call('PEXPIRE', s.counter, int(rule.span + every)) end
   s.last, s.total = ms, total
   return ms
 end
