@@ -52,30 +52,32 @@ func (g *Gauges) measure(ctx context.Context) error {
 	now := clock.Val()
 
 	next := g.redis.Pipeline()
-	unread := map[int]*redis.XMessageSliceCmd{}
+	pending := make([]int64, g.keys.Partitions) // 0 where the group is gone
+	unread := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
 	for p := range g.keys.Partitions {
-		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(ageOf(head[p].Val(), now))
 		for _, group := range groups[p].Val() {
 			if group.Name == stream.Group {
-				g.metrics.pending.WithLabelValues(label(p)).Set(float64(group.Pending))
+				pending[p] = group.Pending
 				unread[p] = next.XRangeN(ctx, g.keys.Events(p), "("+group.LastDeliveredID, "+", 1)
 			}
 		}
 	}
-	if len(unread) == 0 {
-		return nil
-	}
-	_, err := next.Exec(ctx)
-	for p, cmd := range unread {
-		if cmd.Err() == nil {
-			g.metrics.oldestUnread.WithLabelValues(label(p)).Set(ageOf(cmd.Val(), now))
+	if next.Len() > 0 {
+		if _, err := next.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return err
 		}
 	}
-	if errors.Is(err, redis.Nil) {
-		return nil
+	for p := range g.keys.Partitions {
+		var oldest float64
+		if unread[p] != nil {
+			oldest = ageOf(unread[p].Val(), now)
+		}
+		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(oldest)
+		g.metrics.pending.WithLabelValues(label(p)).Set(float64(pending[p]))
+		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
+		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(ageOf(head[p].Val(), now))
 	}
-	return err
+	return nil
 }
 
 // ageOf is how many seconds old the first message is, 0 where there is none.

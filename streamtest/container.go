@@ -112,6 +112,7 @@ func runContainer(image string, port int, keepPort bool, ready func(addr string)
 		return nil, err
 	}
 	if !d.Config().Config.RyukDisabled {
+		//lint:ignore SA1019 nothing else tells which image the library is about to want
 		if err := haveImage(d, testcontainers.ReaperDefaultImage); err != nil {
 			return nil, fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
 		}

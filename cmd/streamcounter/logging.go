@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/lmittmann/tint"
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 )
 
@@ -17,10 +18,12 @@ func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, blame("log-level", fmt.Errorf("%q: expected debug, info, warn or error", level))
 	}
+	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
 	if isTerminal(w) {
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"})), nil
+		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"})), nil
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l})), nil
+	redis.SetLogger(redisLog{log})
+	return log, nil
 }
 
 func isTerminal(w io.Writer) bool {

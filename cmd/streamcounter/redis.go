@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -39,7 +40,8 @@ func connectRedis(ctx context.Context, target string) (short, blocking redis.Uni
 func redisOptions(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
+		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if rest, ok := strings.CutPrefix(target, "redis+sentinel://"); ok {
@@ -70,6 +72,14 @@ func redisOptions(target string) (*redis.UniversalOptions, error) {
 	}
 	o.IsClusterMode = len(parts) > 1
 	return o, nil
+}
+
+// redisLog takes what go-redis would print and logs it for who looks closely:
+// each failure is also an error of a command, which is logged where it matters.
+type redisLog struct{ log *slog.Logger }
+
+func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
+	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
 }
 
 // redacted is a target without its password, for messages.

@@ -13,7 +13,7 @@ import (
 )
 
 func newRules() *cobra.Command {
-	cmd := &cobra.Command{Use: "rules", Short: "Look at rules files", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "rules", Short: "Look at rules files", Example: "  streamcounter rules check rules.yml", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	check := &cobra.Command{
 		Use:     "check FILE",

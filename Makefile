@@ -1,0 +1,54 @@
+# make help shows what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Local images are used where they were built; without them the compose file
+# takes the public ones.
+have = $(shell docker image inspect $(1) >/dev/null 2>&1 && echo $(1))
+images = REDIS_IMAGE=$(call have,streamcounter-redis:local) \
+	NATS_IMAGE=$(call have,streamcounter-nats:local) \
+	PROMETHEUS_IMAGE=$(call have,streamcounter-prometheus:local)
+compose = $(images) $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) -p streamcounter -f deploy/docker-compose.yml
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/streamcounter
+	CGO_ENABLED=0 go build -trimpath -o bin/streamcounter ./cmd/streamcounter
+
+.PHONY: test
+test: ## Run the tests; without Docker or redis-server they say what they skip
+	go test ./...
+
+.PHONY: race
+race: ## Run the tests with the race detector
+	go test -race -timeout 15m ./...
+
+.PHONY: lint
+lint: ## Check formatting, vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { echo "gofmt -w would change:"; gofmt -l .; exit 1; }
+	go vet ./...
+	go run honnef.co/go/tools/cmd/staticcheck ./...
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: images
+images: ## Build all images from this machine, without a registry
+	deploy/images.sh
+
+.PHONY: up
+up: ## Start Redis, NATS, serve, two workers and Prometheus by compose
+	$(compose) up -d
+	@echo "checks: http://127.0.0.1:$${HTTP_PORT:-8080}  Prometheus: http://127.0.0.1:$${PROMETHEUS_PORT:-9090}"
+
+.PHONY: down
+down: ## Stop them; their volumes stay
+	$(compose) down
+
+.PHONY: ci
+ci: ## Run what CI runs
+	.ci/run

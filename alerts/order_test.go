@@ -1,0 +1,39 @@
+package alerts_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// A server that lets the first publish go unanswered: the second of that
+// subject must not overtake it, and the one that is sent again keeps its ID.
+func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
+	nc := connect(t, streamtest.NATS(t))
+	prefix := streamtest.Prefix(t)
+	var seen []string
+	_, err := nc.Subscribe(prefix+".throttle.>", func(m *nats.Msg) {
+		seen = append(seen, m.Header.Get(nats.MsgIdHdr)) // one goroutine calls it
+		if len(seen) > 1 {
+			_ = m.Respond(fmt.Appendf(nil, `{"stream":"X","seq":%d}`, len(seen)))
+		}
+	})
+	must(t, err)
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	one, two := throttle("k", api.StateThrottled, 1000), throttle("k", api.StateReleased, 2000)
+	must(t, p.Publish(t.Context(), []api.Transition{one, two}))
+	must(t, nc.Drain())
+	first, second := one.MessageID(prefix), two.MessageID(prefix)
+	if want := []string{first, first, second}; !slices.Equal(seen, want) {
+		t.Fatalf("published %v, expected %v", seen, want)
+	}
+}

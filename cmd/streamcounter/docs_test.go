@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/consumers"
+)
+
+var update = flag.Bool("update", false, "write the table of settings in docs/operations.md anew")
+
+const operations = "../../docs/operations.md"
+
+// The table of settings in the docs is the one in settings.go.
+func TestSettingsAreDocumented(t *testing.T) {
+	const begin, end = "<!-- settings -->\n", "<!-- /settings -->\n"
+	text := readOperations(t)
+	before, rest, ok := strings.Cut(text, begin)
+	have, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no %q and %q", operations, begin, end)
+	}
+	want := settingsTable()
+	if have == want {
+		return
+	}
+	if *update {
+		if err := os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Errorf("the table of settings in %s is not that of settings.go (go test ./cmd/streamcounter -run Documented -update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
+}
+
+func settingsTable() string {
+	var b strings.Builder
+	b.WriteString("| flag | environment | default | meaning |\n|---|---|---|---|\n")
+	for _, s := range settings {
+		def := ""
+		if s.def != "" {
+			def = "`" + s.def + "`"
+		}
+		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, s.env(), def, s.usage)
+	}
+	return b.String()
+}
+
+// Each metric stands in the docs with its labels, and no other does.
+func TestMetricsAreDocumented(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `(streamcounter_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
+	documented := map[string]string{} // name → labels
+	for _, m := range row.FindAllStringSubmatch(readOperations(t), -1) {
+		documented[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
+	}
+	for name, labels := range registeredMetrics(t) {
+		have, ok := documented[name]
+		if !ok || have != labels {
+			t.Errorf("%s has %s with the labels %q (found: %t), want %q", operations, name, have, ok, labels)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("%s has %s, which nothing counts", operations, name)
+	}
+}
+
+// registeredMetrics gives name → labels of all that serve and work register.
+func registeredMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	rules, err := devRules("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(options{}, rules, slog.New(slog.DiscardHandler))
+	consumers.NewMetrics(n.registry)
+	check.NewMetrics(n.registry)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var running sync.WaitGroup
+	n.keepRulesFresh(ctx, &running)
+	running.Wait()
+
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		n.registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	form := regexp.MustCompile(`fqName: "(streamcounter_[^"]*)".*variableLabels: \{([^}]*)\}`)
+	out := map[string]string{}
+	for d := range descriptions {
+		if m := form.FindStringSubmatch(d.String()); m != nil {
+			out[m[1]] = m[2]
+		}
+	}
+	if len(out) == 0 {
+		t.Fatal("no metric was found")
+	}
+	return out
+}
+
+func readOperations(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(operations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
