@@ -229,3 +229,26 @@ func TestLogIsTrimmed(t *testing.T) {
 		}
 	})
 }
+
+// A key was busy, then quiet for longer than its window: its total starts over,
+// and what is older is gone, so that a longer window that a later rule brings
+// does not see two totals.
+func TestTotalStartsOverWithACleanLog(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		for range 9 {
+			x.check("k", 1)
+			s.clock.ms += 100
+		}
+		s.clock.ms += 20_000
+		x.check("k", 2)
+		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-", "+").Result()
+		if err != nil || len(entries) != 1 || entries[0].Values["total"] != "2" {
+			t.Fatalf("log %v, %v", entries, err)
+		}
+		s.rules = rulesOf(t, wide(nil))
+		if n := used(t, s, "k"); n != 2 {
+			t.Fatalf("used %d under a longer window, expected 2", n)
+		}
+	})
+}

@@ -20,7 +20,7 @@ func newLogger(w io.Writer, level string) (*slog.Logger, error) {
 	}
 	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
 	if isTerminal(w) {
-		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"})), nil
+		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"}))
 	}
 	redis.SetLogger(redisLog{log})
 	return log, nil

@@ -1,0 +1,138 @@
+package lua_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// each runs a test on the embedded and on a real Redis.
+func each(t *testing.T, test func(t *testing.T, c *redis.Client)) {
+	t.Helper()
+	open := func(t *testing.T, url string) *redis.Client {
+		opts, err := redis.ParseURL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := redis.NewClient(opts)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	t.Run("embedded", func(t *testing.T) { test(t, open(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())) })
+	t.Run("redis", func(t *testing.T) { test(t, open(t, streamtest.Redis(t))) })
+}
+
+func TestLeaseHasOneHolder(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		key := streamtest.Prefix(t) + ":{0}:relay"
+		ask := func(who string, ms int64, want bool) {
+			t.Helper()
+			held, err := lua.Lease(ctx, c, key, who, ms)
+			if err != nil || held != want {
+				t.Fatalf("%s asks for %d ms: %v, %v; expected %v", who, ms, held, err, want)
+			}
+		}
+		ask("a", 60_000, true)
+		ask("b", 60_000, false)
+		ask("a", 60_000, true) // renewed
+		ask("b", 0, false)     // nobody gives back what another holds
+		ask("b", 60_000, false)
+		if ttl := c.PTTL(ctx, key).Val(); ttl < 50*time.Second {
+			t.Fatalf("the lease ends in %v", ttl)
+		}
+		ask("a", 0, false)
+		ask("b", 60_000, true)
+	})
+}
+
+func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		events := streamtest.Prefix(t) + ":{0}:events"
+		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
+			t.Fatalf("without a stream: %d, %v", n, err)
+		}
+		if err := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
+			t.Fatalf("without a group: %d, %v", n, err)
+		}
+		if err := c.XGroupCreate(ctx, events, "workers", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		id := ""
+		for _, name := range []string{"busy", "idle"} {
+			got, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: name, Streams: []string{events, ">"}, Block: -1}).Result()
+			if err == nil {
+				id = got[0].Messages[0].ID
+			}
+		}
+		for _, name := range []string{"busy", "idle"} {
+			if _, err := lua.Retire(ctx, c, events, "workers", name, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left, err := c.XInfoConsumers(ctx, events, "workers").Result()
+		if err != nil || len(left) != 1 || left[0].Name != "busy" || left[0].Pending != 1 {
+			t.Fatalf("left: %+v, %v", left, err)
+		}
+		if n, err := c.XAck(ctx, events, "workers", id).Result(); err != nil || n != 1 {
+			t.Fatalf("the event was dropped with its consumer: %d, %v", n, err)
+		}
+	})
+}
+
+// Scripts refuse arguments that make no sense before they write anything.
+func TestScriptsValidateFirst(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		p := streamtest.Prefix(t)
+		keys := []string{p + ":{0}:events", p + ":{0}:levels", p + ":{0}:due", p + ":{0}:outbox", p + ":{0}:log:k"}
+		rule := []any{"sliding-log", 0, 0, 1000, "r;0;0;1000,10,100=10", 1, 1000, 10, 10}
+		with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
+		broken := append([]any{}, rule...)
+		broken[7] = "ten"
+		for _, x := range []struct {
+			op   string
+			keys []string
+			args []any
+		}{
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                   // a group cut short
+			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},         // more groups than keys
+			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},       // a count that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},          // an ID that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")}, // too much
+			{"check", keys[1:], with([]any{"", 0})},                         // cost 0
+			{"check", keys[1:], with([]any{"", 1.5})},                       // half a unit
+			{"check", keys[1:], append([]any{"", 1}, broken...)},            // a limit that is none
+			{"check", keys[1:], with([]any{"soon", 1})},                     // a clock that is none
+			{"reset", keys[1:], []any{"", "no-such-algorithm"}},             //
+			{"sweep", keys[1:], []any{""}},                                  // no rule for the key
+			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},             // a letter cut short
+		} {
+			if err := redis.NewScript(lua.Source(x.op, lua.Algorithms...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
+				t.Errorf("%s %v: no error", x.op, x.args)
+			}
+			if n := c.Exists(ctx, keys...).Val(); n != 0 {
+				t.Errorf("%s %v: it has written %d keys", x.op, x.args, n)
+			}
+		}
+	})
+}
+
+// Every operation composes, and only what writes levels carries them.
+func TestSource(t *testing.T) {
+	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
+		if got := strings.Contains(lua.Source(op, lua.Algorithms...), "local function levels()"); got != levels {
+			t.Errorf("%s: levels %v, expected %v", op, got, levels)
+		}
+	}
+}

@@ -1,0 +1,9 @@
+package lua_test
+
+import (
+	"testing"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
