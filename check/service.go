@@ -135,7 +135,7 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 			item := verdict.Items[index[i]]
 			c.Windows = item.WindowStates(a.Rule)
 			c.RetryAfterMs = item.RetryAfter.Milliseconds()
-			if a.Rule.Shadow && c.RetryAfterMs > 0 {
+			if a.Rule.Shadow && c.RetryAfterMs != 0 {
 				c.WouldDeny, c.RetryAfterMs = true, 0
 				label += "shadow_denied"
 			} else {

@@ -7,7 +7,7 @@
 //
 //	events ──read──▶ pending ──fold: XACK · count · levels──▶ counted
 //	                    │  ▲                   │
-//	       worker dies  │  │ claim after       └─▶ outbox ──relay: publish, PubAck, XTRIM──▶ NATS
+//	       worker dies  │  │ claim after       └─▶ outbox ──relay: publish, PubAck, XDEL──▶ NATS
 //	                    ▼  │ min-idle                ▲
 //	                  orphaned                       └── sweep: levels that end
 //	                    └──── cannot be counted ──bury: XACK · XADD──▶ dead

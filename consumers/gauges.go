@@ -24,13 +24,13 @@ type Gauges struct {
 }
 
 // Run measures until ctx ends.
-func (g *Gauges) Run(ctx context.Context) error {
+func (g *Gauges) Run(ctx context.Context) {
 	for {
 		if err := g.measure(ctx); err != nil && ctx.Err() == nil {
 			g.log.Debug("measuring failed", "error", err)
 		}
 		if !pause(ctx, g.every) {
-			return nil
+			return
 		}
 	}
 }

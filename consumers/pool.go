@@ -48,7 +48,7 @@ type Config struct {
 	LeaseTTL time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
-	// DrainTimeout bounds a clean stop, once for the folds and once for the relay; default 5s.
+	// DrainTimeout bounds a clean stop; default 5s.
 	DrainTimeout time.Duration
 	Log          *slog.Logger
 }
@@ -87,6 +87,7 @@ type Pool struct {
 	relay     *Relay
 	gauges    *Gauges
 	consumer  string
+	drain     time.Duration
 }
 
 // NewPool wires the parts; nothing runs yet.
@@ -99,7 +100,7 @@ func NewPool(c Config) (*Pool, error) {
 	return &Pool{
 		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c), relay: newRelay(c, c.Publisher, c.Metrics),
 		gauges:   &Gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log},
-		consumer: c.Consumer,
+		consumer: c.Consumer, drain: c.DrainTimeout,
 	}, nil
 }
 
@@ -111,17 +112,20 @@ func (p *Pool) Consumer() string { return p.consumer }
 func (p *Pool) Recheck() { p.sweeper.Recheck() }
 
 // Run works until ctx ends, then stops in order: reading first, then what is in
-// hand is folded, then what that wrote to the outbox is published.
-func (p *Pool) Run(ctx context.Context) error {
-	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
+// hand is folded, then what that wrote to the outbox is published, all of it
+// within the one drain timeout.
+func (p *Pool) Run(ctx context.Context) {
+	work, cancel := lingering(ctx, p.drain)
+	defer cancel()
+	relayCtx, stopRelay := context.WithCancel(work)
 	defer stopRelay()
 	var relay, rest sync.WaitGroup
-	relay.Go(func() { _ = p.relay.Run(relayCtx) })
-	for _, run := range []func(context.Context) error{p.worker.Run, p.reclaimer.Run, p.sweeper.Run, p.gauges.Run} {
-		rest.Go(func() { _ = run(ctx) }) // they return when ctx ends, with nothing to tell
-	}
+	relay.Go(func() { p.relay.Run(relayCtx, work) })
+	rest.Go(func() { p.worker.Run(ctx, work) })
+	rest.Go(func() { p.reclaimer.Run(ctx, work) })
+	rest.Go(func() { p.sweeper.Run(ctx) })
+	rest.Go(func() { p.gauges.Run(ctx) })
 	rest.Wait()
 	stopRelay()
 	relay.Wait()
-	return nil
 }

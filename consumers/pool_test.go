@@ -343,3 +343,34 @@ func TestGaugesTellWhatWaits(t *testing.T) {
 		})
 	})
 }
+
+// Redis has no memory left: what is stored is still folded, levels end, and the
+// relay empties the outbox, which is what gives memory back.
+func TestWorkGoesOnWithoutMemory(t *testing.T) {
+	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
+	ctx := context.Background()
+	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 300 * time.Millisecond}}, Hold: time.Millisecond})
+	w.append(api.Event{Key: "user:1", Count: 2})
+	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {
+		t.Fatalf("an append without memory: %+v", out)
+	}
+	// The group is there already, as in a Redis that filled up while it worked.
+	if err := w.redis.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{}
+	if err := stream.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.start(r, nil)
+	w.eventually("the key is throttled and released", func() (bool, string) {
+		got := r.of("user:1")
+		return got == "raised 100, throttled 100, released 100, cleared 100", got
+	})
+}

@@ -20,21 +20,20 @@ func newReclaimer(f *folder, c Config) *Reclaimer {
 	return &Reclaimer{folder: f, config: c, reader: stream.NewReader(c.Redis, c.Keys, c.Consumer, c.Keys.All())}
 }
 
-// Run looks for such events until ctx ends, then finishes what it holds.
-func (r *Reclaimer) Run(ctx context.Context) error {
-	work, cancel := lingering(ctx, r.config.DrainTimeout)
-	defer cancel()
+// Run looks for such events until ctx ends, then finishes what it holds, while
+// work lasts.
+func (r *Reclaimer) Run(ctx, work context.Context) {
 	for {
 		for p := range r.keys.Partitions {
 			if ctx.Err() != nil {
-				return nil
+				return
 			}
 			if err := r.reclaim(ctx, work, p); err != nil {
 				r.log.Warn("reclaiming failed, trying again later", "partition", p, "error", err)
 			}
 		}
 		if !pause(ctx, r.config.MinIdle/2) {
-			return nil
+			return
 		}
 	}
 }

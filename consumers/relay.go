@@ -44,12 +44,10 @@ func newRelay(c Config, p Publisher, m *Metrics) *Relay {
 		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, holds: map[int]*hold{}}}
 }
 
-// Run relays until ctx ends, then empties the outboxes it holds, within the
-// drain timeout.
-func (r *Relay) Run(ctx context.Context) error {
-	work, cancel := lingering(ctx, r.config.DrainTimeout)
-	defer cancel()
+// Run relays until ctx ends, then empties the outboxes it holds, while work lasts.
+func (r *Relay) Run(ctx, work context.Context) {
 	leaseCtx, stopLeases := context.WithCancel(work)
+	defer stopLeases()
 	var running sync.WaitGroup
 	running.Go(func() { r.leases.run(leaseCtx) })
 	var lanes sync.WaitGroup
@@ -59,7 +57,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	lanes.Wait()
 	stopLeases()
 	running.Wait()
-	return nil
 }
 
 func (r *Relay) runLane(ctx, work context.Context, parts []int) {

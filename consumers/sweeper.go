@@ -36,7 +36,7 @@ func (s *Sweeper) Recheck() {
 }
 
 // Run sweeps until ctx ends.
-func (s *Sweeper) Run(ctx context.Context) error {
+func (s *Sweeper) Run(ctx context.Context) {
 	var wait backoff
 	for ctx.Err() == nil {
 		next, err := s.pass(ctx)
@@ -58,7 +58,6 @@ func (s *Sweeper) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
-	return nil
 }
 
 // pass sweeps what is due and says how long to wait for the next.

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -30,39 +28,25 @@ func newWorker(f *folder, c Config) *Worker {
 	return w
 }
 
-// Run reads and folds until ctx ends, then finishes what it holds and leaves
-// the group. What it could not finish in time stays pending for others.
-func (w *Worker) Run(ctx context.Context) error {
-	work, cancel := lingering(ctx, w.config.DrainTimeout)
-	defer cancel()
-	var lanes errgroup.Group
+// Run reads and folds until ctx ends, then finishes what it holds, while work
+// lasts, and leaves the group. What it could not finish stays pending for others.
+func (w *Worker) Run(ctx, work context.Context) {
+	var lanes sync.WaitGroup
 	for i, lane := range w.lanes {
-		lanes.Go(func() error {
-			w.runLane(ctx, work, lane, w.parts[i])
-			return nil
-		})
+		lanes.Go(func() { w.runLane(ctx, work, lane, w.parts[i]) })
 	}
-	err := lanes.Wait()
+	lanes.Wait()
 	for p := range w.keys.Partitions {
 		if _, err := lua.Retire(work, w.redis, w.keys.Events(p), stream.Group, w.config.Consumer, 0); err != nil {
 			w.log.Warn("leaving the group failed", "stream", w.keys.Events(p), "error", err)
 		}
 	}
-	return err
 }
 
 func (w *Worker) runLane(ctx, work context.Context, lane *stream.Reader, parts []int) {
 	var wait backoff
-	ready, check := false, true
+	check := true
 	for ctx.Err() == nil {
-		if !ready {
-			if err := lane.CreateGroups(work); err != nil {
-				w.log.Warn("the consumer group cannot be made, trying again", "error", err)
-				wait.wait(ctx)
-				continue
-			}
-			ready = true
-		}
 		if check {
 			// Before reading on: newer servers step over a gap as they read.
 			for _, p := range parts {
@@ -74,7 +58,6 @@ func (w *Worker) runLane(ctx, work context.Context, lane *stream.Reader, parts [
 		batches, err := lane.Read(work, w.config.MaxBatch, w.config.Block)
 		if err != nil {
 			w.log.Warn("reading failed, trying again", "error", err)
-			ready = false
 			wait.wait(ctx)
 			continue
 		}

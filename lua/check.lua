@@ -3,7 +3,7 @@
 -- KEYS   1 levels  2 due  3 outbox  4.. one counter per check, each once
 -- ARGV   1 now_ms ('' = the server's clock); then per check: cost, the rule (prelude.lua)
 -- Reply  allowed (1|0), transitions written, then per check: now, retry_ms (0 =
---        it would be admitted), and per window: used, first_ms, empty_ms
+--        it is admitted, -1 = it can never be), and per window: used, first_ms, empty_ms
 --        `used` is after the charge if there was one; first_ms is when the first
 --        units come back, empty_ms when all have (0 where none are used)
 --
@@ -26,12 +26,16 @@ for i = 1, #KEYS - FIRST + 1 do
     local used, first = algo.used(s, ms)
     c.used[w], c.first[w] = used, first
     if used + cost > limit then
-      local wait = algo.free_at(s, ms, limit - cost) - s.now
-      if wait > c.retry then c.retry = wait end
+      c.denied = true
+      if cost > limit then
+        c.retry = -1
+      elseif c.retry >= 0 then
+        c.retry = math.max(c.retry, algo.free_at(s, ms, limit - cost) - s.now)
+      end
     end
     if used + cost >= rule.lowest[w] then c.near = true end
   end
-  if c.retry > 0 and not rule.shadow then allowed = false end
+  if c.denied and not rule.shadow then allowed = false end
   if c.near then
     if not prove then
       prove, judge = levels()

@@ -11,5 +11,8 @@ if ms == 0 then
   if holder then call('DEL', KEYS[1]) end
   return 0
 end
+-- Redis refuses a script for want of memory at its first write only, and never
+-- at this one: the relay must go on then, as it is what empties the outbox.
+call('PEXPIRE', KEYS[1], int(ms))
 call('SET', KEYS[1], ARGV[1], 'PX', int(ms))
 return 1

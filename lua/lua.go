@@ -137,7 +137,7 @@ type WindowUse struct{ Used, FirstMs, EmptyMs int64 }
 // CheckResult is the answer to one item.
 type CheckResult struct {
 	NowMs   int64
-	RetryMs int64 // 0: it would be admitted
+	RetryMs int64 // 0: it is admitted; -1: it can never be
 	Windows []WindowUse
 }
 

@@ -27,7 +27,8 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- algorithms: name in a rule -> {open, used, add, free_at}; one file each.
+-- algorithms: name in a rule -> its functions; one file each. sliding-log.lua
+-- says what each gives: open, bound, used, add, free_at, emptied_at, forget.
 local algorithms = {}
 
 -- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.

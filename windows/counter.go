@@ -39,7 +39,8 @@ type Verdict struct {
 // Standing is where a key stands, after a check or as peeked.
 type Standing struct {
 	NowMs int64
-	// RetryAfter is how long until the cost would be admitted; 0 where it is.
+	// RetryAfter is how long until the cost would be admitted; 0 where it is, and
+	// below 0 where it never can be (a cost above the limit of a shadow rule).
 	RetryAfter time.Duration
 	Windows    []Use
 }

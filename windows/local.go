@@ -61,9 +61,14 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 		log, now := l.open(a.Rule, a.Key, clock)
 		var retry int64
 		for _, w := range a.Rule.Windows {
-			if used, _ := log.used(now, w.Per.Milliseconds()); used+a.Cost > w.Limit {
-				retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-a.Cost)-now)
+			if used, _ := log.used(now, w.Per.Milliseconds()); used+a.Cost <= w.Limit {
+				continue
 			}
+			if a.Cost > w.Limit {
+				retry = -1
+				break
+			}
+			retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-a.Cost)-now)
 		}
 		v.Items[i].RetryAfter = time.Duration(retry) * time.Millisecond
 		v.Allowed = v.Allowed && (retry == 0 || a.Rule.Shadow)

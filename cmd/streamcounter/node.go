@@ -249,8 +249,8 @@ func (n *node) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// run serves until ctx ends and then stops in order: no new requests, then the
-// consumers drain, then the connections close.
+// run serves and works until ctx ends, and then stops cleanly; the connections
+// close after it (stop).
 func (n *node) run(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: n.mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
@@ -260,12 +260,13 @@ func (n *node) run(ctx context.Context, l net.Listener) error {
 	go func() { served <- server.Serve(l) }()
 	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPool()
-	worked := make(chan error, 1)
-	if n.pool != nil {
-		go func() { worked <- n.pool.Run(poolCtx) }()
-	} else {
-		worked <- nil
-	}
+	worked := make(chan struct{})
+	go func() {
+		defer close(worked)
+		if n.pool != nil {
+			n.pool.Run(poolCtx)
+		}
+	}()
 	var err error
 	select {
 	case <-ctx.Done():
@@ -273,13 +274,15 @@ func (n *node) run(ctx context.Context, l net.Listener) error {
 	case err = <-served:
 		served <- err
 	}
+	// Requests that are being answered and events that are being folded come to
+	// their end side by side, within one timeout.
+	stopPool()
 	within, cancel := context.WithTimeout(context.Background(), n.duration("drain-timeout"))
 	defer cancel()
 	if err := server.Shutdown(within); err != nil {
 		n.log.Warn("requests were cut off", "error", err)
 	}
-	stopPool()
-	err = errors.Join(err, <-worked)
+	<-worked
 	if e := <-served; e != nil && !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
 	}
