@@ -177,6 +177,9 @@ func TestShadowNeverDenies(t *testing.T) {
 			t.Fatalf("a shadow rule: %+v", v)
 		}
 		x.expect("raised api/k 100% used 10 s", "throttled api/k 100% used 10 s")
+		if v := x.check("fresh", 25); !v.Allowed || v.Items[0].RetryAfter >= 0 {
+			t.Fatalf("a cost that no window could hold: %+v, expected a retry below 0: never", v)
+		}
 	})
 }
 

@@ -385,3 +385,15 @@ rules:
 		}
 	}
 }
+
+// A Redis that may evict counters is said to do so at the start.
+func TestStartAdvisesOnRedisSettings(t *testing.T) {
+	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--stream-node-max-bytes", "4096")
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p.until(`"msg":"ready"`)
+	for _, want := range []string{"CONFIG SET maxmemory-policy noeviction", "CONFIG SET stream-node-max-bytes 512"} {
+		if !strings.Contains(p.text(), want) {
+			t.Errorf("no %q in\n%s", want, p.text())
+		}
+	}
+}

@@ -138,6 +138,9 @@ func (n *node) openRedis(ctx context.Context) error {
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
 		return blame("partitions", err)
 	}
+	if !embedded {
+		advise(ctx, n.redis, n.log)
+	}
 	n.counter = windows.NewRedis(n.redis, n.keys)
 	return n.counter.Learn(ctx, n.rules.Rules())
 }
