@@ -17,7 +17,8 @@ import (
 // PublisherConfig: zero values are defaults.
 type PublisherConfig struct {
 	Prefix string // required
-	// AckTimeout is how long a PubAck may take before the message is sent again; default 2s.
+	// AckTimeout is how long a PubAck may take before the message is sent again,
+	// and any other answer of JetStream before it is asked again; default 2s.
 	AckTimeout time.Duration
 	// Replicas of the streams where they are created; default 1.
 	Replicas int
@@ -47,7 +48,7 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	if c.Prefix == "" {
 		return nil, errors.New("alerts: Prefix is required")
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout), jetstream.WithDefaultTimeout(c.AckTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}

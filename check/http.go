@@ -32,6 +32,9 @@ func (s *Service) Handler(ready func(context.Context) error) http.Handler {
 	mux.HandleFunc("GET /v1/check", s.getCheck)
 	mux.HandleFunc("POST /v1/events", s.postEvents)
 	mux.HandleFunc("GET /v1/throttled", s.getThrottled)
+	for path, allow := range map[string]string{"/v1/check": "GET, HEAD, POST", "/v1/events": "POST", "/v1/throttled": "GET, HEAD"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { notAllowed(w, r, allow) })
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank", Title: "Not found", Status: http.StatusNotFound, Detail: "no " + r.Method + " " + r.URL.Path})
 	})
@@ -63,8 +66,13 @@ func Health(mux *http.ServeMux, ready func(context.Context) error) {
 }
 
 func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
-	var req api.CheckRequest
-	if err := readJSON(w, r, &req); err != nil {
+	var body checkBody
+	if err := readJSON(w, r, &body); err != nil {
+		writeProblem(w, err)
+		return
+	}
+	req, err := body.request()
+	if err != nil {
 		writeProblem(w, err)
 		return
 	}
@@ -72,23 +80,9 @@ func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 		s.one(w, r, req, http.StatusTooManyRequests)
 		return
 	}
-	switch {
-	case req.Key != "" || req.Cost != 0:
-		writeProblem(w, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest))
-		return
-	case len(req.Checks) == 0 || len(req.Checks) > maxChecks:
+	if len(req.Checks) == 0 || len(req.Checks) > maxChecks {
 		writeProblem(w, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, len(req.Checks), maxChecks))
 		return
-	}
-	for i, c := range req.Checks {
-		if c.Checks != nil {
-			writeProblem(w, fmt.Errorf(`%w: checks[%d] has "checks" of its own`, api.ErrBadRequest, i))
-			return
-		}
-		if err := costGiven(c.Cost); err != nil {
-			writeProblem(w, fmt.Errorf("checks[%d]: %w", i, err))
-			return
-		}
 	}
 	answer, err := s.CheckAll(r.Context(), req.Checks)
 	if err != nil {
@@ -107,8 +101,16 @@ func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	for name := range q {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		return
+	}
+	for name, values := range q {
+		if len(values) > 1 {
+			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name), len(values)))
+			return
+		}
 		if name != "key" && name != "cost" && name != "deny_status" {
 			writeProblem(w, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
 			return
@@ -140,10 +142,6 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
-	if err := costGiven(req.Cost); err != nil {
-		writeProblem(w, err)
-		return
-	}
 	a, err := s.Check(r.Context(), req)
 	if err != nil {
 		writeProblem(w, err)
@@ -165,12 +163,40 @@ func denial(status int, detail string, retryMs int64) api.Problem {
 		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
 }
 
-// costGiven refuses a negative cost; 0 stands for an absent one, which is 1.
-func costGiven(cost int64) error {
-	if cost == 0 {
-		return nil
+// checkBody is api.CheckRequest as it is read: a cost that is not there is 1,
+// one that is 0 is an error.
+type checkBody struct {
+	Key    string      `json:"key"`
+	Cost   *int64      `json:"cost"`
+	Checks []checkBody `json:"checks"`
+}
+
+func (b checkBody) request() (api.CheckRequest, error) {
+	r := api.CheckRequest{Key: b.Key, Cost: 1}
+	if b.Cost != nil {
+		if err := api.ValidateCount(*b.Cost); err != nil {
+			return r, err
+		}
+		r.Cost = *b.Cost
 	}
-	return api.ValidateCount(cost)
+	if b.Checks == nil {
+		return r, nil
+	}
+	if b.Key != "" || b.Cost != nil {
+		return r, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest)
+	}
+	r.Checks = []api.CheckRequest{}
+	for i, one := range b.Checks {
+		if one.Checks != nil {
+			return r, fmt.Errorf(`%w: checks[%d] has "checks" of its own`, api.ErrBadRequest, i)
+		}
+		c, err := one.request()
+		if err != nil {
+			return r, fmt.Errorf("checks[%d]: %w", i, err)
+		}
+		r.Checks = append(r.Checks, c)
+	}
+	return r, nil
 }
 
 // oneKey peeks at a key or resets it.
@@ -196,9 +222,13 @@ func (s *Service) oneKey(w http.ResponseWriter, r *http.Request, escaped string)
 		}
 		writeJSON(w, "application/json", http.StatusOK, map[string]any{"key": key, "reset": had})
 	default:
-		w.Header().Set("Allow", "GET, HEAD, DELETE")
-		writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed, api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed})
+		notAllowed(w, r, "GET, HEAD, DELETE")
 	}
+}
+
+func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
+	w.Header().Set("Allow", allow)
+	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed, api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow})
 }
 
 func (s *Service) getThrottled(w http.ResponseWriter, r *http.Request) {
@@ -232,12 +262,28 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, dec.InputOffset(), err)
+		return badJSON(err, len(body))
 	}
+	end := dec.InputOffset()
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: more than one JSON value, from byte %d on", api.ErrBadRequest, dec.InputOffset())
+		return fmt.Errorf("%w: more than one JSON value, from byte %d on", api.ErrBadRequest, end)
 	}
 	return nil
+}
+
+// badJSON adds the place to an error of the decoder, where it has one.
+func badJSON(err error, size int) error {
+	var syntax *json.SyntaxError
+	var value *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
+	case errors.As(err, &value):
+		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, value.Offset, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
+	}
+	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 }
 
 func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {

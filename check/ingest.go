@@ -70,7 +70,7 @@ func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, err err
 	if trimmed[0] == '[' {
 		var list []json.RawMessage
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+			return nil, nil, badJSON(err, len(body))
 		}
 		for i, raw := range list {
 			take(i+1, raw)

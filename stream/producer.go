@@ -40,6 +40,8 @@ type Producer struct {
 	mu      sync.Mutex
 	queue   []api.Event
 	sending int
+	taken   uint64        // events ever taken
+	sent    uint64        // of them, those whose flush is over, first come first
 	asked   int           // flushes asked for by Flush or Close
 	room    chan struct{} // closed and replaced when room is given back
 	closed  bool
@@ -57,6 +59,7 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	if config.MaxPending < 1 || config.MaxBatch < 1 || config.Linger < 0 || config.FlushTimeout < 0 {
 		return nil, fmt.Errorf("producer: negative bound in %+v", config)
 	}
+	config.MaxBatch = min(config.MaxBatch, config.MaxPending) // full, it has nobody to linger for
 	p := &Producer{
 		log: log, config: config,
 		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
@@ -80,6 +83,7 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 		}
 		if len(p.queue)+p.sending < p.config.MaxPending {
 			p.queue = append(p.queue, e)
+			p.taken++
 			p.mu.Unlock()
 			p.notify()
 			return nil
@@ -101,22 +105,26 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 // first error since the last Flush. OnFlush sees every one.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.asked++
-	for len(p.queue)+p.sending > 0 {
+	defer func() { p.asked-- }()
+	for before := p.taken; p.sent < before; {
 		room := p.room
 		p.mu.Unlock()
 		p.notify()
+		var err error
 		select {
 		case <-room:
 		case <-ctx.Done():
-			return fmt.Errorf("flushing: %w", ctx.Err())
+			err = fmt.Errorf("flushing: %w", ctx.Err())
 		}
 		p.mu.Lock()
+		if err != nil {
+			return err
+		}
 	}
-	p.asked--
 	err := p.failed
 	p.failed = nil
-	p.mu.Unlock()
 	return err
 }
 
@@ -203,6 +211,7 @@ func (p *Producer) flush() {
 
 	p.mu.Lock()
 	p.sending = 0
+	p.sent += uint64(n)
 	if p.failed == nil {
 		p.failed = out.Err
 	}

@@ -1,0 +1,146 @@
+package alerts_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connect(t *testing.T, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	must(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	return js
+}
+
+// world is one prefix on a NATS server: its publisher, and what became of each publish.
+type world struct {
+	prefix           string
+	js               jetstream.JetStream
+	publisher        *alerts.Publisher
+	throttle, alerts string // names of the streams
+
+	mu       sync.Mutex
+	outcomes map[string]int
+}
+
+func newWorld(t *testing.T, nc *nats.Conn) *world {
+	t.Helper()
+	w := &world{prefix: streamtest.Prefix(t), js: newJetStream(t, nc), outcomes: map[string]int{}}
+	w.throttle, w.alerts = alerts.StreamNames(w.prefix)
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{
+		Prefix: w.prefix, AckTimeout: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		OnOutcome: func(outcome string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.outcomes[outcome]++
+		},
+	})
+	must(t, err)
+	w.publisher = p
+	return w
+}
+
+func (w *world) count(outcome string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outcomes[outcome]
+}
+
+// follow gives what an ordered consumer of a stream receives, one word per
+// message, until it is stopped.
+func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPolicy) (heard <-chan string, stop func()) {
+	t.Helper()
+	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: from, FilterSubjects: []string{w.prefix + ".>"}}
+	consumer, err := w.js.OrderedConsumer(t.Context(), streamName, cfg)
+	must(t, err)
+	got := make(chan string, 10_000)
+	following, err := consumer.Consume(func(m jetstream.Msg) {
+		var tr api.Transition
+		if err := json.Unmarshal(m.Data(), &tr); err != nil {
+			got <- err.Error()
+			return
+		}
+		got <- word(tr)
+	})
+	must(t, err)
+	return got, following.Stop
+}
+
+// first gives the first n messages that a stream holds.
+func (w *world) first(t *testing.T, streamName string, n int) []string {
+	t.Helper()
+	heard, stop := w.follow(t, streamName, jetstream.DeliverAllPolicy)
+	defer stop()
+	return next(t, heard, n)
+}
+
+func word(t api.Transition) string { return fmt.Sprintf("%s %s@%d", t.Key, t.State, t.SinceMs) }
+
+// next takes n words, and fails where they do not come.
+func next(t *testing.T, from <-chan string, n int) []string {
+	t.Helper()
+	var got []string
+	late := time.After(20 * time.Second)
+	for range n {
+		select {
+		case w := <-from:
+			got = append(got, w)
+		case <-late:
+			t.Fatalf("%d of %d messages came: %q", len(got), n, got)
+		}
+	}
+	return got
+}
+
+// ofKey gives the words of one key, in order.
+func ofKey(words []string, key string) []string {
+	var out []string
+	for _, w := range words {
+		if strings.HasPrefix(w, key+" ") {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+func throttle(key string, state api.State, since int64) api.Transition {
+	return api.Transition{
+		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
+		AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: since + 70_000,
+	}
+}
+
+func alert(key string, state api.State, since int64) api.Transition {
+	t := throttle(key, state, since)
+	t.Level = 80
+	return t
+}

@@ -1,0 +1,139 @@
+package api_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+func throttled() api.Transition {
+	return api.Transition{
+		Rule: "api", Key: "user:42", State: api.StateThrottled, Level: 100, Limit: 10, WindowMs: 60_000,
+		Used: 11, AtMs: 5_000, SinceMs: 4_000, UntilMs: 64_000, ExpiresMs: 70_000,
+	}
+}
+
+func TestMessageID(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*api.Transition)
+		want   string
+	}{
+		{"as it is", func(*api.Transition) {}, "sc/throttle/api/100/60000/throttled/4000/user:42"},
+		{"released", func(t *api.Transition) { t.State = api.StateReleased }, "sc/throttle/api/100/60000/released/4000/user:42"},
+		{"raised", func(t *api.Transition) { t.State = api.StateRaised }, "sc/alert/api/100/60000/raised/4000/user:42"},
+		{"cleared", func(t *api.Transition) { t.State, t.Level = api.StateCleared, 80 }, "sc/alert/api/80/60000/cleared/4000/user:42"},
+		{"renewal", func(t *api.Transition) { t.Renewal = true }, "sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
+		{"key that is no token", func(t *api.Transition) { t.Key = "a\x00 b" }, "sc/throttle/api/100/60000/throttled/4000/~YQAgYg"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tr := throttled()
+			c.change(&tr)
+			if got := tr.MessageID("sc"); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// After a failover the same transition is written again, by another script at
+// another moment: what tells of that moment is not in the id.
+func TestMessageIDOfTheSameContent(t *testing.T) {
+	for name, change := range map[string]func(*api.Transition){
+		"at":      func(t *api.Transition) { t.AtMs++ },
+		"used":    func(t *api.Transition) { t.Used++ },
+		"until":   func(t *api.Transition) { t.UntilMs++ },
+		"expires": func(t *api.Transition) { t.ExpiresMs++ },
+		"id":      func(t *api.Transition) { t.ID = "1-1" },
+		"nothing": func(*api.Transition) {},
+	} {
+		tr := throttled()
+		change(&tr)
+		if got, want := tr.MessageID("sc"), throttled().MessageID("sc"); got != want {
+			t.Errorf("another %s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestMessageIDDiffersWithEachPart(t *testing.T) {
+	seen := map[string]string{throttled().MessageID("sc"): "the first"}
+	for name, change := range map[string]func(*api.Transition){
+		"rule":          func(t *api.Transition) { t.Rule = "web" },
+		"key":           func(t *api.Transition) { t.Key = "user:43" },
+		"window":        func(t *api.Transition) { t.WindowMs = 1000 },
+		"level":         func(t *api.Transition) { t.Level = 95 },
+		"state":         func(t *api.Transition) { t.State = api.StateReleased },
+		"since":         func(t *api.Transition) { t.SinceMs++ },
+		"renewal":       func(t *api.Transition) { t.Renewal = true },
+		"later renewal": func(t *api.Transition) { t.Renewal, t.UntilMs = true, t.UntilMs+1 },
+	} {
+		tr := throttled()
+		change(&tr)
+		id := tr.MessageID("sc")
+		if before := seen[id]; before != "" {
+			t.Errorf("another %s has the id of %s: %s", name, before, id)
+		}
+		seen[id] = name
+	}
+	if id := throttled().MessageID("sd"); seen[id] != "" {
+		t.Errorf("another prefix has the id of %s: %s", seen[id], id)
+	}
+}
+
+func TestTransitionFields(t *testing.T) {
+	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state", "until_ms", "used", "window_ms"}
+	if diff := cmp.Diff(contract, fieldsOf(t, throttled())); diff != "" {
+		t.Errorf("fields (-contract +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(contract, fieldsOf(t, api.Transition{})); diff != "" {
+		t.Errorf("fields of a zero one (-contract +got):\n%s", diff)
+	}
+	flagged := throttled()
+	flagged.Shadow, flagged.Renewal = true, true
+	more := append(slices.Clone(contract), "renewal", "shadow")
+	slices.Sort(more)
+	if diff := cmp.Diff(more, fieldsOf(t, flagged)); diff != "" {
+		t.Errorf("fields with both flags (-contract +got):\n%s", diff)
+	}
+}
+
+func fieldsOf(t *testing.T, v any) []string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(fields))
+}
+
+func TestTransitionSubject(t *testing.T) {
+	for state, want := range map[api.State]string{
+		api.StateThrottled: "sc.throttle.api.user:42",
+		api.StateReleased:  "sc.throttle.api.user:42",
+		api.StateRaised:    "sc.alert.api.100.user:42",
+		api.StateCleared:   "sc.alert.api.100.user:42",
+	} {
+		tr := throttled()
+		tr.State = state
+		if got := tr.Subject("sc"); got != want {
+			t.Errorf("%s: %s, want %s", state, got, want)
+		}
+	}
+}
+
+func TestTransitionAt(t *testing.T) {
+	tr := api.Transition{AtMs: 1_700_000_000_123}
+	if got, want := tr.At().Format(time.RFC3339Nano), "2023-11-14T22:13:20.123Z"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

@@ -1,0 +1,193 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+func TestNewLogRefusesShortRetention(t *testing.T) {
+	c, k := connect(t, "127.0.0.1:1"), newKeys(t, 1)
+	if _, err := stream.NewLog(c, k, time.Second-1); err == nil {
+		t.Error("a retention below 1s was taken")
+	}
+	newLog(t, c, k, time.Second)
+}
+
+func TestAppend(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 4)
+		log := newLog(t, c, k, time.Minute)
+		if out := log.Append(ctx, nil); out.Appended != 0 || out.Err != nil {
+			t.Errorf("nothing to append: %+v", out)
+		}
+		list := []api.Event{{Key: "a", Count: 1}, {Key: "b c é", Count: 2}, {Key: "{a}:1", Count: 1_000_000_000}, {Key: "a", Count: 4}}
+		out := log.Append(ctx, list)
+		if diff := cmp.Diff(stream.Outcome{Appended: 4, Entries: 4}, out); diff != "" {
+			t.Errorf("outcome (-want +got):\n%s", diff)
+		}
+		// stored also sees to it that each key stands in its partition.
+		want := map[string][]int64{"a": {1, 4}, "b c é": {2}, "{a}:1": {1_000_000_000}}
+		if diff := cmp.Diff(want, stored(t, c, k)); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		for _, key := range []string{"a", "b c é"} {
+			name := k.Events(k.Partition(key))
+			if left := c.PTTL(ctx, name).Val(); left > time.Minute || left < 30*time.Second {
+				t.Errorf("%s expires in %s, want about the retention, 1m", name, left)
+			}
+		}
+	})
+}
+
+func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
+	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 1)
+	ctx, name, now := t.Context(), k.Events(0), time.Now()
+	put := func(ms int64) {
+		must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: []any{"key", "old", "count", 1}}).Err())
+	}
+	const old, fresh = 2000, 100 // of a few hundred bytes each node; whole nodes go
+	for range old {
+		put(now.Add(-time.Hour).UnixMilli())
+	}
+	for range fresh {
+		put(now.Add(-5 * time.Minute).UnixMilli())
+	}
+	if out := newLog(t, c, k, 10*time.Minute).Append(ctx, []api.Event{{Key: "new", Count: 1}}); out.Err != nil {
+		t.Fatal(out.Err)
+	}
+	left := c.XLen(ctx, name).Val()
+	if left < fresh+1 {
+		t.Errorf("%d entries left: some were trimmed within the retention, want %d and few more", left, fresh+1)
+	}
+	if left > fresh+1+old/4 {
+		t.Errorf("%d entries left, want %d and few more", left, fresh+1)
+	}
+}
+
+// Redis stopped: no connection is to be had, so nothing was done for sure.
+func TestAppendWithRedisStopped(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	log := newLog(t, c, k, time.Minute)
+	if out := log.Append(t.Context(), events(1)); out.Err != nil {
+		t.Fatal(out.Err)
+	}
+	server.Stop()
+	out := log.Append(t.Context(), events(3))
+	if out.Appended != 0 || len(out.Refused) != 3 || len(out.Unknown) != 0 || out.Err == nil || errors.Is(out.Err, api.ErrOutcomeUnknown) {
+		t.Errorf("outcome %+v, want 3 refused and an error that is not about the unknown", out)
+	}
+	server.Start()
+	if out := log.Append(t.Context(), out.Refused); out.Err != nil {
+		t.Errorf("with Redis back: %v", out.Err)
+	}
+	want := map[string][]int64{"user:0": {1}, "user:1": {2}, "user:2": {3}}
+	if diff := cmp.Diff(want, stored(t, c, k)); diff != "" {
+		t.Errorf("events that the refused ones were appended to again (-want +got):\n%s", diff)
+	}
+}
+
+// The reply is lost: the events are in the log, once, and only their outcome is
+// unknown. The second client is the trap: it would retry, and count twice.
+func TestAppendWithItsReplyLost(t *testing.T) {
+	direct := connect(t, streamtest.Redis(t))
+	proxy := newLossyProxy(t, direct.Options().Addr)
+	for _, client := range []struct {
+		name    string
+		retries int
+		times   int
+		unknown int
+	}{{"that never retries", -1, 1, 20}, {"with the library's default", 0, 2, 0}} {
+		t.Run("client "+client.name, func(t *testing.T) {
+			c, k := connect(t, proxy.addr, func(o *redis.Options) { o.MaxRetries = client.retries }), newKeys(t, 4)
+			warm(t, c) // or the greeting would be what gets lost
+			proxy.lose.Store(true)
+			out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
+			if len(out.Unknown) != client.unknown || len(out.Refused) != 0 || errors.Is(out.Err, api.ErrOutcomeUnknown) != (client.unknown > 0) {
+				t.Errorf("outcome %+v, want %d unknown", out, client.unknown)
+			}
+			got := stored(t, direct, k)
+			for _, e := range events(20) {
+				if len(got[e.Key]) != client.times {
+					t.Errorf("%s stands in the log %d times, want %d", e.Key, len(got[e.Key]), client.times)
+				}
+			}
+		})
+	}
+}
+
+// A frozen Redis takes the request in and answers nobody. What the caller is
+// told after its deadline, unknown, is the truth: the events come in later.
+func TestAppendWithRedisFrozen(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	warm(t, c)
+	server.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	out := newLog(t, c, k, time.Minute).Append(ctx, events(5))
+	if len(out.Unknown) != 5 || !errors.Is(out.Err, api.ErrOutcomeUnknown) {
+		t.Errorf("outcome %+v, want 5 unknown", out)
+	}
+	server.Resume()
+	streamtest.Eventually(t, 10*time.Second, "the events come in", func() (bool, string) {
+		n := len(stored(t, c, k))
+		return n == 5, fmt.Sprint(n, " of 5")
+	})
+}
+
+// Redis refuses one partition: the others are not its business.
+func TestAppendRefusedInOnePartition(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k, list := newKeys(t, 4), events(20)
+		must(t, c.Set(t.Context(), k.Events(2), "no stream", 0).Err())
+		refused := 0
+		for _, e := range list {
+			if k.Partition(e.Key) == 2 {
+				refused++
+			}
+		}
+		out := newLog(t, c, k, time.Minute).Append(t.Context(), list)
+		if refused == 0 || len(out.Refused) != refused || out.Appended != 20-refused || len(out.Unknown) != 0 || out.Err == nil {
+			t.Errorf("outcome %+v, want %d refused and %d appended", out, refused, 20-refused)
+		}
+		for _, e := range out.Refused {
+			if k.Partition(e.Key) != 2 {
+				t.Errorf("%s was refused, which is in partition %d", e.Key, k.Partition(e.Key))
+			}
+		}
+	})
+}
+
+// Whatever the moment at which a caller gives up, each event has one outcome,
+// and none that is called refused is in the log.
+func TestAppendCanceled(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 4)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		out := newLog(t, c, k, time.Minute).Append(ctx, events(20))
+		if n := out.Appended + len(out.Refused) + len(out.Unknown); n != 20 {
+			t.Errorf("outcome %+v tells of %d events, want 20", out, n)
+		}
+		got := stored(t, c, k)
+		for _, e := range out.Refused {
+			if len(got[e.Key]) > 0 {
+				t.Errorf("%s was called refused and is in the log", e.Key)
+			}
+		}
+		if len(got) < out.Appended {
+			t.Errorf("%d keys in the log, %d events called appended", len(got), out.Appended)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package stream_test
+
+import (
+	"hash/crc32"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// The numbers are what zlib's crc32 gives, in any language.
+func TestPartition(t *testing.T) {
+	k := newKeys(t, 16)
+	for key, want := range map[string]int{
+		"user:42": 6, "a": 3, "user": 9, "é": 14,
+		"{a}:x": 3, "b{a}c": 3, "x{a}": 3, "{user}:1": 9, "{user}:2": 9, // the tag
+		"{}": 3, "{}a": 6, "x{}{a}": 6, "{a": 12, "a}": 8, "}a{": 3, // no tag: the whole key
+	} {
+		if got := k.Partition(key); got != want {
+			t.Errorf("%q is in partition %d, want %d", key, got, want)
+		}
+	}
+	for partitions, want := range map[int]int{1: 0, 2: 0, 3: 1, 16: 6, 4096: 3462} {
+		if got := newKeys(t, partitions).Partition("user:42"); got != want {
+			t.Errorf("user:42 of %d partitions is in %d, want %d", partitions, got, want)
+		}
+	}
+}
+
+// Keys that Redis Cluster keeps together are together here too, and no others.
+func TestPartitionFollowsTheTagsOfRedisCluster(t *testing.T) {
+	c, k := connect(t, streamtest.OwnRedis(t, "--cluster-enabled", "yes").Addr()), newKeys(t, stream.MaxPartitions)
+	slot := func(key string) int64 {
+		t.Helper()
+		n, err := c.ClusterKeySlot(t.Context(), key).Result()
+		must(t, err)
+		return n
+	}
+	for key, tag := range map[string]string{
+		"{a}:x": "a", "b{a}c": "a", "x{a}": "a", "{a}{b}": "a", "}{a}": "a", "{a}}": "a",
+		"{{a}}": "{a", "{a{b}": "a{b", "{ }": " ", "{é}x": "é",
+		"{}": "{}", "{}a": "{}a", "{}{a}": "{}{a}", "x{}{a}": "x{}{a}", "{a": "{a", "a}": "a}", "}a{": "}a{", "a{}": "a{}",
+	} {
+		if slot(key) != slot(tag) || tag != "a" && slot(key) == slot("a") {
+			t.Errorf("to Redis the tag of %q is not %q", key, tag)
+		}
+		if got, want := k.Partition(key), int(crc32.ChecksumIEEE([]byte(tag))%stream.MaxPartitions); got != want {
+			t.Errorf("%q, with the tag %q, is in partition %d, want %d", key, tag, got, want)
+		}
+	}
+}
+
+func TestNewKeys(t *testing.T) {
+	for _, c := range []struct {
+		prefix     string
+		partitions int
+		says       string
+	}{
+		{"sc", 16, ""},
+		{"s", 1, ""},
+		{"0", 4096, ""},
+		{"a_b-c", 16, ""},
+		{strings.Repeat("a", 32), 16, ""},
+		{strings.Repeat("a", 33), 16, "prefix"},
+		{"", 16, `prefix ""`},
+		{"SC", 16, `prefix "SC"`},
+		{"-a", 16, "prefix"},
+		{"_a", 16, "prefix"},
+		{"a.b", 16, "prefix"},
+		{"a:b", 16, "prefix"},
+		{"a{1}", 16, "prefix"},
+		{"a*", 16, "prefix"},
+		{"a\n", 16, "prefix"},
+		{"é", 16, "prefix"},
+		{"sc", 0, "partitions 0"},
+		{"sc", -1, "partitions -1"},
+		{"sc", 4097, "partitions 4097: expected 1 to 4096"},
+	} {
+		_, err := stream.NewKeys(c.prefix, c.partitions)
+		if (err == nil) != (c.says == "") || (err != nil && !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("NewKeys(%q, %d): error %v, want it to say %q", c.prefix, c.partitions, err, c.says)
+		}
+	}
+}
+
+// The names are a contract with producers in other languages.
+func TestKeyNames(t *testing.T) {
+	k, err := stream.NewKeys("sc", 16)
+	must(t, err)
+	for got, want := range map[string]string{
+		k.Events(3):                   "sc:{3}:events",
+		k.Counter(3, "log", "user:1"): "sc:{3}:log:user:1",
+		k.Levels(15):                  "sc:{15}:levels",
+		k.Due(0):                      "sc:{0}:due",
+		k.Outbox(0):                   "sc:{0}:outbox",
+		k.Dead(0):                     "sc:{0}:dead",
+		k.Relay(0):                    "sc:{0}:relay",
+		k.Meta():                      "sc:meta",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestLanes(t *testing.T) {
+	k := newKeys(t, 3)
+	one := connect(t, "127.0.0.1:1")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, c := range []struct {
+		client redis.UniversalClient
+		want   [][]int
+	}{{one, [][]int{{0, 1, 2}}}, {cluster, [][]int{{0}, {1}, {2}}}} {
+		if got := stream.Lanes(c.client, k); !slices.EqualFunc(got, c.want, slices.Equal) {
+			t.Errorf("%T: lanes %v, want %v", c.client, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,377 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+const forGood = time.Hour // a linger that only Flush and Close end
+
+func newProducer(t testing.TB, l *stream.Log, c stream.ProducerConfig) *stream.Producer {
+	t.Helper()
+	p, err := stream.NewProducer(l, c)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = p.Close(ctx)
+	})
+	return p
+}
+
+// embeddedLog is for what depends on the producer alone.
+func embeddedLog(t *testing.T) (*stream.Log, *redis.Client, *stream.Keys) {
+	t.Helper()
+	c, k := connect(t, streamtest.EmbeddedRedis(t).Addr()), newKeys(t, 4)
+	return newLog(t, c, k, time.Minute), c, k
+}
+
+func put(t testing.TB, p *stream.Producer, list ...api.Event) {
+	t.Helper()
+	for _, e := range list {
+		must(t, p.Append(t.Context(), e))
+	}
+}
+
+// gate holds each flush before it gives its room back, until let go.
+type gate struct {
+	came chan stream.Outcome
+	open chan struct{}
+}
+
+func newGate() gate { return gate{make(chan stream.Outcome, 100), make(chan struct{})} }
+
+func (g gate) onFlush(o stream.Outcome) {
+	g.came <- o
+	<-g.open
+}
+
+// watched is a context that tells when somebody waits for its end.
+type watched struct {
+	context.Context
+	waiting chan struct{}
+}
+
+func watch(ctx context.Context) watched { return watched{ctx, make(chan struct{}, 1)} }
+
+func (w watched) Done() <-chan struct{} {
+	select {
+	case w.waiting <- struct{}{}:
+	default:
+	}
+	return w.Context.Done()
+}
+
+func canceled(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+func TestProducerMergesWithinAFlush(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	var flushes []stream.Outcome
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(o stream.Outcome) { flushes = append(flushes, o) }})
+	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "b", Count: 1}, api.Event{Key: "a", Count: 2}, api.Event{Key: "a", Count: 3})
+	must(t, p.Flush(t.Context()))
+	put(t, p, api.Event{Key: "a", Count: 4})
+	must(t, p.Flush(t.Context()))
+	if diff := cmp.Diff([]stream.Outcome{{Appended: 4, Entries: 2}, {Appended: 1, Entries: 1}}, flushes); diff != "" {
+		t.Errorf("flushes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string][]int64{"a": {6, 4}, "b": {1}}, stored(t, c, k)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// No entry may pass the largest count: workers would throw it away.
+func TestProducerMergesUpToTheLargestCount(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood})
+	for _, n := range []int64{api.MaxCount - 1, 1, 1, 1, api.MaxCount - 1, 1} {
+		put(t, p, api.Event{Key: "a", Count: n})
+	}
+	must(t, p.Flush(t.Context()))
+	if diff := cmp.Diff(map[string][]int64{"a": {api.MaxCount, 2, api.MaxCount}}, stored(t, c, k)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestProducerKeepsEverySum(t *testing.T) {
+	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
+	rapid.Check(t, func(r *rapid.T) {
+		k := newKeys(t, 3)
+		list := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) api.Event {
+			return api.Event{
+				Key:   rapid.SampledFrom([]string{"a", "b", "c"}).Draw(r, "key"),
+				Count: rapid.OneOf(rapid.Int64Range(1, 9), rapid.Int64Range(api.MaxCount-9, api.MaxCount)).Draw(r, "count"),
+			}
+		}), 0, 30).Draw(r, "events")
+		appended := 0
+		p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
+			Linger: forGood, MaxBatch: rapid.IntRange(1, 40).Draw(r, "batch"),
+			OnFlush: func(o stream.Outcome) { appended += o.Appended },
+		})
+		want := map[string]int64{}
+		for _, e := range list {
+			put(t, p, e)
+			want[e.Key] += e.Count
+		}
+		must(t, p.Close(t.Context()))
+		got := map[string]int64{}
+		for key, counts := range stored(t, c, k) {
+			for _, n := range counts {
+				got[key] += n
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || appended != len(list) {
+			r.Fatalf("%d of %d events; sums (-want +got):\n%s", appended, len(list), diff)
+		}
+	})
+}
+
+func TestProducerFull(t *testing.T) {
+	for _, fail := range []bool{true, false} {
+		t.Run(fmt.Sprintf("FailWhenFull=%t", fail), func(t *testing.T) {
+			log, c, k := embeddedLog(t)
+			g := newGate()
+			p := newProducer(t, log, stream.ProducerConfig{MaxPending: 3, FailWhenFull: fail, OnFlush: g.onFlush})
+			put(t, p, events(1)...)
+			<-g.came // what is being sent counts too
+			put(t, p, events(3)[1:]...)
+			more := api.Event{Key: "more", Count: 1}
+			if fail {
+				if err := p.Append(t.Context(), more); !errors.Is(err, api.ErrQueueFull) {
+					t.Errorf("a fourth event: error %v, want %v", err, api.ErrQueueFull)
+				}
+				close(g.open)
+				return
+			}
+			if err := p.Append(canceled(t), more); !errors.Is(err, context.Canceled) {
+				t.Errorf("a fourth event of a caller that gave up: error %v, want %v", err, context.Canceled)
+			}
+			ctx, done := watch(t.Context()), make(chan error)
+			go func() { done <- p.Append(ctx, more) }()
+			<-ctx.waiting
+			close(g.open)
+			must(t, <-done)
+			must(t, p.Flush(t.Context()))
+			if got := stored(t, c, k); len(got) != 4 || len(got["more"]) != 1 {
+				t.Errorf("events %v, want 4 and that which waited once", got)
+			}
+		})
+	}
+}
+
+// A producer that can take no more has nobody to linger for.
+func TestProducerDoesNotLingerWhenFull(t *testing.T) {
+	log, _, _ := embeddedLog(t)
+	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 2, Linger: forGood})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for i := range 5 {
+		if err := p.Append(ctx, api.Event{Key: "a", Count: 1}); err != nil {
+			t.Fatalf("event %d: %v", i+1, err)
+		}
+	}
+}
+
+func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	must(t, c.Set(t.Context(), k.Events(k.Partition("a")), "no stream", 0).Err())
+	var last stream.Outcome
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(o stream.Outcome) { last = o }})
+	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})
+	if err := p.Flush(t.Context()); err == nil || errors.Is(err, api.ErrOutcomeUnknown) {
+		t.Errorf("flush: error %v, want that of Redis", err)
+	}
+	if diff := cmp.Diff([]api.Event{{Key: "a", Count: 3}}, last.Refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	must(t, p.Flush(t.Context()))
+}
+
+// Others go on appending: a flush waits for what came before it, not for them.
+func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
+	log, _, _ := embeddedLog(t)
+	g := newGate()
+	p := newProducer(t, log, stream.ProducerConfig{OnFlush: g.onFlush})
+	put(t, p, api.Event{Key: "before", Count: 1})
+	<-g.came
+	ctx, done := watch(t.Context()), make(chan error, 1)
+	go func() { done <- p.Flush(ctx) }()
+	<-ctx.waiting
+	put(t, p, api.Event{Key: "after", Count: 1})
+	g.open <- struct{}{}
+	<-g.came // the later event is being sent, and stays so
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(10 * time.Second):
+		t.Error("the flush waits for an event that came after it")
+	}
+	close(g.open)
+}
+
+// A caller that gives up on a flush leaves nothing behind: events linger as before.
+func TestProducerFlushGivenUp(t *testing.T) {
+	log, c, _ := embeddedLog(t)
+	g := newGate()
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: g.onFlush})
+	put(t, p, api.Event{Key: "a", Count: 1})
+	if err := p.Flush(canceled(t)); !errors.Is(err, context.Canceled) {
+		t.Fatalf("flush: error %v, want %v", err, context.Canceled)
+	}
+	close(g.open)
+	must(t, p.Flush(t.Context()))
+	for len(g.came) > 0 {
+		<-g.came
+	}
+	for range 20 {
+		put(t, p, api.Event{Key: "a", Count: 1})
+		must(t, c.Ping(t.Context()).Err()) // time enough for a flush that should not be
+	}
+	must(t, p.Flush(t.Context()))
+	if o := <-g.came; o.Appended != 20 {
+		t.Errorf("the first flush had %d of 20 events: it did not linger", o.Appended)
+	}
+}
+
+func TestProducerClose(t *testing.T) {
+	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 4)
+	warm(t, c)
+	log := newLog(t, c, k, time.Minute)
+	before := goleak.IgnoreCurrent()
+	p, err := stream.NewProducer(log, stream.ProducerConfig{Linger: forGood})
+	must(t, err)
+	put(t, p, events(10)...)
+	must(t, p.Close(t.Context()))
+	if n := len(stored(t, c, k)); n != 10 {
+		t.Errorf("%d of 10 events after Close", n)
+	}
+	if err := p.Append(t.Context(), events(1)[0]); !errors.Is(err, api.ErrClosed) {
+		t.Errorf("append after Close: error %v, want %v", err, api.ErrClosed)
+	}
+	must(t, p.Flush(t.Context()))
+	must(t, p.Close(t.Context()))
+	goleak.VerifyNone(t, before)
+}
+
+// Close ends an Append that waits for room, and one that was given up can be
+// called again.
+func TestProducerCloseWhileFull(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	g := newGate()
+	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 1, OnFlush: g.onFlush})
+	put(t, p, events(1)...)
+	waits, appended := watch(t.Context()), make(chan error)
+	go func() { appended <- p.Append(waits, api.Event{Key: "late", Count: 1}) }()
+	<-waits.waiting
+	if err := p.Close(canceled(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("close: error %v, want %v", err, context.Canceled)
+	}
+	close(g.open)
+	if err := <-appended; !errors.Is(err, api.ErrClosed) {
+		t.Errorf("the waiting append: error %v, want %v", err, api.ErrClosed)
+	}
+	must(t, p.Close(t.Context()))
+	if got := stored(t, c, k); len(got) != 1 {
+		t.Errorf("events %v, want that of before Close", got)
+	}
+}
+
+// While Redis is slow, what comes meanwhile goes in one batch.
+func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	warm(t, c)
+	var sizes []int
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
+	server.Pause()
+	put(t, p, events(200)...)
+	server.Resume()
+	must(t, p.Flush(t.Context()))
+	if n := len(stored(t, c, k)); n != 200 || len(sizes) > 2 {
+		t.Errorf("%d events went in batches of %v, want 200 in one or two", n, sizes)
+	}
+}
+
+func TestProducerSplitsWhatIsMoreThanABatch(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	var sizes []int
+	p := newProducer(t, log, stream.ProducerConfig{MaxBatch: 4, Linger: forGood, OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
+	put(t, p, events(10)...)
+	must(t, p.Close(t.Context()))
+	sum := 0
+	for _, n := range sizes {
+		sum += n
+		if n > 4 {
+			t.Errorf("batches of %v, want at most 4 each", sizes)
+		}
+	}
+	if n := len(stored(t, c, k)); n != 10 || sum != 10 {
+		t.Errorf("%d keys from batches of %v, want 10", n, sizes)
+	}
+}
+
+// Redis does not answer within FlushTimeout: the outcome is unknown, is said so
+// once, and nothing is sent again.
+func TestProducerWithRedisFrozen(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c, k := connect(t, server.Addr(), func(o *redis.Options) { o.ReadTimeout = time.Hour }), newKeys(t, 4)
+	warm(t, c)
+	var unknown []api.Event
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
+		Linger: forGood, FlushTimeout: 50 * time.Millisecond, OnFlush: func(o stream.Outcome) { unknown = append(unknown, o.Unknown...) },
+	})
+	server.Pause()
+	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Close(ctx); !errors.Is(err, api.ErrOutcomeUnknown) {
+		t.Fatalf("close: error %v, want %v", err, api.ErrOutcomeUnknown)
+	}
+	if diff := cmp.Diff([]api.Event{{Key: "a", Count: 3}}, unknown); diff != "" {
+		t.Errorf("unknown (-want +got):\n%s", diff)
+	}
+	server.Resume()
+	streamtest.Eventually(t, 10*time.Second, "the entry comes in", func() (bool, string) {
+		got := stored(t, c, k)
+		return cmp.Equal(got, map[string][]int64{"a": {3}}), fmt.Sprint(got)
+	})
+}
+
+func TestProducerTakesNoBadEvents(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	p := newProducer(t, log, stream.ProducerConfig{})
+	for want, e := range map[error]api.Event{api.ErrBadKey: {Key: "a\n", Count: 1}, api.ErrBadCount: {Key: "a"}} {
+		if err := p.Append(t.Context(), e); !errors.Is(err, want) {
+			t.Errorf("%+v: error %v, want %v", e, err, want)
+		}
+	}
+	must(t, p.Close(t.Context()))
+	if got := stored(t, c, k); len(got) != 0 {
+		t.Errorf("events %v, want none", got)
+	}
+}
+
+func TestNewProducerRefusesNegativeBounds(t *testing.T) {
+	log, _, _ := embeddedLog(t)
+	for _, c := range []stream.ProducerConfig{{MaxPending: -1}, {MaxBatch: -1}, {Linger: -1}, {FlushTimeout: -1}} {
+		if _, err := stream.NewProducer(log, c); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+}
