@@ -45,6 +45,12 @@ func (w *Worker) Run(ctx, work context.Context) {
 
 func (w *Worker) runLane(ctx, work context.Context, lane *stream.Reader, parts []int) {
 	var wait backoff
+	// All groups before the first read: the embedded Redis hands out what it has
+	// of the first streams and then finds no group at the next. Where it fails, as
+	// it does for want of memory also if they exist, Read makes what it misses.
+	if err := lane.CreateGroups(work); err != nil {
+		w.log.Warn("the consumer groups cannot be made now", "error", err)
+	}
 	check := true
 	for ctx.Err() == nil {
 		if check {
