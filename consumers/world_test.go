@@ -148,6 +148,21 @@ func (w *world) sample(name string) float64 {
 	return sum
 }
 
+// folds is how many batches were folded.
+func (w *world) folds() uint64 {
+	w.t.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "streamcounter_fold_batch_events" {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	return 0
+}
+
 func (w *world) pending() (n int64) {
 	w.t.Helper()
 	for p := range w.keys.Partitions {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -43,41 +42,6 @@ func put(t testing.TB, p *stream.Producer, list ...api.Event) {
 	for _, e := range list {
 		must(t, p.Append(t.Context(), e))
 	}
-}
-
-// gate holds each flush before it gives its room back, until let go.
-type gate struct {
-	came chan stream.Outcome
-	open chan struct{}
-}
-
-func newGate() gate { return gate{make(chan stream.Outcome, 100), make(chan struct{})} }
-
-func (g gate) onFlush(o stream.Outcome) {
-	g.came <- o
-	<-g.open
-}
-
-// watched is a context that tells when somebody waits for its end.
-type watched struct {
-	context.Context
-	waiting chan struct{}
-}
-
-func watch(ctx context.Context) watched { return watched{ctx, make(chan struct{}, 1)} }
-
-func (w watched) Done() <-chan struct{} {
-	select {
-	case w.waiting <- struct{}{}:
-	default:
-	}
-	return w.Context.Done()
-}
-
-func canceled(t testing.TB) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	return ctx
 }
 
 func TestProducerMergesWithinAFlush(t *testing.T) {
@@ -140,156 +104,6 @@ func TestProducerKeepsEverySum(t *testing.T) {
 			r.Fatalf("%d of %d events; sums (-want +got):\n%s", appended, len(list), diff)
 		}
 	})
-}
-
-func TestProducerFull(t *testing.T) {
-	for _, fail := range []bool{true, false} {
-		t.Run(fmt.Sprintf("FailWhenFull=%t", fail), func(t *testing.T) {
-			log, c, k := embeddedLog(t)
-			g := newGate()
-			p := newProducer(t, log, stream.ProducerConfig{MaxPending: 3, FailWhenFull: fail, OnFlush: g.onFlush})
-			put(t, p, events(1)...)
-			<-g.came // what is being sent counts too
-			put(t, p, events(3)[1:]...)
-			more := api.Event{Key: "more", Count: 1}
-			if fail {
-				if err := p.Append(t.Context(), more); !errors.Is(err, api.ErrQueueFull) {
-					t.Errorf("a fourth event: error %v, want %v", err, api.ErrQueueFull)
-				}
-				close(g.open)
-				return
-			}
-			if err := p.Append(canceled(t), more); !errors.Is(err, context.Canceled) {
-				t.Errorf("a fourth event of a caller that gave up: error %v, want %v", err, context.Canceled)
-			}
-			ctx, done := watch(t.Context()), make(chan error)
-			go func() { done <- p.Append(ctx, more) }()
-			<-ctx.waiting
-			close(g.open)
-			must(t, <-done)
-			must(t, p.Flush(t.Context()))
-			if got := stored(t, c, k); len(got) != 4 || len(got["more"]) != 1 {
-				t.Errorf("events %v, want 4 and that which waited once", got)
-			}
-		})
-	}
-}
-
-// A producer that can take no more has nobody to linger for.
-func TestProducerDoesNotLingerWhenFull(t *testing.T) {
-	log, _, _ := embeddedLog(t)
-	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 2, Linger: forGood})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for i := range 5 {
-		if err := p.Append(ctx, api.Event{Key: "a", Count: 1}); err != nil {
-			t.Fatalf("event %d: %v", i+1, err)
-		}
-	}
-}
-
-func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
-	log, c, k := embeddedLog(t)
-	must(t, c.Set(t.Context(), k.Events(k.Partition("a")), "no stream", 0).Err())
-	var last stream.Outcome
-	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(o stream.Outcome) { last = o }})
-	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})
-	if err := p.Flush(t.Context()); err == nil || errors.Is(err, api.ErrOutcomeUnknown) {
-		t.Errorf("flush: error %v, want that of Redis", err)
-	}
-	if diff := cmp.Diff([]api.Event{{Key: "a", Count: 3}}, last.Refused); diff != "" {
-		t.Errorf("refused (-want +got):\n%s", diff)
-	}
-	must(t, p.Flush(t.Context()))
-}
-
-// Others go on appending: a flush waits for what came before it, not for them.
-func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
-	log, _, _ := embeddedLog(t)
-	g := newGate()
-	p := newProducer(t, log, stream.ProducerConfig{OnFlush: g.onFlush})
-	put(t, p, api.Event{Key: "before", Count: 1})
-	<-g.came
-	ctx, done := watch(t.Context()), make(chan error, 1)
-	go func() { done <- p.Flush(ctx) }()
-	<-ctx.waiting
-	put(t, p, api.Event{Key: "after", Count: 1})
-	g.open <- struct{}{}
-	<-g.came // the later event is being sent, and stays so
-	select {
-	case err := <-done:
-		must(t, err)
-	case <-time.After(10 * time.Second):
-		t.Error("the flush waits for an event that came after it")
-	}
-	close(g.open)
-}
-
-// A caller that gives up on a flush leaves nothing behind: events linger as before.
-func TestProducerFlushGivenUp(t *testing.T) {
-	log, c, _ := embeddedLog(t)
-	g := newGate()
-	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: g.onFlush})
-	put(t, p, api.Event{Key: "a", Count: 1})
-	if err := p.Flush(canceled(t)); !errors.Is(err, context.Canceled) {
-		t.Fatalf("flush: error %v, want %v", err, context.Canceled)
-	}
-	close(g.open)
-	must(t, p.Flush(t.Context()))
-	for len(g.came) > 0 {
-		<-g.came
-	}
-	for range 20 {
-		put(t, p, api.Event{Key: "a", Count: 1})
-		must(t, c.Ping(t.Context()).Err()) // time enough for a flush that should not be
-	}
-	must(t, p.Flush(t.Context()))
-	if o := <-g.came; o.Appended != 20 {
-		t.Errorf("the first flush had %d of 20 events: it did not linger", o.Appended)
-	}
-}
-
-func TestProducerClose(t *testing.T) {
-	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 4)
-	warm(t, c)
-	log := newLog(t, c, k, time.Minute)
-	before := goleak.IgnoreCurrent()
-	p, err := stream.NewProducer(log, stream.ProducerConfig{Linger: forGood})
-	must(t, err)
-	put(t, p, events(10)...)
-	must(t, p.Close(t.Context()))
-	if n := len(stored(t, c, k)); n != 10 {
-		t.Errorf("%d of 10 events after Close", n)
-	}
-	if err := p.Append(t.Context(), events(1)[0]); !errors.Is(err, api.ErrClosed) {
-		t.Errorf("append after Close: error %v, want %v", err, api.ErrClosed)
-	}
-	must(t, p.Flush(t.Context()))
-	must(t, p.Close(t.Context()))
-	goleak.VerifyNone(t, before)
-}
-
-// Close ends an Append that waits for room, and one that was given up can be
-// called again.
-func TestProducerCloseWhileFull(t *testing.T) {
-	log, c, k := embeddedLog(t)
-	g := newGate()
-	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 1, OnFlush: g.onFlush})
-	put(t, p, events(1)...)
-	waits, appended := watch(t.Context()), make(chan error)
-	go func() { appended <- p.Append(waits, api.Event{Key: "late", Count: 1}) }()
-	<-waits.waiting
-	if err := p.Close(canceled(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("close: error %v, want %v", err, context.Canceled)
-	}
-	close(g.open)
-	if err := <-appended; !errors.Is(err, api.ErrClosed) {
-		t.Errorf("the waiting append: error %v, want %v", err, api.ErrClosed)
-	}
-	must(t, p.Close(t.Context()))
-	if got := stored(t, c, k); len(got) != 1 {
-		t.Errorf("events %v, want that of before Close", got)
-	}
 }
 
 // While Redis is slow, what comes meanwhile goes in one batch.
