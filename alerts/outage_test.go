@@ -7,48 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/streamtest"
 )
-
-// The subscriber stands in for JetStream and gives no ack for one message: it is
-// sent again, the same, and the next of its subject only when it has its ack.
-// Other subjects go on meanwhile.
-func TestPublishSendsTheNextOfASubjectAfterTheAck(t *testing.T) {
-	nc := connect(t, streamtest.NATS(t))
-	w := newWorld(t, nc)
-	heard := make(chan *nats.Msg, 100)
-	_, err := nc.ChanSubscribe(w.prefix+".>", heard)
-	must(t, err)
-	a1, a2, b1, b2 := alert("a", api.StateRaised, 1), alert("a", api.StateCleared, 2), alert("b", api.StateRaised, 3), alert("b", api.StateCleared, 4)
-	done := make(chan error, 1)
-	go func() { done <- w.publisher.Publish(t.Context(), []api.Transition{a1, a2, b1, b2}) }()
-	times := map[string]int{} // id → how often it came
-	for published := false; !published; {
-		select {
-		case m := <-heard:
-			id := m.Header.Get("Nats-Msg-Id")
-			times[id]++
-			if id == a1.MessageID(w.prefix) && times[id] < 3 {
-				continue // no ack
-			}
-			if id == a2.MessageID(w.prefix) && times[a1.MessageID(w.prefix)] < 3 {
-				t.Error("the second message came before the first had its ack")
-			}
-			must(t, m.Respond([]byte(`{"stream":"TEST","seq":1}`)))
-		case err := <-done:
-			must(t, err)
-			published = true
-		case <-time.After(30 * time.Second):
-			t.Fatalf("Publish does not return; so often came %v", times)
-		}
-	}
-	if n := w.count("acked"); n != 4 || len(times) != 4 {
-		t.Errorf("%d had their ack of %v, want 4", n, times)
-	}
-}
 
 // NATS is away when the relay publishes: it waits, and then all is there, in
 // the order of each subject, and none twice.

@@ -158,7 +158,11 @@ func TestShadowRuleNeverDenies(t *testing.T) {
 		if n := w.used(t, "user:1"); n != 5 {
 			t.Errorf("%d used, want all 5: a shadow rule counts", n)
 		}
-		wantStatus(t, w.get(t, "user:1", "cost=3"), 200) // above the limit: nothing that shadow may refuse
+		a := w.get(t, "user:2", "cost=3") // above the limit, which another rule would refuse for good
+		wantStatus(t, a, 200)
+		if a.body["would_deny"] != true || a.num("retry_after_ms") != 0 {
+			t.Errorf("a cost above the limit: %s, want would_deny and no wait", a.text)
+		}
 	}, shadow)
 }
 
