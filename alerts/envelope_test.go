@@ -3,6 +3,7 @@ package alerts_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -17,7 +18,7 @@ func TestThrottleMessage(t *testing.T) {
 		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10, WindowMs: 60_000,
 		Used: 12, AtMs: 1_700_000_000_123, SinceMs: 1_700_000_000_100, UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
 	}
-	m, err := alerts.Message("sc", tr)
+	m, err := alerts.Message("sc", tr, tr.At())
 	must(t, err)
 	if want := "sc.throttle.api.~MTAuMC4wLjE"; m.Subject != want {
 		t.Errorf("subject %s, want %s", m.Subject, want)
@@ -66,7 +67,7 @@ func TestMessageOfEachState(t *testing.T) {
 		}(), "sc.alert.api.100.a", "io.streamcounter.alert.raised", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := alerts.Message("sc", c.tr)
+			m, err := alerts.Message("sc", c.tr, time.UnixMilli(c.tr.ExpiresMs-70_000))
 			must(t, err)
 			if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind {
 				t.Errorf("subject %s, type %s; want %s, %s", m.Subject, m.Header["ce-type"], c.subject, c.kind)
@@ -83,7 +84,7 @@ func TestThrottleTTL(t *testing.T) {
 	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s", 59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {
 		tr := throttle("a", api.StateThrottled, 1000)
 		tr.ExpiresMs = tr.AtMs + ms
-		m, err := alerts.Message("sc", tr)
+		m, err := alerts.Message("sc", tr, tr.At())
 		must(t, err)
 		if got := m.Header.Get("Nats-TTL"); got != want {
 			t.Errorf("%d ms: %s, want %s", ms, got, want)

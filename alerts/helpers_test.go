@@ -135,7 +135,7 @@ func ofKey(words []string, key string) []string {
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{
 		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
-		AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: since + 70_000,
+		AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: time.Now().UnixMilli() + 70_000, // what has expired goes from the stream
 	}
 }
 

@@ -71,7 +71,7 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	for _, t := range transitions {
-		m, err := Message(p.config.Prefix, t)
+		m, err := Message(p.config.Prefix, t, time.Now())
 		if err != nil {
 			return err
 		}

@@ -130,7 +130,7 @@ func TestPublishAgain(t *testing.T) {
 func TestThrottleDecisionExpires(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	short, long := throttle("short", api.StateThrottled, 1000), throttle("long", api.StateThrottled, 1000)
-	short.ExpiresMs = short.AtMs + 900 // JetStream's least is a second
+	short.ExpiresMs = time.Now().UnixMilli() + 900 // JetStream's least is a second
 	must(t, w.publisher.Publish(t.Context(), []api.Transition{short, long}))
 	s, err := w.js.Stream(t.Context(), w.throttle)
 	must(t, err)

@@ -18,7 +18,7 @@ const (
 // appended: Redis's clock is the only clock.
 type Event struct {
 	Key   string `json:"key"`
-	Count int64  `json:"count,omitempty"` // 0 means 1 where JSON is read, never on the stream
+	Count int64  `json:"count"`
 }
 
 // Validate reports the first thing wrong with the event, wrapping ErrBadKey or ErrBadCount.

@@ -236,7 +236,9 @@ func (s *Service) getThrottled(w http.ResponseWriter, r *http.Request) {
 		Throttled []api.Throttled `json:"throttled"`
 		Truncated bool            `json:"truncated"`
 	}{Throttled: []api.Throttled{}}
-	for t, err := range s.Throttled(r.Context()) {
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+	defer cancel()
+	for t, err := range s.Throttled(ctx) {
 		if err != nil {
 			writeProblem(w, fmt.Errorf("%w: %w", api.ErrUnavailable, err))
 			return

@@ -25,7 +25,7 @@ type Config struct {
 	Metrics *Metrics
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
-	// AppendTimeout bounds one append; default 5s.
+	// AppendTimeout bounds one append, and one listing of who is throttled; default 5s.
 	AppendTimeout time.Duration
 }
 

@@ -279,9 +279,10 @@ func TestReload(t *testing.T) {
 	if resp, body := d.get("/v1/check?key=user:8"); resp.Header.Get("X-RateLimit-Limit") != "7" {
 		t.Fatalf("after a bad reload: %v\n%s", resp.Header, body)
 	}
-	if got := metric(t, base, `streamcounter_reloads_total{outcome="error"}`); got != "1" {
-		t.Errorf("reloads that failed: %s, expected 1", got)
-	}
+	streamtest.Eventually(t, 10*time.Second, "the failed reload is counted", func() (bool, string) {
+		got := metric(t, base, `streamcounter_reloads_total{outcome="error"}`)
+		return got == "1", got
+	})
 	rewrite(t, path, strings.Replace(devRulesText, "limit: 100", "limit: 9", 1))
 	if err := d.cmd.Process.Signal(hangUp); err != nil {
 		t.Fatal(err)
