@@ -19,7 +19,7 @@ for i = 1, #KEYS - FIRST + 1 do
   local cost, rule = number(at, 1), nil
   rule, at = rule_at(at + 1)
   local algo = rule.algo
-  local s = algo.open(KEYS[FIRST + i - 1], now, rule.span)
+  local s = state_of(rule, KEYS[FIRST + i - 1], now)
   local c = {rule = rule, state = s, cost = cost, used = {}, first = {}, retry = 0, near = false}
   for w = 1, rule.n do
     local ms, limit = rule.ms[w], rule.limit[w]
@@ -54,7 +54,7 @@ for i = 1, #checks do
   local c = checks[i]
   local rule, s = c.rule, c.state
   if allowed then
-    rule.algo.add(s, rule, s.now, nil, c.cost)
+    s.last, s.total = rule.algo.add(s.counter, rule, s.last, s.total, s.now, nil, int(c.cost))
     for w = 1, rule.n do
       c.used[w] = c.used[w] + c.cost
       if c.first[w] == 0 then c.first[w] = s.now end

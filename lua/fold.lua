@@ -17,12 +17,12 @@
 -- batch that was sent twice, claimed by another worker, or folded by a worker
 -- that slept adds nothing.
 
-local EVENTS, LEVELS, DUE, OUTBOX, FIRST = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 5
+local EVENTS, LEVELS, DUE, OUTBOX = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- group i is KEYS[i + 4]
 local group = ARGV[2]
 
 -- Validate: every rule, every group; nothing has been written when it fails.
 local now, at = clock(), 4
-local groups = #KEYS - FIRST + 1
+local groups = #KEYS - 4
 local rules, rule_ends, g = {}, {}, 0
 for r = 1, number(3, 1) do
   g = g + number(at, 1)
@@ -31,31 +31,36 @@ for r = 1, number(3, 1) do
 end
 if g ~= groups then error('rules name ' .. g .. ' groups, KEYS has ' .. groups) end
 
-local counts, sizes, heads, times = {}, {}, {}, {}
+-- Arithmetic on what is no number is an error, and cheaper than asking.
+local heads, times = {}, {} -- group -> where it stands in ARGV, its time
 for i = 1, groups do
-  local n = ARGV[at + 1] + 0 -- arithmetic on what is no number is an error, and cheaper than asking
-  local ms = match(ARGV[at + 1 + n], '^%d+') + 0
-  counts[i], sizes[i], heads[i], times[i] = ARGV[at] + 0, n, at + 2, ms
+  heads[i] = at
+  at = at + 2 + ARGV[at + 1]
+  local ms = match(ARGV[at - 1], '^%d+') + 0
+  times[i] = ms
   if ms > now then now = ms end
-  at = at + 2 + n
 end
 if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
 
 -- Read: each counter once, and what its windows hold where a level is near.
-local states, rule_of, near = {}, {}, {}
+-- A counter's state stands at its first group.
+local lasts, totals, owner, near = {}, {}, {}, {}
 local prove, judge
 local i = 1
 for r, rule in ipairs(rules) do
-  local open, bound, lowest = rule.algo.open, rule.algo.bound, rule.floor
+  local open, floor = rule.algo.open, rule.floor
   while i <= rule_ends[r] do
-    local counter, first, planned = KEYS[FIRST + i - 1], i, 0
-    local s = open(counter, now, rule.span)
+    local counter, first, planned = KEYS[i + 4], i, 0
+    local last, total, bound = open(counter, now, rule.span)
+    lasts[i], totals[i] = last, total
     repeat
-      states[i], rule_of[i] = s, rule
-      planned = planned + counts[i] * sizes[i]
+      local h = heads[i]
+      planned = planned + ARGV[h] * ARGV[h + 1]
+      owner[i] = first
       i = i + 1
-    until KEYS[FIRST + i - 1] ~= counter
-    if bound(s) + planned >= lowest then
+    until KEYS[i + 4] ~= counter
+    if bound + planned >= floor then
+      local s = {counter = counter, now = last > now and last or now, last = last, total = total}
       local used, close = {}, false
       for w = 1, rule.n do
         used[w] = rule.algo.used(s, rule.ms[w])
@@ -76,39 +81,48 @@ end
 
 -- Write: acknowledge, and count what was still pending.
 local folded, late, gone = 0, 0, 0
-local put, amount = {}, {}
-for i = 1, groups do
-  local s, n, a, acked = states[i], sizes[i], heads[i], nil
-  local newest = ARGV[a + n - 1]
-  if n == 1 then
-    acked = call('XACK', EVENTS, group, newest)
-  else
-    acked = 0
-    for b = a, a + n - 1, 1000 do
-      acked = acked + call('XACK', EVENTS, group, unpack(ARGV, b, math.min(b + 999, a + n - 1)))
-    end
-  end
-  gone = gone + n - acked
-  if acked > 0 then
-    local rule = rule_of[i]
-    if times[i] <= s.now - rule.span then
-      late = late + acked
+local put, amount = {}, {} -- group -> where it was put, its units; for what is near
+i = 1
+for r, rule in ipairs(rules) do
+  local add, span = rule.algo.add, rule.span
+  for i = i, rule_ends[r] do
+    local h, acked = heads[i], 0
+    local n, id = ARGV[h + 1], ARGV[h + 2]
+    if n == '1' then
+      acked = call('XACK', EVENTS, group, id)
     else
-      folded = folded + acked
-      amount[i] = acked * counts[i]
-      put[i] = rule.algo.add(s, rule, times[i], newest, amount[i])
+      local last = h + 1 + n
+      id = ARGV[last]
+      for b = h + 2, last, 1000 do
+        acked = acked + call('XACK', EVENTS, group, unpack(ARGV, b, math.min(b + 999, last)))
+      end
+    end
+    gone = gone + n - acked
+    if acked > 0 then
+      local o, ms, count = owner[i], times[i], ARGV[h]
+      local last = lasts[o]
+      if ms <= (last > now and last or now) - span then
+        late = late + acked
+      else
+        folded = folded + acked
+        if acked > 1 then count = int(acked * count) end
+        lasts[o], totals[o] = add(KEYS[i + 4], rule, last, totals[o], ms, id, count)
+        if near[1] then put[i], amount[i] = lasts[o], count + 0 end
+      end
     end
   end
+  i = rule_ends[r] + 1
 end
 
 -- Evaluate: only counters near a level. Reading is safe here, the types are proven.
 local transitions = 0
 for _, c in ipairs(near) do
-  local before, after = c.used, {}
+  local before, after, s = c.used, {}, c.state
+  s.last, s.total = lasts[c.first], totals[c.first]
   for w = 1, c.rule.n do
     local used = before[w]
     for i = c.first, c.last do
-      if put[i] and put[i] > c.state.now - c.rule.ms[w] then used = used + amount[i] end
+      if put[i] and put[i] > s.now - c.rule.ms[w] then used = used + amount[i] end
     end
     after[w] = used
   end
@@ -116,12 +130,12 @@ for _, c in ipairs(near) do
   c.crossed = function(w, threshold)
     local used = before[w]
     for i = c.first, c.last do
-      if put[i] and put[i] > c.state.now - c.rule.ms[w] then
+      if put[i] and put[i] > s.now - c.rule.ms[w] then
         used = used + amount[i]
         if used >= threshold then return put[i] end
       end
     end
-    return c.state.now
+    return s.now
   end
   transitions = transitions + judge(c)
 end

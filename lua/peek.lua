@@ -5,7 +5,7 @@
 -- Reply  now, then per window: used, first_ms, empty_ms, as check.lua gives them
 
 local rule = rule_at(2)
-local s = rule.algo.open(KEYS[1], clock(), rule.span)
+local s = state_of(rule, KEYS[1], clock())
 local reply = {s.now}
 for w = 1, rule.n do
   local ms = rule.ms[w]

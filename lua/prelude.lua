@@ -28,8 +28,15 @@ local function clock()
 end
 
 -- algorithms: name in a rule -> its functions; one file each. sliding-log.lua
--- says what each gives: open, bound, used, add, free_at, emptied_at, forget.
+-- says what each gives: open, add, used, free_at, emptied_at, forget.
 local algorithms = {}
+
+-- state_of opens a counter for more than one look: its state, and the clock,
+-- never below the newest entry.
+local function state_of(rule, counter, now)
+  local last, total = rule.algo.open(counter, now, rule.span)
+  return {counter = counter, now = last > now and last or now, last = last, total = total}
+end
 
 -- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.
 -- A rule is: algorithm, shadow (0|1), every, span, spec, number of windows,

@@ -12,23 +12,20 @@
 local sliding_log = {}
 algorithms['sliding-log'] = sliding_log
 
--- open reads the newest entry. The state it gives (four fields: a fifth would
--- double what the table takes, once per event):
---   counter  its key
---   now      the clock, never below the newest entry
---   last     ms of the newest entry, 0 where there is none
---   total    the running total, 0 where it starts over
+-- A counter's state is two values, not a table: fold opens one per event, and a
+-- table for each costs more than the rest of its Lua.
+--   last   ms of the newest entry, 0 where there is none
+--   total  the running total, 0 where it starts over
+-- open reads them, and gives as a third a bound of what any window can hold.
 function sliding_log.open(counter, now, span)
   local e = call('XREVRANGE', counter, '+', '-', 'COUNT', '1')[1]
-  if not e then return {counter = counter, now = now, last = 0, total = 0} end
+  if not e then return 0, 0, 0 end
   local last, total = match(e[1], '^%d+') + 0, e[2][4] + 0
-  if last > now then now = last end
-  if last <= now - span then total = 0 end
-  return {counter = counter, now = now, last = last, total = total}
+  if last <= now - span then return last, 0, 0 end
+  return last, total, total
 end
 
--- bound is a cheap upper bound of what any window holds.
-function sliding_log.bound(s) return s.total end
+-- The functions below take the state `s` that state_of makes (prelude.lua).
 
 -- used gives the units within the last `ms` milliseconds, and the time of the
 -- first entry that makes them up.
@@ -40,32 +37,32 @@ function sliding_log.used(s, ms)
   return s.total - total + count, tonumber(match(f[1], '^%d+'))
 end
 
--- add writes one entry. `ms` is the event's time and `id` its stream ID (nil
--- for a check: the clock's). An event older than the newest entry is put at
--- that entry's time, as IDs only grow. Returns the time it was put at.
+-- add writes one entry of `count`, which is text as it came or an integer from
+-- int(). `ms` is the event's time and `id` its stream ID (nil for a check: the
+-- clock's). An event older than the newest entry is put at that entry's time, as
+-- IDs only grow. Returns the new state; its `last` is where the entry was put.
 --
 -- It is called after the first write, so it may not fail: `open` has proven the
 -- type, and where the stream refuses the ID (somebody deleted its newest entry)
 -- the server's own ID serves.
-function sliding_log.add(s, rule, ms, id, count)
-  if ms < s.last then ms = s.last end
-  if ms == s.last or not id then id = int(ms) .. '-*' end
-  local total, every = s.total + count, rule.every
-  local c, t = count == 1 and '1' or int(count), int(total)
-  -- The first entry in each stretch of `every` ms keeps house for all of it.
-  local tidy = s.total == 0 or every == 0 or floor(ms / every) ~= floor(s.last / every)
-  local reply
-  if not tidy then
-    reply = pcall('XADD', s.counter, id, 'count', c, 'total', t)
-  elseif s.total > 0 then
-    reply = pcall('XADD', s.counter, 'MINID', '~', int(ms - rule.span), id, 'count', c, 'total', t)
+function sliding_log.add(counter, rule, last, total, ms, id, count)
+  if ms < last then ms = last end
+  if ms == last or not id then id = int(ms) .. '-*' end
+  local sum, every, reply = total + count, rule.every, nil
+  local t = int(sum)
+  if total > 0 and every > 0 and ms - ms % every == last - last % every then
+    reply = pcall('XADD', counter, id, 'count', count, 'total', t)
   else
-    reply = pcall('XADD', s.counter, 'MINID', '=', int(ms), id, 'count', c, 'total', t)
+    -- The first entry in each stretch of `every` ms keeps house for all of it.
+    if total > 0 then
+      reply = pcall('XADD', counter, 'MINID', '~', int(ms - rule.span), id, 'count', count, 'total', t)
+    else
+      reply = pcall('XADD', counter, 'MINID', '=', int(ms), id, 'count', count, 'total', t)
+    end
+    call('PEXPIRE', counter, int(rule.span + every))
   end
-  if reply.err then call('XADD', s.counter, '*', 'count', c, 'total', t) end
-  if tidy then call('PEXPIRE', s.counter, int(rule.span + every)) end
-  s.last, s.total = ms, total
-  return ms
+  if reply.err then call('XADD', counter, '*', 'count', count, 'total', t) end
+  return ms, sum
 end
 
 -- free_at gives the earliest time at which the window of `ms` holds at most n

@@ -19,7 +19,7 @@ for i = FIRST, #KEYS do
                 levels = LEVELS, due = DUE, outbox = OUTBOX}
   if number(at, 0) == 1 then
     item.rule, at = rule_at(at + 1)
-    item.state = item.rule.algo.open(KEYS[i], now, item.rule.span)
+    item.state = state_of(item.rule, KEYS[i], now)
     item.used = {}
     for w = 1, item.rule.n do item.used[w] = item.rule.algo.used(item.state, item.rule.ms[w]) end
     item.crossed = function() return item.state.now end
