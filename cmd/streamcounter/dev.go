@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -29,52 +28,23 @@ the real ones are used.`,
   streamcounter dev --rules my-rules.yml
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
 		Args: cobra.NoArgs,
-		RunE: runDev,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return command{devRules, addEverything, func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
+		},
 	}
 	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
 		"redis=embedded:16379", "nats=embedded:14222")
 	return cmd
 }
 
-func runDev(cmd *cobra.Command, _ []string) error {
-	o := options{cmd: cmd}
-	if err := o.check(); err != nil {
-		return err
-	}
-	log, err := newLogger(cmd.ErrOrStderr(), o.text("log-level"))
-	if err != nil {
-		return err
-	}
-	rules, err := devRules(o.text("rules"), log)
-	if err != nil {
-		return fmt.Errorf("rules: %w", err)
-	}
-	n := newNode(o, rules, log)
-	defer n.stop()
-	l, err := n.listen()
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if err := n.openRedis(cmd.Context()); err != nil {
-		return err
-	}
+func addEverything(ctx context.Context, n *node) error {
 	if err := n.openNATS(); err != nil {
 		return err
 	}
-	if err := n.addWork(cmd.Context()); err != nil {
+	if err := n.addWork(ctx); err != nil {
 		return err
 	}
-	if err := n.addChecks(); err != nil {
-		return err
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	n.keepRulesFresh(ctx, &running)
-	welcome(cmd.OutOrStdout(), n)
-	return n.run(ctx, l)
+	return n.addChecks()
 }
 
 func devRules(path string, log *slog.Logger) (*windows.Source, error) {

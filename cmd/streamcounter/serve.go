@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func newServe() *cobra.Command {
   curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runNode(cmd, func(ctx context.Context, n *node) error { return n.addChecks() })
+			return command{rulesFile, func(_ context.Context, n *node) error { return n.addChecks() }, logReady}.run(cmd)
 		},
 	}
 	use(cmd, []string{"redis", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "drain-timeout", "log-level"})
@@ -37,21 +38,34 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 		Example: `  streamcounter work --redis redis://redis:6379 --nats nats://nats:4222 --rules rules.yml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runNode(cmd, func(ctx context.Context, n *node) error {
-				if err := n.openNATS(); err != nil {
-					return err
-				}
-				n.addHealth()
-				return n.addWork(ctx)
-			})
+			return command{rulesFile, addWorker, logReady}.run(cmd)
 		},
 	}
 	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"}, "http=127.0.0.1:8081")
 	return cmd
 }
 
-// runNode builds a node, adds what the command is for, and runs it.
-func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
+func addWorker(ctx context.Context, n *node) error {
+	if err := n.openNATS(); err != nil {
+		return err
+	}
+	n.addHealth()
+	return n.addWork(ctx)
+}
+
+// command is what serve, work and dev differ in.
+type command struct {
+	// rules opens the rules; path is --rules.
+	rules func(path string, log *slog.Logger) (*windows.Source, error)
+	// add wires what the command is for; Redis is open.
+	add func(context.Context, *node) error
+	// ready tells the user that it runs.
+	ready func(*node)
+}
+
+// run builds a node, in the order in which a start can fail, and runs it until
+// the command's context ends.
+func (c command) run(cmd *cobra.Command) error {
 	o := options{cmd: cmd}
 	if err := o.check(); err != nil {
 		return err
@@ -60,10 +74,7 @@ func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
 	if err != nil {
 		return err
 	}
-	if o.text("rules") == "" {
-		return blame("rules", errors.New("a rules file is required; `streamcounter dev` runs with an example"))
-	}
-	rules, err := windows.NewSource(o.text("rules"), log)
+	rules, err := c.rules(o.text("rules"), log)
 	if err != nil {
 		return fmt.Errorf("rules: %w", err)
 	}
@@ -77,7 +88,7 @@ func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
 	if err := n.openRedis(cmd.Context()); err != nil {
 		return err
 	}
-	if err := add(cmd.Context(), n); err != nil {
+	if err := c.add(cmd.Context(), n); err != nil {
 		return err
 	}
 	var running sync.WaitGroup
@@ -85,6 +96,18 @@ func runNode(cmd *cobra.Command, add func(context.Context, *node) error) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	n.keepRulesFresh(ctx, &running)
-	log.Info("ready", "command", cmd.Name(), "http", n.httpAddr, "redis", redacted(n.redisURL), "prefix", n.keys.Prefix, "rules", len(rules.Rules().List()))
+	c.ready(n)
 	return n.run(ctx, l)
+}
+
+// rulesFile opens the rules file that a server cannot do without.
+func rulesFile(path string, log *slog.Logger) (*windows.Source, error) {
+	if path == "" {
+		return nil, blame("rules", errors.New("a rules file is required; `streamcounter dev` runs with an example"))
+	}
+	return windows.NewSource(path, log)
+}
+
+func logReady(n *node) {
+	n.log.Info("ready", "command", n.cmd.Name(), "http", n.httpAddr, "redis", redacted(n.redisURL), "prefix", n.keys.Prefix, "rules", len(n.rules.Rules().List()))
 }
