@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -53,24 +51,10 @@ func NewService(c Config) (*Service, error) {
 				return n.ConsecutiveFailures >= 5
 			},
 			IsSuccessful: func(err error) bool {
-				return err == nil || errors.Is(err, context.Canceled) || answered(err)
+				return err == nil || errors.Is(err, context.Canceled) || stream.IsRefusal(err)
 			},
 		}),
 	}, nil
-}
-
-// answered tells an error that Redis itself gave to this one request.
-func answered(err error) bool {
-	var e redis.Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	for _, down := range []string{"LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF"} {
-		if strings.HasPrefix(e.Error(), down) {
-			return false
-		}
-	}
-	return true
 }
 
 // Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or

@@ -82,7 +82,7 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	var refused error
 	err = f.persist(ctx, "folding", func() error {
 		folded, unmatched, err = f.counter.Fold(ctx, p, f.rules(), events)
-		if isRefusal(err) {
+		if stream.IsRefusal(err) {
 			refused = err
 			return nil
 		}
@@ -165,25 +165,6 @@ func (f *folder) persist(ctx context.Context, what string, do func() error) erro
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
-}
-
-// passing are the answers of a Redis that will answer otherwise in a while.
-var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
-
-// isRefusal tells a script's own error, which the same input will meet again,
-// from a server that cannot answer now.
-func isRefusal(err error) bool {
-	var answered redis.Error
-	if err == nil || !errors.As(err, &answered) {
-		return false
-	}
-	text := answered.Error()
-	for _, p := range passing {
-		if strings.HasPrefix(text, p) {
-			return false
-		}
-	}
-	return true
 }
 
 // body words a message for the dead stream, cut where it is very long.

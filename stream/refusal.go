@@ -1,0 +1,27 @@
+package stream
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// passing are the answers of a Redis that will answer otherwise in a while, or
+// when somebody has mended it.
+var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
+
+// IsRefusal tells an answer of Redis that the same request will meet again,
+// such as WRONGTYPE, from a server that cannot answer now or did not answer.
+func IsRefusal(err error) bool {
+	var answered redis.Error
+	if err == nil || !errors.As(err, &answered) {
+		return false
+	}
+	for _, p := range passing {
+		if strings.HasPrefix(answered.Error(), p) {
+			return false
+		}
+	}
+	return true
+}
