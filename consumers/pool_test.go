@@ -368,3 +368,32 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 		return got == "raised 100, throttled 100, released 100, cleared 100", got
 	})
 }
+
+// The rules change while more keys stand at a level than one step takes: each is
+// looked at again.
+func TestRecheckLooksAtEveryKey(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, r := newWorld(t, url), &recorder{}
+		var events []api.Event
+		const keys = 450
+		for i := range keys {
+			events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 10})
+		}
+		w.append(events...)
+		pool := w.startPool(r)
+		standing := func() (n int64) {
+			for p := range w.keys.Partitions {
+				n += w.redis.HLen(context.Background(), w.keys.Levels(p)).Val()
+			}
+			return n
+		}
+		w.eventually("all keys are throttled", func() (bool, string) { return standing() == keys, fmt.Sprint(standing()) })
+		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.setRules(higher)
+		pool.Recheck()
+		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })
+	})
+}

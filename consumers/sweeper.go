@@ -3,6 +3,7 @@ package consumers
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/windows"
@@ -62,22 +63,25 @@ func (s *Sweeper) Run(ctx context.Context) {
 
 // pass sweeps what is due and says how long to wait for the next.
 func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
-	due, err := s.counter.NextDue(ctx)
+	now, due, err := s.counter.NextDue(ctx)
 	if err != nil {
 		return 0, err
 	}
 	next := s.config.SweepEvery
-	for p, ms := range due {
-		if ms > 0 {
-			next = min(next, time.Duration(ms)*time.Millisecond)
+	for p, at := range due {
+		if at > now {
+			next = min(next, time.Duration(at-now)*time.Millisecond)
 			continue
 		}
 		for {
-			looked, _, err := s.counter.Sweep(ctx, p, s.rules(), 0, sweepStep, false)
+			keys, err := s.counter.Due(ctx, p, now, sweepStep)
 			if err != nil {
 				return 0, err
 			}
-			if looked < sweepStep {
+			if _, err := s.counter.Sweep(ctx, p, s.rules(), keys); err != nil {
+				return 0, err
+			}
+			if len(keys) < sweepStep {
 				break
 			}
 		}
@@ -86,19 +90,18 @@ func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
 	return next, nil
 }
 
-// all looks at every key that stands at a level. Keys that end meanwhile move
-// others up, so it goes on until a whole step has been seen.
+// all looks at every key that stands at a level. The keys are listed first, as
+// looking at them moves them about in the list.
 func (s *Sweeper) all(ctx context.Context) error {
 	for p := range s.config.Keys.Partitions {
-		for offset := int64(0); ; {
-			looked, ended, err := s.counter.Sweep(ctx, p, s.rules(), offset, sweepStep, true)
-			if err != nil {
+		keys, err := s.counter.Levelled(ctx, p)
+		if err != nil {
+			return err
+		}
+		for step := range slices.Chunk(keys, sweepStep) {
+			if _, err := s.counter.Sweep(ctx, p, s.rules(), step); err != nil {
 				return err
 			}
-			if looked < sweepStep {
-				break
-			}
-			offset += max(0, int64(looked)-ended)
 		}
 	}
 	return nil

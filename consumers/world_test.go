@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type world struct {
 	log      *stream.Log
 	registry *prometheus.Registry
 	metrics  *consumers.Metrics
+	changed  atomic.Pointer[windows.Rules] // nil until setRules
 }
 
 func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
@@ -72,11 +74,33 @@ func each(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("redis", func(t *testing.T) { test(t, streamtest.Redis(t)) })
 }
 
+// setRules changes the rules under the pools that run.
+func (w *world) setRules(r *windows.Rules) { w.changed.Store(r) }
+
+func (w *world) present() *windows.Rules {
+	if r := w.changed.Load(); r != nil {
+		return r
+	}
+	return w.rules
+}
+
 // start runs a pool and gives what stops it cleanly; it can be called twice.
 func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (stop func()) {
 	w.t.Helper()
+	_, stop = w.run(p, change)
+	return stop
+}
+
+func (w *world) startPool(p consumers.Publisher) *consumers.Pool {
+	w.t.Helper()
+	pool, _ := w.run(p, nil)
+	return pool
+}
+
+func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
+	w.t.Helper()
 	c := consumers.Config{
-		Redis: w.redis, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: func() *windows.Rules { return w.rules },
+		Redis: w.redis, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond, LeaseTTL: 300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}
@@ -93,12 +117,12 @@ func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (st
 		defer close(done)
 		pool.Run(ctx)
 	}()
-	stop = func() {
+	stop := func() {
 		cancel()
 		<-done
 	}
 	w.t.Cleanup(stop)
-	return stop
+	return pool, stop
 }
 
 func (w *world) append(events ...api.Event) {

@@ -203,7 +203,11 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 	all := func(t *testing.T, s *store) {
 		t.Helper()
 		for p := range s.keys.Partitions {
-			if _, _, err := s.store.Sweep(ctx, p, s.rules, 0, 100, true); err != nil {
+			keys, err := s.store.Levelled(ctx, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -242,9 +242,9 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 	}, unmatched, nil
 }
 
-// NextDue gives, per partition, when the next key must be looked at again, in
-// ms until then by Redis's clock (0 or less: now). Partitions with none are left out.
-func (s *Redis) NextDue(ctx context.Context) (map[int]int64, error) {
+// NextDue gives Redis's clock in ms and, per partition, when the next key must
+// be looked at again by that clock. Partitions with none are left out.
+func (s *Redis) NextDue(ctx context.Context) (now int64, next map[int]int64, err error) {
 	pipe := s.redis.Pipeline()
 	clock := pipe.Time(ctx)
 	heads := make([]*redis.ZSliceCmd, s.keys.Partitions)
@@ -252,40 +252,46 @@ func (s *Redis) NextDue(ctx context.Context) (map[int]int64, error) {
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, fmt.Errorf("reading what is due: %w", err)
+		return 0, nil, fmt.Errorf("reading what is due: %w", err)
 	}
-	now := clock.Val().UnixMilli()
+	now = clock.Val().UnixMilli()
 	if s.Now != nil {
 		now = s.Now()
 	}
-	next := map[int]int64{}
+	next = map[int]int64{}
 	for p, head := range heads {
 		if z := head.Val(); len(z) > 0 {
-			next[p] = int64(z[0].Score) - now
+			next[p] = int64(z[0].Score)
 		}
 	}
-	return next, nil
+	return now, next, nil
 }
 
-// Sweep looks again at up to n keys of partition p, those that have been due
-// longest, or with all at any that stands at a level, and says how many it
-// looked at and how many levels changed.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, offset, n int64, all bool) (looked int, transitions int64, err error) {
-	until := "+inf"
-	if !all {
-		now := int64(s.now())
-		if now == 0 {
-			t, err := s.redis.Time(ctx).Result()
-			if err != nil {
-				return 0, 0, fmt.Errorf("reading the clock: %w", err)
-			}
-			now = t.UnixMilli()
-		}
-		until = strconv.FormatInt(now, 10)
+// Due gives up to n keys of partition p that are to be looked at by `until`, the
+// longest due first.
+func (s *Redis) Due(ctx context.Context, p int, until, n int64) ([]string, error) {
+	by := &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(until, 10), Count: n}
+	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), by).Result()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.keys.Due(p), err)
 	}
-	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), &redis.ZRangeBy{Min: "-inf", Max: until, Offset: offset, Count: n}).Result()
-	if err != nil || len(keys) == 0 {
-		return 0, 0, err
+	return keys, nil
+}
+
+// Levelled gives all keys of partition p that stand at a level.
+func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
+	keys, err := s.redis.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.keys.Due(p), err)
+	}
+	return keys, nil
+}
+
+// Sweep looks again at keys of partition p, due or not, and gives how many
+// transitions that wrote.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions int64, err error) {
+	if len(keys) == 0 {
+		return 0, nil
 	}
 	items := make([]lua.SweepItem, len(keys))
 	for i, key := range keys {
@@ -296,8 +302,7 @@ func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, offset, n int64,
 		}
 		items[i] = lua.SweepItem{Counter: s.keys.Counter(p, forms[rule.Algorithm], key), Rule: s.script(rule)}
 	}
-	transitions, err = lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
-	return len(keys), transitions, err
+	return lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
 }
 
 // Throttled gives the keys that are over a limit now. A key may come twice if

@@ -158,7 +158,11 @@ func (s *store) transitions(t testing.TB) []string {
 func (s *store) sweep(t testing.TB) {
 	t.Helper()
 	for p := range s.keys.Partitions {
-		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, 0, 1000, false); err != nil {
+		keys, err := s.store.Due(context.Background(), p, s.clock.ms, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
 	}
