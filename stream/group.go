@@ -96,18 +96,6 @@ func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor
 	return b, next, trimmed, nil
 }
 
-// Ack acknowledges events that nothing is counted for, and tells how many were pending.
-func (r *Reader) Ack(ctx context.Context, p int, ids []string) (int64, error) {
-	if len(ids) == 0 {
-		return 0, nil
-	}
-	n, err := r.redis.XAck(ctx, r.keys.Events(p), Group, ids...).Result()
-	if err != nil {
-		return 0, fmt.Errorf("acknowledging %d events of %s: %w", len(ids), r.keys.Events(p), err)
-	}
-	return n, nil
-}
-
 // isGroupGone tells the answers after which the group must be created again.
 // UNBLOCKED is what 7.0 gives a blocked reader when the key goes away, NOGROUP
 // what 7.2 and later give it.

@@ -225,26 +225,6 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 	})
 }
 
-func TestAck(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
-		k := newKeys(t, 1)
-		r := newReader(t, c, k, "w1")
-		held, unread := xadd(t, c, k, 0, "a"), "99999999999999-0"
-		read(t, r, noBlock)
-		for _, step := range []struct {
-			what string
-			ids  []string
-			want int64
-		}{{"nothing", nil, 0}, {"one held and one that nobody holds", []string{held, unread}, 1}, {"again", []string{held, unread}, 0}} {
-			n, err := r.Ack(t.Context(), 0, step.ids)
-			must(t, err)
-			if n != step.want {
-				t.Errorf("%s: %d were pending, want %d", step.what, n, step.want)
-			}
-		}
-	})
-}
-
 // What cannot be mended is an error that says where, not an empty read.
 func TestReaderErrors(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
@@ -253,8 +233,7 @@ func TestReaderErrors(t *testing.T) {
 		r := stream.NewReader(c, k, "w1", k.All())
 		_, readErr := r.Read(ctx, 1, noBlock)
 		_, _, _, claimErr := r.Claim(ctx, 0, 0, "0-0", 1)
-		_, ackErr := r.Ack(ctx, 0, []string{"1-0"})
-		for what, err := range map[string]error{"create": r.CreateGroups(ctx), "read": readErr, "claim": claimErr, "ack": ackErr} {
+		for what, err := range map[string]error{"create": r.CreateGroups(ctx), "read": readErr, "claim": claimErr} {
 			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 				t.Errorf("%s on a key that is no stream: error %v, want one with WRONGTYPE", what, err)
 			}
