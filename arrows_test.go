@@ -23,7 +23,10 @@ var arrows = map[string][]string{
 	"consumers":         {"api", "lua", "stream", "windows"},
 	"alerts":            {"api"},
 	"check":             {"api", "stream", "windows"},
-	"cmd/streamcounter": {"api", "alerts", "check", "consumers", "stream", "windows"},
+	"measure":           {},
+	"compare":           {"measure", "stream", "windows"},
+	"bench":             {"api", "measure", "stream", "windows"},
+	"cmd/streamcounter": {"api", "alerts", "bench", "check", "compare", "consumers", "stream", "windows"},
 	"streamtest":        {},
 	"deploy":            {},
 }

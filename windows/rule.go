@@ -53,6 +53,9 @@ const (
 	OnErrorLocal OnError = "local" // this process's own count
 )
 
+// Algorithms are the names that a rule's algorithm can have, the default first.
+var Algorithms = lua.Algorithms
+
 // Bounds and defaults of a rule.
 const (
 	DefaultAlgorithm = "sliding-log"

@@ -1,0 +1,65 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrNotTold means that the server gives no such figure, as the embedded one does not.
+var ErrNotTold = errors.New("the server does not tell")
+
+// CPU is what the server's main thread has used since it started, where its
+// commands and scripts run. On a Cluster it is the sum over the masters.
+func CPU(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
+	sum, err := sumInfo(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
+	return time.Duration(sum * float64(time.Second)), err
+}
+
+// Memory is what the server has allocated (used_memory), in bytes. On a Cluster
+// it is the sum over the masters.
+func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
+	sum, err := sumInfo(ctx, c, "memory", "used_memory")
+	return int64(sum), err
+}
+
+func sumInfo(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
+	cluster, ok := c.(*redis.ClusterClient)
+	if !ok {
+		return info(ctx, c, section, fields)
+	}
+	sums := make(chan float64, 1)
+	sums <- 0
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		n, err := info(ctx, node, section, fields)
+		sums <- <-sums + n
+		return err
+	})
+	return <-sums, err
+}
+
+func info(ctx context.Context, c redis.Cmdable, section string, fields []string) (float64, error) {
+	text, err := c.Info(ctx, section).Result()
+	if err != nil {
+		return 0, fmt.Errorf("INFO %s: %w: %w", section, ErrNotTold, err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		values[name] = value
+	}
+	var sum float64
+	for _, f := range fields {
+		n, err := strconv.ParseFloat(values[f], 64)
+		if err != nil {
+			return 0, fmt.Errorf("INFO %s has %s:%q: %w", section, f, values[f], ErrNotTold)
+		}
+		sum += n
+	}
+	return sum, nil
+}
