@@ -51,7 +51,7 @@ for r, rule in ipairs(rules) do
   local open, floor = rule.algo.open, rule.floor
   while i <= rule_ends[r] do
     local counter, first, planned = KEYS[i + 4], i, 0
-    local last, total, bound = open(counter, now, rule.span)
+    local last, total, bound = open(counter, now, rule)
     lasts[i], totals[i] = last, total
     repeat
       local h = heads[i]
@@ -60,20 +60,20 @@ for r, rule in ipairs(rules) do
       i = i + 1
     until KEYS[i + 4] ~= counter
     if bound + planned >= floor then
-      local s = {counter = counter, now = last > now and last or now, last = last, total = total}
+      local s = {rule = rule, counter = counter, now = last > now and last or now, last = last, total = total}
       local used, close = {}, false
       for w = 1, rule.n do
-        used[w] = rule.algo.used(s, rule.ms[w])
+        used[w] = rule.algo.used(s, w)
         close = close or used[w] + planned >= rule.lowest[w]
       end
       if close then
-        if not prove then
-          prove, judge = levels()
-          prove(LEVELS, DUE, OUTBOX)
+        if not judge then
+          prove, judge = levels(LEVELS, DUE, OUTBOX)
+          prove()
         end
         local key = user_key(counter)
-        near[#near + 1] = {rule = rule, state = s, used = used, key = key, first = first, last = i - 1,
-                           text = call('HGET', LEVELS, key), levels = LEVELS, due = DUE, outbox = OUTBOX}
+        near[#near + 1] = {rule = rule, counter = counter, now = s.now, before = used, key = key, first = first, last = i - 1,
+                           text = call('HGET', LEVELS, key)}
       end
     end
   end
@@ -117,20 +117,13 @@ end
 -- Evaluate: only counters near a level. Reading is safe here, the types are proven.
 local transitions = 0
 for _, c in ipairs(near) do
-  local before, after, s = c.used, {}, c.state
-  s.last, s.total = lasts[c.first], totals[c.first]
-  for w = 1, c.rule.n do
-    local used = before[w]
-    for i = c.first, c.last do
-      if put[i] and put[i] > s.now - c.rule.ms[w] then used = used + amount[i] end
-    end
-    after[w] = used
-  end
-  c.used = after
+  local rule, s = c.rule, {rule = c.rule, counter = c.counter, now = c.now, last = lasts[c.first], total = totals[c.first]}
+  c.state, c.used = s, {}
+  for w = 1, rule.n do c.used[w] = rule.algo.used(s, w) end
   c.crossed = function(w, threshold)
-    local used = before[w]
+    local used = c.before[w]
     for i = c.first, c.last do
-      if put[i] and put[i] > s.now - c.rule.ms[w] then
+      if put[i] and put[i] > s.now - rule.ms[w] then
         used = used + amount[i]
         if used >= threshold then return put[i] end
       end

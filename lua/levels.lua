@@ -13,8 +13,8 @@
 
 -- All of it stands in one function, as most keys are far from any level and a
 -- script should not pay for what it does not use:
---   local prove, judge, forget = levels()
-local function levels()
+--   local prove, judge, forget = levels(LEVELS, DUE, OUTBOX)
+local function levels(levels, due, outbox)
   -- A subscriber that hears nothing newer lets a key go this long after `until`
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
@@ -69,12 +69,23 @@ local function levels()
 
   local function top_of(w) return #w.raised > 0 and w.raised[#w.raised].pct or 0 end
 
-  -- emit writes one transition. It is only called after a read has proven the
-  -- outbox to be a stream or absent.
+  -- prove reads what is written here, so that a wrong type fails before the first
+  -- write. Who writes a count first calls it before that.
+  local proven = false
+  local function prove()
+    if proven then return end
+    call('HLEN', levels)
+    call('ZCARD', due)
+    call('XLEN', outbox)
+    proven = true
+  end
+
+  -- emit writes one transition.
   local function emit(x, state, level, w, used, since, till, renewal)
+    prove()
     local expires = till
     if state == 'throttled' or state == 'raised' then expires = till + x.hold + GRACE_MS end
-    call('XADD', x.outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
+    call('XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
       'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'at', int(x.now), 'since', int(since),
       'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or ''))
     x.written = x.written + 1
@@ -99,7 +110,8 @@ local function levels()
   end
 
   -- store writes the record back, or removes it when nothing stands any more.
-  local function store(levels, due, key, rec)
+  local function store(key, rec)
+    prove()
     local keep, at = {}, nil
     for _, w in ipairs(rec.list) do
       if #w.raised > 0 then
@@ -118,14 +130,6 @@ local function levels()
     end
   end
 
-  -- prove reads what judge will write, so that a wrong type fails before the
-  -- first write.
-  local function prove(levels, due, outbox)
-    call('HLEN', levels)
-    call('ZCARD', due)
-    call('XLEN', outbox)
-  end
-
   -- judge compares where a key stands with its record and writes what changed.
   -- It returns how many transitions it wrote.
   --   c.rule, c.state   the rule and the algorithm's open state
@@ -134,8 +138,8 @@ local function levels()
   --   c.text            the record as read, false where there is none
   --   c.falling         true in sweep: only there levels go down
   local function judge(c)
-    local spec, rec, s, algo = parse_spec(c.rule.spec), parse_record(c.text), c.state, c.rule.algo
-    local x = {outbox = c.outbox, key = c.key, now = s.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
+    local spec, rec, s, free_at = parse_spec(c.rule.spec), parse_record(c.text), c.state, c.rule.algo.free_at
+    local x = {key = c.key, now = s.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
     local changed = false
 
     if rec.rule and rec.rule ~= spec.name then
@@ -158,7 +162,7 @@ local function levels()
           if step.pct > stands then
             local since = c.crossed(i, step.threshold)
             r.raised[#r.raised + 1] = {pct = step.pct, since = since}
-            r.till, r.moved, changed = algo.free_at(s, w.ms, step.threshold - 1), since, true
+            r.till, r.moved, changed = free_at(s, i, step.threshold - 1), since, true
             emit(x, 'raised', step.pct, r, used, since, r.till)
           end
           reached, threshold = step.pct, step.threshold
@@ -170,10 +174,10 @@ local function levels()
           local fell = math.min(ends, s.now)
           if stands == 100 then released_at = fell end
           r.falls, r.fell = reached, fell
-          if reached > 0 then r.till = algo.free_at(s, w.ms, threshold - 1) end
+          if reached > 0 then r.till = free_at(s, i, threshold - 1) end
           changed = true
         elseif reached == stands then
-          r.till, r.moved, changed = algo.free_at(s, w.ms, threshold - 1), s.now, true
+          r.till, r.moved, changed = free_at(s, i, threshold - 1), s.now, true
         end
       end
       if #r.raised > 0 then list[#list + 1] = r end
@@ -211,16 +215,16 @@ local function levels()
       if w.falls then fall(x, w, w.falls, w.used, w.fell) end
     end
     rec.list = list
-    store(c.levels, c.due, c.key, rec)
+    store(c.key, rec)
     return x.written
   end
 
   -- forget ends all levels of a key for which nothing is counted any more.
-  local function forget(levels, due, outbox, key, text, now)
+  local function forget(key, text, now)
     local rec = parse_record(text)
-    local x = {outbox = outbox, key = key, now = now, rule = rec.rule, hold = 0, shadow = '0', written = 0}
+    local x = {key = key, now = now, rule = rec.rule, hold = 0, shadow = '0', written = 0}
     drop(x, rec)
-    store(levels, due, key, rec)
+    store(key, rec)
     return x.written
   end
   return prove, judge, forget

@@ -2,7 +2,7 @@
 // each from the shared prelude, the algorithms it needs and one operation, and
 // runs them with typed arguments and replies.
 //
-// Read prelude.lua, then sliding-log.lua (how one algorithm counts), then
+// Read prelude.lua, then totals.lua and sliding-log.lua (how one algorithm counts), then
 // fold.lua and check.lua (the two that change a count), then levels.lua.
 package lua
 
@@ -21,15 +21,25 @@ import (
 //go:embed *.lua
 var files embed.FS
 
-// Algorithms lists the algorithms that there are scripts for.
-var Algorithms = []string{"sliding-log"}
+// parts: algorithm → its files, in the order in which they are composed.
+var parts = map[string][]string{
+	"sliding-log":      {"totals", "sliding-log"},
+	"sliding-log-zset": {"totals", "sliding-log-zset"},
+	"sliding-counter":  {"aligned", "sliding-counter"},
+	"sliding-buckets":  {"sliding-buckets"},
+	"fixed-window":     {"aligned", "fixed-window"},
+}
+
+// Algorithms lists the algorithms that there are scripts for, the default first.
+var Algorithms = []string{"sliding-log", "sliding-log-zset", "sliding-counter", "sliding-buckets", "fixed-window"}
 
 // Rule is what the scripts are told of a rule.
 type Rule struct {
 	Algorithm string
 	Shadow    bool
-	// EveryMs is how often a counter is trimmed and its expiry renewed, 0 at each write.
-	EveryMs int64
+	// Tune is one number for the algorithm: for the logs how often they are trimmed
+	// and their expiry renewed, in ms, 0 at each write; for buckets how many.
+	Tune int64
 	// SpanMs is the longest window.
 	SpanMs int64
 	// Spec is the rule's levels as text; levels.lua says how.
@@ -41,7 +51,7 @@ type Rule struct {
 type Window struct{ Ms, Limit, Lowest int64 }
 
 func (r *Rule) appendTo(args []any) []any {
-	args = append(args, r.Algorithm, r.Shadow, r.EveryMs, r.SpanMs, r.Spec, len(r.Windows))
+	args = append(args, r.Algorithm, r.Shadow, r.Tune, r.SpanMs, r.Spec, len(r.Windows))
 	for _, w := range r.Windows {
 		args = append(args, w.Ms, w.Limit, w.Lowest)
 	}
@@ -132,7 +142,7 @@ type CheckArgs struct {
 
 // WindowUse is where a counter stands in one window. The times are ms since
 // 1970, 0 where nothing is used: when the first units come back and when all have.
-type WindowUse struct{ Used, FirstMs, EmptyMs int64 }
+type WindowUse struct{ Used, BackMs, EmptyMs int64 }
 
 // CheckResult is the answer to one item.
 type CheckResult struct {
@@ -210,9 +220,9 @@ func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 	return n[0], nil
 }
 
-// Reset runs reset.lua; it reports whether there was a counter.
-func Reset(ctx context.Context, c redis.Scripter, levels, due, outbox, counter string, now Now, algorithm string) (had bool, transitions int64, err error) {
-	n, err := eval(ctx, c, "reset", []string{algorithm}, []string{levels, due, outbox, counter}, []any{now.arg(), algorithm}, 2)
+// Reset runs reset.lua over all counters that a key may have; it reports whether there was one.
+func Reset(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, counters ...string) (had bool, transitions int64, err error) {
+	n, err := eval(ctx, c, "reset", nil, append([]string{levels, due, outbox}, counters...), []any{now.arg()}, 2)
 	if err != nil {
 		return false, 0, err
 	}
@@ -321,14 +331,20 @@ func with(list []string, name string) []string {
 // levels where it writes any, and the operation itself. Comments stay: Redis
 // compiles a script once.
 func Source(op string, algorithms ...string) string {
-	parts := []string{"prelude"}
-	parts = append(parts, algorithms...)
+	names := []string{"prelude"}
+	for _, a := range algorithms {
+		for _, part := range parts[a] {
+			if !slices.Contains(names, part) {
+				names = append(names, part)
+			}
+		}
+	}
 	switch op {
 	case "fold", "check", "sweep", "reset":
-		parts = append(parts, "levels")
+		names = append(names, "levels")
 	}
 	var b strings.Builder
-	for _, name := range append(parts, op) {
+	for _, name := range append(names, op) {
 		text, err := files.ReadFile(name + ".lua")
 		if err != nil {
 			panic(errors.Join(errors.New("no script file for "+name), err)) // a name in this package's own code

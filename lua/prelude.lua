@@ -27,28 +27,60 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- algorithms: name in a rule -> its functions; one file each. sliding-log.lua
--- says what each gives: open, add, used, free_at, emptied_at, forget.
+-- keep_for gives a counter's lifetime for PEXPIRE. Keys expire by the server's
+-- clock; under one that is handed in none may end before its window has passed.
+local function keep_for(ms)
+  if ARGV[1] ~= '' and ms < 600000 then ms = 600000 end
+  return int(ms)
+end
+
+-- algorithms: name in a rule -> its functions; one file each.
+--
+-- A counter's state is two values, not a table, as fold opens one per event:
+--   last   ms of the newest event in it, 0 where there is none
+--   total  whatever else the algorithm keeps
+--
+--   open(counter, now, rule)  reads the state: last, total, and an upper bound
+--                             of what any window can hold
+--   add(counter, rule, last, total, ms, id, count)  writes `count` more units at
+--                             `ms` and gives the new state. `count` is text as it
+--                             came or an integer from int(); `id` is the event's
+--                             stream ID, nil for a check. It is called after the
+--                             first write, so it may not fail: open has proven
+--                             the type
+-- and over the state s that state_of makes:
+--   used(s, w)                the units in window w of the rule
+--   free_at(s, w, n)          when, with no more traffic, window w holds at most
+--                             n units: the earliest ms from s.now on
 local algorithms = {}
 
 -- state_of opens a counter for more than one look: its state, and the clock,
--- never below the newest entry.
+-- never below the newest event's.
 local function state_of(rule, counter, now)
-  local last, total = rule.algo.open(counter, now, rule.span)
-  return {counter = counter, now = last > now and last or now, last = last, total = total}
+  local last, total = rule.algo.open(counter, now, rule)
+  return {rule = rule, counter = counter, now = last > now and last or now, last = last, total = total}
+end
+
+-- standing appends to a reply where a counter stands in window w: the units
+-- used, when the first of them come back and when all have (ms, 0 where none are used).
+local function standing(reply, s, w)
+  local used, n, free_at = s.rule.algo.used(s, w), #reply, s.rule.algo.free_at
+  reply[n + 1] = used
+  reply[n + 2] = used > 0 and free_at(s, w, used - 1) or 0
+  reply[n + 3] = used > 0 and free_at(s, w, 0) or 0
 end
 
 -- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.
--- A rule is: algorithm, shadow (0|1), every, span, spec, number of windows,
+-- A rule is: algorithm, shadow (0|1), tune, span, spec, number of windows,
 -- then per window: ms, limit, lowest.
 --   span    the longest window in ms: what a counter keeps
---   every   how often a counter is trimmed and its expiry renewed, in ms; 0 = at each write
+--   tune    one number for the algorithm; its file says what
 --   spec    the levels as text, read only when one is near (levels.lua)
 --   lowest  the lowest threshold of the window, in units
 -- `floor` is the lowest of all: a key below it cannot stand at any level.
 local function rule_at(i)
   local windows = number(i + 5, 1)
-  local r = {algo = algorithms[ARGV[i]], shadow = ARGV[i + 1] == '1', every = number(i + 2, 0),
+  local r = {algo = algorithms[ARGV[i]], shadow = ARGV[i + 1] == '1', tune = number(i + 2, 0),
              span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, ms = {}, limit = {}, lowest = {}}
   if not r.algo then error('unknown algorithm ' .. tostring(ARGV[i])) end
   i = i + 6

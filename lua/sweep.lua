@@ -11,17 +11,16 @@
 local LEVELS, DUE, OUTBOX, FIRST = KEYS[1], KEYS[2], KEYS[3], 4
 local now, at = clock(), 2
 local items = {}
-local prove, judge, forget = levels()
-prove(LEVELS, DUE, OUTBOX)
+local prove, judge, forget = levels(LEVELS, DUE, OUTBOX)
+prove()
 for i = FIRST, #KEYS do
   local key = user_key(KEYS[i])
-  local item = {key = key, text = call('HGET', LEVELS, key), falling = true,
-                levels = LEVELS, due = DUE, outbox = OUTBOX}
+  local item = {key = key, text = call('HGET', LEVELS, key), falling = true}
   if number(at, 0) == 1 then
     item.rule, at = rule_at(at + 1)
     item.state = state_of(item.rule, KEYS[i], now)
     item.used = {}
-    for w = 1, item.rule.n do item.used[w] = item.rule.algo.used(item.state, item.rule.ms[w]) end
+    for w = 1, item.rule.n do item.used[w] = item.rule.algo.used(item.state, w) end
     item.crossed = function() return item.state.now end
   else
     at = at + 1
@@ -39,7 +38,7 @@ for _, item in ipairs(items) do
   elseif item.rule then
     transitions = transitions + judge(item)
   else
-    transitions = transitions + forget(LEVELS, DUE, OUTBOX, item.key, item.text, now)
+    transitions = transitions + forget(item.key, item.text, now)
   end
 end
 return transitions

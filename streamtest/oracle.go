@@ -1,28 +1,78 @@
 package streamtest
 
+import "math/big"
+
 // Oracle recounts naively: it keeps every unit that was admitted or folded and
 // adds them up one by one. It shares no code with the product, and no idea
-// beyond the definition: a window of W at `now` holds what happened at
-// now-W < ms <= now.
+// beyond the definition of what a window holds.
 type Oracle struct {
-	events map[string][]happened
+	// Formula says what a window of a key holds; nil means Exact.
+	Formula Formula
+	events  map[string][]Happened
 }
 
-type happened struct{ ms, count int64 }
+// Happened is what was counted at its own time, and at the time at which it was
+// put: a counter's time only grows, so an event that is older than the newest
+// is put at the newest one's time.
+type Happened struct{ Ms, Put, Count int64 }
+
+// Formula gives the units that a window of `window` ms holds at now.
+type Formula func(events []Happened, now, window int64) int64
 
 // OracleWindow is one window, in ms and units.
 type OracleWindow struct{ Ms, Limit int64 }
 
-// Add notes count units of a key at ms. An event that is older than the key's
-// newest counts at the newest one's time, as the contract says of counters.
+// Exact is the sliding window itself: what happened at now-window < ms <= now.
+func Exact(events []Happened, now, window int64) int64 {
+	return sum(events, func(e Happened) bool { return e.Put > now-window })
+}
+
+// FixedWindow is what happened since the last multiple of the window.
+func FixedWindow(events []Happened, now, window int64) int64 {
+	return sum(events, func(e Happened) bool { return e.Ms/window == now/window })
+}
+
+// TwoWindows is the estimate from two fixed windows: the current one, and the
+// one before by the share of it that is still covered, rounded up.
+func TwoWindows(events []Happened, now, window int64) int64 {
+	previous := sum(events, func(e Happened) bool { return e.Ms/window == now/window-1 })
+	share := new(big.Rat).Mul(big.NewRat(window-now%window, window), big.NewRat(previous, 1))
+	up, rest := new(big.Int).QuoRem(share.Num(), share.Denom(), new(big.Int))
+	return FixedWindow(events, now, window) + up.Int64() + int64(rest.Sign())
+}
+
+// Buckets is the sliding window over buckets of window/n ms, rounded up, each
+// counted whole until its last millisecond has left.
+func Buckets(n int64) Formula {
+	return func(events []Happened, now, window int64) int64 {
+		width := (window + n - 1) / n
+		return sum(events, func(e Happened) bool { return e.Put/width*width+width-1 > now-window })
+	}
+}
+
+func sum(events []Happened, counts func(Happened) bool) (units int64) {
+	for _, e := range events {
+		if counts(e) {
+			units += e.Count
+		}
+	}
+	return units
+}
+
+// Add notes count units of a key at ms.
 func (o *Oracle) Add(key string, ms, count int64) {
 	if o.events == nil {
-		o.events = map[string][]happened{}
+		o.events = map[string][]Happened{}
 	}
+	o.events[key] = append(o.events[key], Happened{ms, o.Clock(key, ms), count})
+}
+
+// Clock is the time of a key: never below what it has counted.
+func (o *Oracle) Clock(key string, now int64) int64 {
 	for _, e := range o.events[key] {
-		ms = max(ms, e.ms)
+		now = max(now, e.Put)
 	}
-	o.events[key] = append(o.events[key], happened{ms, count})
+	return now
 }
 
 // Reset forgets a key.
@@ -30,13 +80,15 @@ func (o *Oracle) Reset(key string) { delete(o.events, key) }
 
 // Used is what a window of the key holds.
 func (o *Oracle) Used(key string, now, window int64) int64 {
-	var sum int64
-	for _, e := range o.events[key] {
-		if e.ms > now-window {
-			sum += e.count
-		}
+	if o.Formula == nil {
+		return Exact(o.events[key], now, window)
 	}
-	return sum
+	return o.Formula(o.events[key], now, window)
+}
+
+// Truth is what the window of the key holds, whatever the formula says.
+func (o *Oracle) Truth(key string, now, window int64) int64 {
+	return Exact(o.events[key], now, window)
 }
 
 // Admits tells whether all windows admit cost more units.
@@ -49,8 +101,8 @@ func (o *Oracle) Admits(key string, now, cost int64, windows []OracleWindow) boo
 	return true
 }
 
-// RetryAfter is the shortest wait after which cost is admitted with no more
-// traffic: it tries the moments at which something leaves a window.
+// RetryAfter is the shortest wait after which the exact formula admits cost with
+// no more traffic: it tries the moments at which something leaves a window.
 func (o *Oracle) RetryAfter(key string, now, cost int64, windows []OracleWindow) int64 {
 	if o.Admits(key, now, cost, windows) {
 		return 0
@@ -58,7 +110,7 @@ func (o *Oracle) RetryAfter(key string, now, cost int64, windows []OracleWindow)
 	best := int64(-1)
 	for _, e := range o.events[key] {
 		for _, w := range windows {
-			at := e.ms + w.Ms
+			at := e.Put + w.Ms
 			if at > now && (best < 0 || at-now < best) && o.Admits(key, at, cost, windows) {
 				best = at - now
 			}

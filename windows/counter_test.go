@@ -12,128 +12,198 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// TestCounterEqualsRecount drives random timelines (a clock that stands still
-// or jumps, costs up to the limit, one to three windows from 10 ms to 31 days,
-// events folded late, resets) and holds every field of every reply against a
-// naive recount.
+// formulas: algorithm → what it must answer, to the unit. With 7 buckets all of
+// the windows drawn below are cut unevenly.
+var formulas = map[string]streamtest.Formula{
+	"sliding-log":      streamtest.Exact,
+	"sliding-log-zset": streamtest.Exact,
+	"sliding-counter":  streamtest.TwoWindows,
+	"sliding-buckets":  streamtest.Buckets(testBuckets),
+	"fixed-window":     streamtest.FixedWindow,
+}
+
+const testBuckets = 7
+
+// eachAlgorithm runs a test for every algorithm on every store that has it.
+func eachAlgorithm(t *testing.T, test func(t *testing.T, s *store, algorithm string)) {
+	t.Helper()
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) { test(t, s, a) })
+		})
+	}
+	t.Run("in-process", func(t *testing.T) { test(t, localStore(nil), windows.DefaultAlgorithm) })
+}
+
+// TestCounterEqualsRecount drives random timelines (a clock that stands still or
+// jumps, costs up to the limit, one to three windows from 10 ms to
+// 31 days, events folded late and many in one millisecond, resets) and holds
+// every field of every reply against a naive recount by the algorithm's formula.
 func TestCounterEqualsRecount(t *testing.T) {
-	eachStore(t, nil, func(t *testing.T, s *store) {
+	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		run := 0
 		rapid.Check(t, func(rt *rapid.T) {
 			run++
-			recount(rt, s, fmt.Sprintf("user:%d-", run))
+			newTimeline(rt, s, algorithm, fmt.Sprintf("user:%d-", run)).run()
 		})
 	})
 }
 
-func recount(t *rapid.T, s *store, prefix string) {
-	ctx := context.Background()
-	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: windows.DefaultAlgorithm, Alerts: []int{80}, Hold: time.Second}
-	var limits []streamtest.OracleWindow
-	used := map[int64]bool{}
+// timeline is one random run over one rule.
+type timeline struct {
+	*rapid.T
+	s        *store
+	rule     *windows.Rule
+	limits   []streamtest.OracleWindow
+	oracle   *streamtest.Oracle
+	keys     []string
+	span     int64 // ms
+	grid     int64 // ms; above the resolution, so that folding merges only events of one moment
+	largest  int64 // of a folded event
+	appended int64 // ms of the newest event: a stream's IDs only grow
+}
+
+func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
+	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}, keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
+	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}
+	if algorithm == windows.SlidingBuckets {
+		rule.Buckets = testBuckets
+	}
+	// A large scale is for sums and products that do not fit into 53 bits by themselves.
+	scale := rapid.SampledFrom([]int64{1, 1, 1, 33_333_333_333}).Draw(t, "scale")
+	l.largest = min(10*scale, 1_000_000_000)
+	seen := map[int64]bool{}
 	for range rapid.IntRange(1, 3).Draw(t, "windows") {
 		w := rapid.SampledFrom([]int64{10, 100, 1000, 1900, 60_000, 3_600_000, 31 * 86_400_000}).Draw(t, "window")
-		if used[w] {
+		if seen[w] {
 			continue
 		}
-		used[w] = true
-		limit := rapid.Int64Range(1, 30).Draw(t, "limit")
+		seen[w] = true
+		limit := scale * rapid.Int64Range(1, 30).Draw(t, "limit")
 		rule.Windows = append(rule.Windows, windows.Window{Limit: limit, Per: ms(w)})
-		limits = append(limits, streamtest.OracleWindow{Ms: w, Limit: limit})
+		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w, Limit: limit})
 	}
-	rules, err := windows.NewRules([]*windows.Rule{rule})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rule = rules.List()[0]
-	s.rules = rules
-	span := rule.Longest().Milliseconds()
-	// Times are multiples of a grid above the resolution, so that folding merges
-	// only events of the same moment.
-	grid := rule.Resolution().Milliseconds() + 1
-	s.clock.ms += 2*31*86_400_000 + (grid - s.clock.ms%grid)
-	oracle := &streamtest.Oracle{}
-	var appended int64 // the newest event's time: the log's IDs only grow
-	keys := []string{prefix + "a", prefix + "b{" + prefix + "a}"}
-	for range rapid.IntRange(1, 40).Draw(t, "steps") {
-		key := rapid.SampledFrom(keys).Draw(t, "key")
-		switch rapid.SampledFrom([]string{"advance", "check", "check", "check", "both", "fold", "peek", "reset"}).Draw(t, "step") {
+	s.rules = rulesOf(t, rule)
+	l.rule = s.rules.List()[0]
+	l.span = l.rule.Longest().Milliseconds()
+	l.grid = l.rule.Resolution().Milliseconds() + 1
+	// Every run begins where windows of all lengths do, so that it can be repeated.
+	const era = 19 * 31 * 86_400_000
+	s.clock.ms += 2*era - s.clock.ms%era
+	return l
+}
+
+func (l *timeline) run() {
+	steps := []string{"advance", "advance", "check", "check", "check", "check", "both", "fold", "fold", "peek", "reset"}
+	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
+		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
+		switch rapid.SampledFrom(steps).Draw(l.T, "step") {
 		case "advance":
-			s.clock.ms += grid * rapid.Int64Range(0, span/grid/3+1).Draw(t, "by")
+			l.s.clock.ms += l.grid * rapid.Int64Range(0, l.span/l.grid/3+1).Draw(l.T, "by")
 		case "check":
-			cost := rapid.Int64Range(1, rule.Smallest()).Draw(t, "cost")
-			checkOne(t, s, oracle, rule, limits, key, cost)
+			l.check(key, rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
 		case "both":
-			cost := rapid.Int64Range(1, rule.Smallest()).Draw(t, "cost")
-			v, err := s.Check(ctx, []windows.Ask{{Rule: rule, Key: keys[0], Cost: cost}, {Rule: rule, Key: keys[1], Cost: 1}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := oracle.Admits(keys[0], s.clock.ms, cost, limits) && oracle.Admits(keys[1], s.clock.ms, 1, limits)
-			if v.Allowed != want || !v.Atomic {
-				t.Fatalf("both: allowed %v atomic %v, recount says %v", v.Allowed, v.Atomic, want)
-			}
-			if want {
-				oracle.Add(keys[0], s.clock.ms, cost)
-				oracle.Add(keys[1], s.clock.ms, 1)
-			}
+			l.both(rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
 		case "fold":
-			lag := grid * rapid.Int64Range(0, min(span/grid/2, 1000)).Draw(t, "lag")
-			at := max(s.clock.ms-lag, appended)
-			appended = at
-			count := rapid.Int64Range(1, 10).Draw(t, "count")
-			s.fold(t, rule, windows.Event{Key: key, Ms: at, Count: count})
-			if at > s.clock.ms-span {
-				oracle.Add(key, at, count)
-			}
+			l.fold(key)
 		case "peek":
-			st, err := s.Peek(ctx, rule, key)
+			st, err := l.s.Peek(context.Background(), l.rule, key)
 			if err != nil {
-				t.Fatal(err)
+				l.Fatal(err)
 			}
-			compareUse(t, s, oracle, limits, key, st)
+			l.compare(key, st)
 		case "reset":
-			if _, err := s.Reset(ctx, rule, key); err != nil {
-				t.Fatal(err)
+			if _, err := l.s.Reset(context.Background(), l.rule, key); err != nil {
+				l.Fatal(err)
 			}
-			oracle.Reset(key)
+			l.oracle.Reset(key)
 		}
 	}
 }
 
-func checkOne(t *rapid.T, s *store, oracle *streamtest.Oracle, rule *windows.Rule, limits []streamtest.OracleWindow, key string, cost int64) {
-	ctx := context.Background()
-	v, err := s.Check(ctx, []windows.Ask{{Rule: rule, Key: key, Cost: cost}})
+func (l *timeline) check(key string, cost int64) {
+	now := l.oracle.Clock(key, l.s.clock.ms)
+	v, err := l.s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: key, Cost: cost}})
 	if err != nil {
-		t.Fatal(err)
+		l.Fatal(err)
 	}
-	want, retry := oracle.Admits(key, s.clock.ms, cost, limits), oracle.RetryAfter(key, s.clock.ms, cost, limits)
-	if v.Allowed != want || v.Items[0].RetryAfter != ms(retry) {
-		t.Fatalf("check of %d at %d: allowed %v, retry after %v; recount says %v, %v", cost, s.clock.ms, v.Allowed, v.Items[0].RetryAfter, want, ms(retry))
+	want, retry := l.oracle.Admits(key, now, cost, l.limits), v.Items[0].RetryAfter.Milliseconds()
+	if v.Allowed != want || want && retry != 0 {
+		l.Fatalf("check of %d at %d: allowed %v, retry after %d ms; recount says %v", cost, now, v.Allowed, retry, want)
+	}
+	if !want && (l.oracle.Admits(key, now+retry-1, cost, l.limits) || !l.oracle.Admits(key, now+retry, cost, l.limits)) {
+		l.Fatalf("check of %d at %d: retry after %d ms is not when it is admitted", cost, now, retry)
 	}
 	if want {
-		oracle.Add(key, s.clock.ms, cost)
+		l.oracle.Add(key, now, cost)
 	}
-	compareUse(t, s, oracle, limits, key, v.Items[0])
+	l.compare(key, v.Items[0])
 }
 
-func compareUse(t *rapid.T, s *store, oracle *streamtest.Oracle, limits []streamtest.OracleWindow, key string, st windows.Standing) {
-	now := s.clock.ms
-	for i, w := range limits {
-		used, got := oracle.Used(key, now, w.Ms), st.Windows[i]
+// both asks for two keys at once: all or nothing.
+func (l *timeline) both(cost int64) {
+	a, b := l.keys[0], l.keys[1]
+	v, err := l.s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: a, Cost: cost}, {Rule: l.rule, Key: b, Cost: 1}})
+	if err != nil {
+		l.Fatal(err)
+	}
+	nowA, nowB := l.oracle.Clock(a, l.s.clock.ms), l.oracle.Clock(b, l.s.clock.ms)
+	want := l.oracle.Admits(a, nowA, cost, l.limits) && l.oracle.Admits(b, nowB, 1, l.limits)
+	if v.Allowed != want || !v.Atomic {
+		l.Fatalf("both: allowed %v atomic %v, recount says %v", v.Allowed, v.Atomic, want)
+	}
+	if want {
+		l.oracle.Add(a, nowA, cost)
+		l.oracle.Add(b, nowB, 1)
+	}
+	l.compare(a, v.Items[0])
+	l.compare(b, v.Items[1])
+}
+
+// fold counts one or two events in a batch, late or of this moment.
+func (l *timeline) fold(key string) {
+	var events []windows.Event
+	for range rapid.IntRange(1, 2).Draw(l.T, "events") {
+		lag := l.grid * rapid.Int64Range(0, min(l.span/l.grid/2, 1000)).Draw(l.T, "lag")
+		at := max(l.s.clock.ms-lag, l.appended)
+		l.appended = at
+		events = append(events, windows.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T, "count")})
+	}
+	l.s.fold(l, l.rule, events...)
+	for _, e := range events {
+		if e.Ms > l.oracle.Clock(key, l.s.clock.ms)-l.span {
+			l.oracle.Add(key, e.Ms, e.Count)
+		}
+	}
+}
+
+// compare holds where a key stands against the recount.
+func (l *timeline) compare(key string, st windows.Standing) {
+	now := l.oracle.Clock(key, l.s.clock.ms)
+	if st.NowMs != now {
+		l.Fatalf("the clock of %s is %d, expected %d", key, st.NowMs, now)
+	}
+	for i, w := range l.limits {
+		used, got := l.oracle.Used(key, now, w.Ms), st.Windows[i]
 		if got.Used != used {
-			t.Fatalf("window %d at %d: used %d, recount says %d", w.Ms, now, got.Used, used)
+			l.Fatalf("window %d at %d: used %d, recount says %d key %s %+v", w.Ms, now, got.Used, used, key, l.oracle)
+		}
+		if l.rule.Algorithm == windows.SlidingBuckets {
+			width := (w.Ms + testBuckets - 1) / testBuckets
+			if used < l.oracle.Truth(key, now, w.Ms) || used > l.oracle.Truth(key, now, w.Ms+width) {
+				l.Fatalf("window %d at %d: used %d is off by more than a bucket", w.Ms, now, used)
+			}
 		}
 		if used == 0 {
 			continue
 		}
 		// One ms before, all is as it is; then the first units are back, then all.
 		more, reset := got.More.Milliseconds(), got.Reset.Milliseconds()
-		if oracle.Used(key, now+more-1, w.Ms) != used || oracle.Used(key, now+more, w.Ms) == used {
-			t.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
+		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
+			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
 		}
-		if oracle.Used(key, now+reset-1, w.Ms) == 0 || oracle.Used(key, now+reset, w.Ms) != 0 {
-			t.Fatalf("window %d at %d: it is said to be empty in %d ms", w.Ms, now, reset)
+		if l.oracle.Used(key, now+reset-1, w.Ms) == 0 || l.oracle.Used(key, now+reset, w.Ms) != 0 {
+			l.Fatalf("window %d at %d: it is said to be empty in %d ms", w.Ms, now, reset)
 		}
 	}
 }

@@ -14,11 +14,15 @@ func threshold(limit int64, pct int) int64 {
 	return max(1, (limit*int64(pct)+99)/100)
 }
 
-// compile turns a rule into what the scripts are told. everyMs is as in lua.Rule.
+// compile turns a rule into what the scripts are told. everyMs is how often a log
+// is trimmed and its expiry renewed.
 func compile(r *Rule, everyMs int64) *lua.Rule {
 	out := &lua.Rule{
-		Algorithm: r.Algorithm, Shadow: r.Shadow,
-		SpanMs: r.Longest().Milliseconds(), EveryMs: everyMs, Spec: levelSpec(r),
+		Algorithm: r.Algorithm, Shadow: r.Shadow, Tune: everyMs,
+		SpanMs: r.Longest().Milliseconds(), Spec: levelSpec(r),
+	}
+	if r.Algorithm == SlidingBuckets {
+		out.Tune = r.Buckets
 	}
 	for _, w := range r.Windows {
 		lowest := w.Limit

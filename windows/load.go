@@ -70,6 +70,12 @@ func (d *document) rule(r *Rule) setter {
 		field{"name", needed, leaf(d, &r.Name, text)},
 		field{"match", needed, leaf(d, &r.Match, text)},
 		field{"algorithm", optional, leaf(d, &r.Algorithm, text)},
+		field{"buckets", optional, func(n ast.Node, at string) error {
+			if err := leaf(d, &r.Buckets, whole)(n, at); err != nil || r.Buckets != 0 {
+				return err
+			}
+			return d.errorf(start(n), "buckets 0: want a whole number from 1 to %d", MaxBuckets)
+		}},
 		field{"windows", needed, d.list(func(n ast.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
 			w := &r.Windows[len(r.Windows)-1]

@@ -30,6 +30,9 @@ var busted = map[string][2]string{
 	"alerts_zero":          {"4:14", `0%`},
 	"algorithm":            {"4:16", `"leaky-bucket": want sliding-log`},
 	"alias":                {"8:14", `*span`},
+	"buckets_elsewhere":    {"5:14", `only sliding-buckets has buckets, not fixed-window`},
+	"buckets_high":         {"5:14", `buckets 1001: want a whole number from 1 to 1000`},
+	"buckets_zero":         {"5:14", `buckets 0: want a whole number from 1 to 1000`},
 	"columns":              {"2:75", `limit 0`},
 	"crlf":                 {"10:25", `"1y"`},
 	"duplicate_key":        {"4:5", `"name" already defined`},
@@ -81,7 +84,7 @@ var busted = map[string][2]string{
 	"syntax_tab":           {"3:1", `cannot start`},
 	"top_empty_mapping":    {"1:1", `rules is missing`},
 	"top_list":             {"1:1", `a list`},
-	"unknown_field":        {"3:5", `"mach": want name, match, algorithm, windows, alerts, hold, on_error, shadow`},
+	"unknown_field":        {"3:5", `"mach": want name, match, algorithm, buckets, windows, alerts, hold, on_error, shadow`},
 	"unknown_top":          {"1:1", `"rulez": want rules`},
 	"unknown_window_field": {"5:22", `"every": want limit, per`},
 	"unquoted_lone_star":   {"3:12", `needs quotes`},
@@ -151,6 +154,20 @@ func TestWorkingFiles(t *testing.T) {
 			Name: "404", Match: "404", Algorithm: "sliding-log", Hold: time.Second, OnError: OnErrorDeny,
 			Windows: []Window{{10, 10 * time.Millisecond}, {1000, 90 * time.Minute}, {20000, day}},
 		}},
+		"algorithms": func() (list []*Rule) {
+			for _, r := range []Rule{
+				{Name: "log", Match: "log:*", Algorithm: "sliding-log"},
+				{Name: "zset", Match: "zset:*", Algorithm: "sliding-log-zset"},
+				{Name: "counter", Match: "counter:*", Algorithm: "sliding-counter"},
+				{Name: "default-buckets", Match: "default:*", Algorithm: "sliding-buckets", Buckets: 60},
+				{Name: "few-buckets", Match: "few:*", Algorithm: "sliding-buckets", Buckets: 10},
+				{Name: "fixed", Match: "fixed:*", Algorithm: "fixed-window"},
+			} {
+				r.Hold, r.OnError, r.Windows = time.Second, OnErrorAllow, []Window{{1, time.Second}}
+				list = append(list, &r)
+			}
+			return list
+		}(),
 		"days": {{
 			Name: "month", Match: "*", Algorithm: "sliding-log", Hold: day, OnError: OnErrorAllow,
 			Windows: []Window{{MaxLimit, 31 * day}, {5, 36 * time.Hour}, {1, 12 * time.Hour}},

@@ -21,7 +21,10 @@ import (
 )
 
 // forms: algorithm → its word in the name of a counter.
-var forms = map[string]string{"sliding-log": "log"}
+var forms = map[string]string{
+	"sliding-log": "log", "sliding-log-zset": "zset", "sliding-counter": "pair",
+	"sliding-buckets": "buckets", "fixed-window": "fixed",
+}
 
 // Redis is the shared Counter, and what workers and sweepers change it with.
 // Its client must not retry (MaxRetries: -1): a check that is sent twice
@@ -210,10 +213,15 @@ func (s *Redis) Peek(ctx context.Context, rule *Rule, key string) (Standing, err
 	return standingOf(now, uses), nil
 }
 
-// Reset implements Counter.
-func (s *Redis) Reset(ctx context.Context, rule *Rule, key string) (bool, error) {
+// Reset implements Counter. It forgets the key under every algorithm: what one
+// that the rule had before has left would count again if the rule went back to it.
+func (s *Redis) Reset(ctx context.Context, _ *Rule, key string) (bool, error) {
 	p := s.keys.Partition(key)
-	had, _, err := lua.Reset(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.counter(rule, key), s.now(), rule.Algorithm)
+	var counters []string
+	for _, a := range Algorithms {
+		counters = append(counters, s.keys.Counter(p, forms[a], key))
+	}
+	had, _, err := lua.Reset(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), counters...)
 	return had, err
 }
 
@@ -333,7 +341,7 @@ func standingOf(now int64, uses []lua.WindowUse) Standing {
 	for i, u := range uses {
 		s.Windows[i].Used = u.Used
 		if u.Used > 0 {
-			s.Windows[i].More = time.Duration(u.FirstMs-now) * time.Millisecond
+			s.Windows[i].More = time.Duration(u.BackMs-now) * time.Millisecond
 			s.Windows[i].Reset = time.Duration(u.EmptyMs-now) * time.Millisecond
 		}
 	}

@@ -24,6 +24,8 @@ type Rule struct {
 	Match string
 	// Algorithm counts; default "sliding-log".
 	Algorithm string
+	// Buckets is how many a window is cut into, for "sliding-buckets" alone; default 60.
+	Buckets int64
 	// Windows are checked together: a check is admitted if all admit it.
 	Windows []Window
 	// Alerts are percentages of each window's limit, rising, each from 1 to 99.
@@ -59,6 +61,9 @@ var Algorithms = lua.Algorithms
 // Bounds and defaults of a rule.
 const (
 	DefaultAlgorithm = "sliding-log"
+	SlidingBuckets   = "sliding-buckets"
+	DefaultBuckets   = 60
+	MaxBuckets       = 1000
 	DefaultHold      = time.Second
 	MaxHold          = 24 * time.Hour
 	MinWindow        = 10 * time.Millisecond
@@ -101,6 +106,9 @@ func (r *Rule) withDefaults() *Rule {
 	c := *r
 	c.Windows, c.Alerts = slices.Clone(r.Windows), slices.Clone(r.Alerts)
 	c.Algorithm, c.OnError = cmp.Or(r.Algorithm, DefaultAlgorithm), cmp.Or(r.OnError, OnErrorAllow)
+	if c.Algorithm == SlidingBuckets {
+		c.Buckets = cmp.Or(r.Buckets, DefaultBuckets)
+	}
 	return &c
 }
 
@@ -131,6 +139,10 @@ func (r *Rule) validate() *fault {
 		return faultf("match", `match %s: want a character after the last \; \\ is the backslash itself`, r.Match)
 	case !slices.Contains(lua.Algorithms, r.Algorithm):
 		return faultf("algorithm", "algorithm %q: want %s", r.Algorithm, strings.Join(lua.Algorithms, ", "))
+	case r.Algorithm != SlidingBuckets && r.Buckets != 0:
+		return faultf("buckets", "buckets %d: only %s has buckets, not %s", r.Buckets, SlidingBuckets, r.Algorithm)
+	case r.Algorithm == SlidingBuckets && (r.Buckets < 1 || r.Buckets > MaxBuckets):
+		return faultf("buckets", "buckets %d: want a whole number from 1 to %d", r.Buckets, MaxBuckets)
 	}
 	if f := r.validateWindows(); f != nil {
 		return f

@@ -168,7 +168,7 @@ func (s *store) sweep(t testing.TB) {
 	}
 }
 
-func rulesOf(t testing.TB, list ...*windows.Rule) *windows.Rules {
+func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 	t.Helper()
 	r, err := windows.NewRules(list)
 	if err != nil {

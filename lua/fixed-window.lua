@@ -1,0 +1,23 @@
+-- fixed-window.lua: the units since the last multiple of the window's length. Up
+-- to twice the limit passes around a boundary: the baseline that others are
+-- measured against. aligned.lua has the form of a counter.
+
+local fixed_window = {}
+algorithms['fixed-window'] = fixed_window
+
+function fixed_window.open(counter, _, rule) return read_aligned(counter, rule) end
+
+function fixed_window.add(counter, rule, last, t, ms, _, count)
+  return add_aligned(counter, rule, last, t, ms, count, 1)
+end
+
+function fixed_window.used(s, w)
+  local _, current = aligned_at(s.rule, w, s.last, s.total, s.now)
+  return current
+end
+
+function fixed_window.free_at(s, w, n)
+  local start, current = aligned_at(s.rule, w, s.last, s.total, s.now)
+  if current <= n then return s.now end
+  return start + s.rule.ms[w]
+end

@@ -1,0 +1,154 @@
+-- sliding-buckets.lua: a window cut into buckets (`tune` is how many), all of
+-- which count until the last millisecond of theirs has left it. So it never
+-- counts less than the truth, and more by one bucket at most, in a value whose
+-- size does not depend on the traffic.
+--
+-- A counter is one string: a line of text and then one ring per window.
+--   last[ ms,tune,bytes,total]...\n ring...
+--   last   the newest event's ms
+--   total  the running total
+--   ring   slot b % slots has the running total at the end of bucket b, a number
+--          of `bytes` bytes, for the buckets before the one that holds `last`
+-- so the units in a window are, as in totals.lua, a difference of two totals.
+-- Windows of another ms or tune than the rule's read as empty.
+--
+-- The state's `total` is a list with a table per window.
+
+local sliding_buckets = {}
+algorithms['sliding-buckets'] = sliding_buckets
+
+local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
+
+-- size_of gives the width of a bucket in ms, and how many before the newest
+-- event's a window can ask for.
+local function size_of(ms, tune)
+  local width = math.ceil(ms / tune)
+  return width, floor((ms - 1) / width) + 2
+end
+
+local function number_at(ring, bytes, slot)
+  local x = 0
+  for i = slot * bytes + 1, slot * bytes + bytes do x = x * 256 + byte(ring, i) end
+  return x
+end
+
+local function text_of(x, bytes)
+  local t = {}
+  for i = bytes, 1, -1 do
+    t[i] = x % 256
+    x = (x - t[i]) / 256
+  end
+  return char(unpack(t))
+end
+
+-- total_at is the running total at the end of bucket b, where `current` is the
+-- bucket of the newest event.
+local function total_at(r, b, current)
+  if b >= current then return r.total end
+  if b < current - r.slots then return 0 end
+  return number_at(r.ring, r.bytes, b % r.slots)
+end
+
+-- repack takes what no window sees any more out of all totals of a ring, and
+-- gives it bytes enough to grow.
+local function repack(r, current)
+  local out, least = {}, total_at(r, current - r.slots, current)
+  local top = r.total - least
+  while top * 4 >= 256 ^ r.bytes and r.bytes < 7 do r.bytes = r.bytes + 1 end
+  local old, bytes = r.ring, #r.ring / r.slots
+  for slot = 0, r.slots - 1 do
+    out[slot + 1] = text_of(math.max(0, number_at(old, bytes, slot) - least), r.bytes)
+  end
+  r.total, r.ring = top, table.concat(out)
+end
+
+-- advance closes the buckets from the newest event's to the one that holds ms.
+local function advance(r, last, ms)
+  local from, to = floor(last / r.width), floor(ms / r.width)
+  local n, slots = to - from, r.slots
+  if n >= slots then
+    r.total, r.bytes, r.ring = 0, 2, rep('\0', 2 * slots)
+    return
+  end
+  if n <= 0 then return end
+  if r.total >= math.min(256 ^ r.bytes, MOST / 2) then repack(r, from) end
+  local bytes, ring, a = r.bytes, r.ring, from % slots
+  local same = text_of(r.total, bytes)
+  if a + n <= slots then
+    r.ring = sub(ring, 1, a * bytes) .. rep(same, n) .. sub(ring, (a + n) * bytes + 1)
+  else
+    r.ring = rep(same, a + n - slots) .. sub(ring, (a + n - slots) * bytes + 1, a * bytes) .. rep(same, slots - a)
+  end
+end
+
+function sliding_buckets.open(counter, _, rule)
+  local rings, text, bound, last = {}, call('GET', counter), 0, 0
+  if text then
+    local at = string.find(text, '\n', 1, true) + 1
+    local head = sub(text, 1, at - 2)
+    last = match(head, '^%d+') + 0
+    for ms, tune, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
+      local width, slots = size_of(ms + 0, tune + 0)
+      local stop = at + bytes * slots
+      for w = 1, rule.n do
+        if rule.ms[w] == ms + 0 and rule.tune == tune + 0 then
+          rings[w] = {ms = ms + 0, width = width, slots = slots, bytes = bytes + 0, total = total + 0,
+                      ring = sub(text, at, stop - 1)}
+          bound = math.max(bound, total + 0)
+        end
+      end
+      at = stop
+    end
+    if at ~= #text + 1 then error('not buckets: ' .. counter) end
+  end
+  for w = 1, rule.n do
+    if not rings[w] then
+      local width, slots = size_of(rule.ms[w], rule.tune)
+      rings[w] = {ms = rule.ms[w], width = width, slots = slots, bytes = 2, total = 0, ring = rep('\0', 2 * slots)}
+    end
+  end
+  return last, rings, bound
+end
+
+-- An event older than the newest one counts in that one's bucket: longer than
+-- its own by the lag at most, never shorter.
+function sliding_buckets.add(counter, rule, last, rings, ms, _, count)
+  if ms < last then ms = last end
+  local head, body = {int(ms)}, {'\n'}
+  for w = 1, rule.n do
+    local r = rings[w]
+    advance(r, last, ms)
+    r.total = math.min(r.total + count, MOST)
+    head[w + 1] = format(' %d,%d,%d,%d', r.ms, rule.tune, r.bytes, r.total)
+    body[w + 1] = r.ring
+  end
+  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', keep_for(2 * rule.span))
+  return ms, rings
+end
+
+-- The bucket before the first that reaches into window w at `now`, and the newest's.
+local function before_window(s, r)
+  return floor((s.now - r.ms + 1) / r.width) - 1, floor(s.last / r.width)
+end
+
+function sliding_buckets.used(s, w)
+  local r = s.total[w]
+  local before, current = before_window(s, r)
+  return r.total - total_at(r, before, current)
+end
+
+-- The window holds at most n units when all buckets up to the one that first
+-- brings the total to total - n have left it, each with its last millisecond.
+function sliding_buckets.free_at(s, w, n)
+  local r = s.total[w]
+  local low, current = before_window(s, r)
+  local need = r.total - n
+  if total_at(r, low, current) >= need then return s.now end
+  local high = current -- total_at(low) < need <= total_at(high)
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    if total_at(r, middle, current) >= need then high = middle else low = middle end
+  end
+  return (high + 1) * r.width + r.ms - 1
+end

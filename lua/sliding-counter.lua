@@ -1,0 +1,63 @@
+-- sliding-counter.lua: the two-window estimate. The units of the current fixed
+-- window, and those of the one before by the share of it that the sliding window
+-- still covers, rounded up:
+--   used = current + ceil(previous * (ms - elapsed) / ms)
+-- It takes them to have come evenly, so it errs either way when they did not.
+-- aligned.lua has the form of a counter.
+
+local sliding_counter = {}
+algorithms['sliding-counter'] = sliding_counter
+
+-- divide gives quotient and remainder, exact where a < 2^53.
+local function divide(a, b)
+  local q = floor(a / b)
+  local r = a - q * b
+  if r < 0 then return q - 1, r + b end
+  if r >= b then return q + 1, r - b end
+  return q, r
+end
+
+-- share is ceil(units * left / ms), exact for units < 2^53 and left <= ms < 2^32:
+-- where the product would not fit, it is divided in parts.
+local function share(units, left, ms)
+  if units * left < 9007199254740992 then
+    local q, r = divide(units * left, ms)
+    return r > 0 and q + 1 or q
+  end
+  local whole, rest = divide(units, ms)
+  local high, low = floor(left / 65536), left % 65536
+  local q1, r1 = divide(rest * high, ms)
+  local q2, r2 = divide(r1 * 65536 + rest * low, ms)
+  return whole * left + q1 * 65536 + q2 + (r2 > 0 and 1 or 0)
+end
+
+function sliding_counter.open(counter, _, rule) return read_aligned(counter, rule) end
+
+function sliding_counter.add(counter, rule, last, t, ms, _, count)
+  return add_aligned(counter, rule, last, t, ms, count, 2)
+end
+
+function sliding_counter.used(s, w)
+  local start, current, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
+  if previous == 0 then return current end
+  local ms = s.rule.ms[w]
+  return current + share(previous, start + ms - s.now, ms)
+end
+
+-- The estimate falls steadily: what is left of `previous` until this window
+-- ends, then what is left of `current` in the next one.
+function sliding_counter.free_at(s, w, n)
+  if sliding_counter.used(s, w) <= n then return s.now end
+  local start, units, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
+  local ms, room = s.rule.ms[w], n
+  if units <= n then
+    room = n - units
+    units = previous
+  else
+    start = start + ms
+  end
+  local left = floor(room / units * ms) -- and exactly, from there:
+  while share(units, left + 1, ms) <= room do left = left + 1 end
+  while left > 0 and share(units, left, ms) > room do left = left - 1 end
+  return start + ms - left
+end

@@ -1,0 +1,43 @@
+-- sliding-log-zset.lua: exact and weighted, on a sorted set. A member per event:
+-- its score is the ms, its text the running total in 16 digits, so that members
+-- of one ms stand in their order and none comes twice, and the count after it.
+-- totals.lua has the arithmetic. `tune` is as in sliding-log.lua.
+
+local zset_log = {}
+algorithms['sliding-log-zset'] = zset_log
+
+-- entry_of gives a member's total and count. Without its zeros: the embedded
+-- Redis's Lua would read an octal number.
+local function entry_of(member) return match(member, '^0*(%d+):(%d+)$') end
+
+function zset_log.open(counter, now, rule)
+  local e = call('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
+  if not e[1] then return 0, 0, 0 end
+  local last, total = e[2] + 0, entry_of(e[1]) + 0
+  if last <= now - rule.span then return last, -total, 0 end
+  return last, total, total
+end
+
+function zset_log.add(counter, rule, last, total, ms, _, count)
+  if ms < last then ms = last end
+  local sum, every = next_total(last, total, ms, count), rule.tune
+  local house = is_due(every, last, total, ms, sum)
+  if house then
+    if total <= 0 then
+      if last > 0 then call('UNLINK', counter) end -- freed in the background
+    else
+      local aged = call('ZCOUNT', counter, '-inf', int(ms - rule.span))
+      if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
+    end
+  end
+  call('ZADD', counter, int(ms), format('%016d:%d', sum, count + 0))
+  if house then call('PEXPIRE', counter, keep_for(rule.span + every)) end
+  return ms, sum
+end
+
+zset_log.used, zset_log.free_at = running_totals(function(counter, ms)
+  local e = call('ZRANGEBYSCORE', counter, int(ms), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+  if not e[1] then return nil end
+  local total, count = entry_of(e[1])
+  return tonumber(e[2]), tonumber(count), tonumber(total)
+end)

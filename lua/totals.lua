@@ -1,0 +1,103 @@
+-- totals.lua: the arithmetic that the two logs share (sliding-log.lua,
+-- sliding-log-zset.lua). Each entry carries its count and the running total
+-- including it, so that the units in a window are a difference of two totals:
+--   used(W) = newest.total - (first.total - first.count)
+-- with `first` the first entry inside the window. Two look-ups whatever the
+-- length, and one log serves any number of windows.
+--
+-- In the state of a log, `total` is the newest entry's. Where that has left the
+-- longest window the total starts over, and state.total is below zero or zero:
+-- minus the total of what lies behind. So a total also bounds what any window
+-- holds, which spares most keys the second look-up in fold.
+
+-- A log that never pauses does not start over, so its total steps back by ERA
+-- long before 2^53. It stays at least ERA, more than windows hold (limits end at
+-- 10^12), so an entry whose total is above the newest one's is of the time before.
+local ERA = 2251799813685248 -- 2^51
+
+-- next_total adds count units to what is `last` and `total`. Where a millisecond
+-- has entries of both sides of a step back their order would be lost, so it waits.
+local function next_total(last, total, ms, count)
+  local sum = (total > 0 and total or 0) + count
+  if sum >= 2 * ERA and ms > last then sum = sum - ERA end
+  return sum
+end
+
+-- A log is trimmed in steps of at most TRIM entries, at the first entry in each
+-- stretch of `tune` ms, and each time its total has grown by half as much: a
+-- script stays short however many have aged, and they go twice as fast as they came.
+local TRIM = 10000
+
+-- is_due tells whether an entry at ms that brings the total from `total` to `sum`
+-- keeps house, for itself and those that follow.
+local function is_due(every, last, total, ms, sum)
+  return total <= 0 or every == 0 or ms - ms % every ~= last - last % every
+    or sum % (TRIM / 2) < sum - total
+end
+
+-- running_totals gives `used` and `free_at` over a log's one look-up:
+--   look(counter, ms)  the first entry at ms or later: its ms, count and total
+local function running_totals(look)
+  local function first_from(s, ms)
+    local at, count, total = look(s.counter, ms)
+    if not at or not count or not total then error('not a log: ' .. s.counter) end
+    while total > s.total do total = total - ERA end
+    return at, count, total
+  end
+
+  -- s[w] is what window w was found to be: the total before its first entry,
+  -- the total with it, and its ms (nil where it was empty and the next entry will
+  -- be the first). It holds while entries are added at s.now.
+  local function used(s, w)
+    if s.total <= 0 then return 0 end
+    local seen = s[w]
+    if not seen then
+      local from = s.now - s.rule.ms[w]
+      if s.last <= from then
+        seen = {s.total, s.total}
+      else
+        local at, count, total = first_from(s, from + 1)
+        seen = {total - count, total, at}
+      end
+      s[w] = seen
+    elseif seen[1] > s.total then -- it has stepped back since
+      seen[1], seen[2] = seen[1] - ERA, seen[2] - ERA
+    end
+    return s.total - seen[1]
+  end
+
+  -- The window holds at most n units when the entry whose total first reaches
+  -- total - n has left. It is mostly the first or the last. Else it is found by
+  -- narrowing on time, each probe one look-up, in turn by interpolation (a
+  -- steady key takes two or three) and by halves.
+  local function free_at(s, w, n)
+    local units, ms = used(s, w), s.rule.ms[w]
+    if units <= n then return s.now end
+    local need, seen = s.total - n, s[w]
+    if n <= 0 or not seen[3] then return s.last + ms end
+    if seen[2] >= need then return seen[3] + ms end
+    local low_ms, low_total, high_ms, high_total = seen[3], seen[2], s.last, s.total
+    local halve = false
+    while low_ms < high_ms do
+      local probe
+      if halve then
+        probe = floor((low_ms + high_ms + 1) / 2)
+      else
+        probe = low_ms + math.ceil((high_ms - low_ms) * (need - low_total) / (high_total - low_total))
+        if probe <= low_ms then probe = low_ms + 1 end
+        if probe > high_ms then probe = high_ms end
+      end
+      halve = not halve
+      local at, count, total = first_from(s, probe)
+      if total < need then
+        low_ms, low_total = at, total
+      elseif total - count < need then
+        return at + ms
+      else
+        high_ms, high_total = probe - 1, total - count
+      end
+    end
+    return low_ms + ms
+  end
+  return used, free_at
+end

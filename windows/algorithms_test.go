@@ -1,0 +1,196 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// form gives the word that stands for an algorithm in the names of counters:
+// part of the contract, so it stands here a second time.
+var form = map[string]string{
+	"sliding-log": "log", "sliding-log-zset": "zset", "sliding-counter": "pair",
+	"sliding-buckets": "buckets", "fixed-window": "fixed",
+}
+
+// one gives a store's rules one rule of an algorithm, and a tale of it.
+func one(t *testing.T, s *store, algorithm string, limit int64, per time.Duration) tale {
+	t.Helper()
+	s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Windows: []windows.Window{{Limit: limit, Per: per}}})
+	return tale{t, s}
+}
+
+func (x tale) counter(key string) string {
+	return x.s.keys.Counter(x.s.keys.Partition(key), form[x.s.rules.Match(key).Algorithm], key)
+}
+
+// The clock of a key is never below what it has counted: a server whose clock
+// stepped back neither forgets nor admits anything.
+func TestClockThatStepsBack(t *testing.T) {
+	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
+		x := one(t, s, algorithm, 10, 10*time.Second)
+		s.clock.ms = start + 9_999 // the last ms of an aligned window
+		x.check("k", 4)
+		s.clock.ms = start + 10_000 // and the first of the next
+		x.check("k", 5)
+		before := x.check("k", 6)
+		s.clock.ms = start + 9_998
+		after := x.check("k", 6)
+		if after.Allowed != before.Allowed || fmt.Sprint(after.Items) != fmt.Sprint(before.Items) {
+			t.Fatalf("before the step %+v, after it %+v", before, after)
+		}
+	})
+}
+
+// A counter ends by itself, and not before its longest window has passed.
+func TestEveryCounterExpires(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, a := range windows.Algorithms {
+			x := one(t, s, a, 1000, time.Hour)
+			for _, add := range []func(){
+				func() { x.check("k", 1) },
+				func() { s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms, Count: 1}) },
+			} {
+				add()
+				s.clock.ms += 60_000
+				ttl, err := s.redis.PTTL(context.Background(), x.counter("k")).Result()
+				if err != nil || ttl < time.Hour-time.Minute || ttl > 2*time.Hour {
+					t.Errorf("%s expires in %v, %v", a, ttl, err)
+				}
+			}
+		}
+	})
+}
+
+// Where a rule changes its algorithm while its keys live, the new one begins
+// with nothing, the old counter ends by itself, and a reset forgets both.
+func TestChangeOfAlgorithm(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		ctx := context.Background()
+		for _, a := range windows.Algorithms {
+			x := one(t, s, a, 10, time.Hour)
+			if v := x.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {
+				t.Fatalf("%s begins with %+v", a, v)
+			}
+		}
+		x := one(t, s, windows.DefaultAlgorithm, 10, time.Hour)
+		if n := used(t, s, "k"); n != 3 {
+			t.Fatalf("used %d, expected the 3 of before", n)
+		}
+		for _, a := range windows.Algorithms {
+			name := s.keys.Counter(s.keys.Partition("k"), form[a], "k")
+			if ttl := s.redis.PTTL(ctx, name).Val(); ttl <= 0 {
+				t.Errorf("%s lives for %v", name, ttl)
+			}
+		}
+		if had, err := s.Reset(ctx, s.rules.Match("k"), "k"); !had || err != nil {
+			t.Fatalf("reset: %v, %v", had, err)
+		}
+		for _, a := range windows.Algorithms {
+			x = one(t, s, a, 10, time.Hour)
+			if n := used(t, s, "k"); n != 0 {
+				t.Errorf("%s: used %d after the reset", a, n)
+			}
+		}
+		x.expect()
+	})
+}
+
+// Windows that a rule gets or loses do not disturb the ones it keeps.
+func TestChangeOfWindows(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, a := range windows.Algorithms {
+			key, hour, minute := "k"+form[a], windows.Window{Limit: 100, Per: time.Hour}, windows.Window{Limit: 50, Per: time.Minute}
+			for i, list := range [][]windows.Window{{hour}, {minute, hour}, {hour, minute}, {hour}} {
+				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a, Windows: list})
+				v := tale{t, s}.check(key, 1)
+				for w, use := range v.Items[0].Windows {
+					if list[w] == hour && use.Used != int64(i)+1 {
+						t.Errorf("%s, step %d: the hour holds %d, expected %d", a, i, use.Used, i+1)
+					}
+				}
+			}
+		}
+	})
+}
+
+// A counter that is none of ours is an error, and nothing is written over it.
+func TestForeignCounters(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		ctx := context.Background()
+		for _, a := range windows.Algorithms {
+			for what, set := range map[string]func(name string) error{
+				"list":   func(name string) error { return s.redis.RPush(ctx, name, "x").Err() },
+				"text":   func(name string) error { return s.redis.Set(ctx, name, "no counter", 0).Err() },
+				"member": func(name string) error { return s.redis.ZAdd(ctx, name, redis.Z{Score: 1, Member: "x"}).Err() },
+				"entry": func(name string) error {
+					return s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, Values: []any{"x", "y", "z", "total"}}).Err()
+				},
+			} {
+				x := one(t, s, a, 10, time.Hour)
+				name := x.counter("k")
+				if err := set(name); err != nil {
+					t.Fatal(err)
+				}
+				before := s.redis.Dump(ctx, name).Val()
+				if v, err := s.Check(ctx, []windows.Ask{{Rule: s.rules.Match("k"), Key: "k", Cost: 1}}); err == nil {
+					t.Errorf("%s over a %s: %+v", a, what, v)
+				}
+				if s.redis.Dump(ctx, name).Val() != before {
+					t.Errorf("%s wrote over a %s", a, what)
+				}
+				s.redis.Del(ctx, name)
+			}
+		}
+	})
+}
+
+// Levels go up and down by what the algorithm counts.
+func TestLevelsInEveryAlgorithm(t *testing.T) {
+	// start is the beginning of an aligned window of 10 s.
+	ends := map[string]time.Duration{ // when 10 units of start + 1 s fall below 10
+		"sliding-log": 10 * time.Second, "sliding-log-zset": 10 * time.Second,
+		"sliding-counter": 10 * time.Second,         // at 11 s a tenth of the window before has gone
+		"sliding-buckets": 10*time.Second + 1,       // the bucket ends at 1001 ms
+		"fixed-window":    9 * time.Second,          // at the boundary
+	}
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, a := range windows.Algorithms {
+			s.clock.ms = start + 10_000*1000
+			s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}, Alerts: []int{80}})
+			x := tale{t, s}
+			begin := s.clock.ms
+			s.clock.ms += 1000
+			x.check(a, 7)
+			x.expect()
+			s.fold(t, nil, windows.Event{Key: a, Ms: s.clock.ms, Count: 3})
+			x.expect("raised r/"+a+" 80% used 10", "raised r/"+a+" 100% used 10", "throttled r/"+a+" 100% used 10")
+			due := time.Duration(x.due(a)) * time.Millisecond
+			want := ends[a]
+			if a == "sliding-buckets" { // 60 buckets of 167 ms; the one of 1000 ms ends with ms 1001
+				want = 10*time.Second + 1*time.Millisecond + time.Millisecond
+				want = time.Duration((begin+1000)/167*167+167-1+10_000-s.clock.ms) * time.Millisecond
+			}
+			if due != want {
+				t.Errorf("%s: due in %v, expected %v", a, due, want)
+			}
+			x.after(want - time.Millisecond)
+			x.expect()
+			x.after(time.Millisecond)
+			left := used(t, s, a)
+			if left >= 10 {
+				t.Errorf("%s: %d units are left", a, left)
+			}
+			got := fmt.Sprint(s.transitions(t))
+			if want := fmt.Sprintf("[released r/%s 100%% used %d cleared r/%s 100%% used %d", a, left, a, left); len(got) < len(want) || got[:len(want)] != want {
+				t.Errorf("%s: %s, expected %s…", a, got, want)
+			}
+			s.sweep(t)
+		}
+	})
+}
