@@ -3,12 +3,9 @@ package windows
 import "sort"
 
 // log is the sliding log of one key in this process: the arithmetic of
-// lua/sliding-log.lua, in Go. Entries carry the running total, so that what a
+// lua/totals.lua, in Go. Entries carry the running total, so that what a
 // window used is a difference of two of them. Times are in ms and only grow.
-type log struct {
-	entries []entry
-	dropped int64 // the total that stands before entries[0]
-}
+type log struct{ entries []entry }
 
 type entry struct{ ms, total int64 }
 
@@ -20,15 +17,13 @@ func (l *log) last() (entry, bool) {
 }
 
 func (l *log) total() int64 {
-	if e, ok := l.last(); ok {
-		return e.total
-	}
-	return l.dropped
+	e, _ := l.last()
+	return e.total
 }
 
 func (l *log) before(i int) int64 {
 	if i == 0 {
-		return l.dropped
+		return 0
 	}
 	return l.entries[i-1].total
 }
@@ -57,20 +52,24 @@ func (l *log) used(now, window int64) (units, first int64) {
 func (l *log) freeAt(now, window, n int64) int64 {
 	need := l.total() - n
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].total >= need })
-	if need <= l.dropped || i == len(l.entries) {
+	if need <= 0 || i == len(l.entries) {
 		return now
 	}
 	return max(now, l.entries[i].ms+window)
 }
 
-// trim forgets what every window of span or less has left behind.
+// trim forgets what every window of span or less has left behind, and takes it
+// out of the totals, which so stay as small as what is kept.
 func (l *log) trim(now, span int64) {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].ms > now-span })
 	switch {
 	case i == len(l.entries):
-		l.entries, l.dropped = nil, 0
+		l.entries = nil
 	case i > len(l.entries)/2: // copy half of them at most once
-		l.dropped = l.before(i)
+		gone := l.before(i)
 		l.entries = append([]entry(nil), l.entries[i:]...)
+		for j := range l.entries {
+			l.entries[j].total -= gone
+		}
 	}
 }

@@ -1,0 +1,19 @@
+package windows
+
+import "testing"
+
+// A log that never pauses keeps its totals as small as what it holds.
+func TestLogTotalsStaySmall(t *testing.T) {
+	var l log
+	const span, count = 1000, MaxLimit
+	for now := int64(1); now < 20_000; now++ {
+		l.trim(now, span)
+		l.add(now, count)
+		if used, first := l.used(now, span); now >= span && (used != span*count || first != now-span+1) {
+			t.Fatalf("at %d: used %d from %d", now, used, first)
+		}
+	}
+	if l.total() > 2*span*count || len(l.entries) > 2*span {
+		t.Fatalf("total %d in %d entries", l.total(), len(l.entries))
+	}
+}

@@ -1,0 +1,229 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// TestTotalsStepBack is TestCounterEqualsRecount over counters whose running
+// total is about to reach the point from which it steps back (lua/totals.lua,
+// lua/sliding-buckets.lua).
+func TestTotalsStepBack(t *testing.T) {
+	for a, era := range map[string]int64{"sliding-log": 1 << 52, "sliding-log-zset": 1 << 52, "sliding-buckets": 1 << 51} {
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) {
+				run, stepped := 0, 0
+				rapid.Check(t, func(rt *rapid.T) {
+					run++
+					l := newTimeline(rt, s, a, fmt.Sprintf("user:%d-", run))
+					for _, key := range l.keys {
+						total := era - rapid.Int64Range(-5, 100).Draw(rt, "below")
+						old(rt, s, l.rule, key, s.clock.ms, total)
+						l.oracle.Add(key, s.clock.ms, 1)
+					}
+					l.run()
+					for _, key := range l.keys {
+						if n := totalOf(rt, s, l.rule, key); n > 1<<53-1<<40 {
+							rt.Fatalf("the total of %s is %d", key, n)
+						} else if n > 0 && n <= era/2+1<<43 {
+							stepped++
+						}
+					}
+				})
+				if stepped < run/10 {
+					t.Error("no total stepped back: the test proves nothing")
+				}
+			})
+		})
+	}
+}
+
+// old makes the counter of a key that has counted `total` units, one of them now.
+func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
+	ctx := context.Background()
+	name := s.keys.Counter(s.keys.Partition(key), form[rule.Algorithm], key)
+	var err error
+	switch rule.Algorithm {
+	case "sliding-log":
+		err = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-0", now), Values: []any{"count", 1, "total", total}}).Err()
+	case "sliding-log-zset":
+		err = s.redis.ZAdd(ctx, name, redis.Z{Score: float64(now), Member: fmt.Sprintf("%016d:1", total)}).Err()
+	case "sliding-buckets":
+		head, rings := fmt.Sprint(now), ""
+		for _, w := range rule.Windows {
+			ms := w.Per.Milliseconds()
+			width := (ms + rule.Buckets - 1) / rule.Buckets
+			head += fmt.Sprintf(" %d,%d,7,%d", ms, rule.Buckets, total)
+			before := string([]byte{byte((total - 1) >> 48), byte((total - 1) >> 40), byte((total - 1) >> 32), byte((total - 1) >> 24), byte((total - 1) >> 16), byte((total - 1) >> 8), byte(total - 1)})
+			rings += strings.Repeat(before, int((ms-1)/width+2))
+		}
+		err = s.redis.Set(ctx, name, head+"\n"+rings, 0).Err()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// totalOf reads the running total of a counter, 0 where there is none.
+func totalOf(t failer, s *store, rule *windows.Rule, key string) (total int64) {
+	ctx := context.Background()
+	name := s.keys.Counter(s.keys.Partition(key), form[rule.Algorithm], key)
+	switch rule.Algorithm {
+	case "sliding-log":
+		if list := s.redis.XRevRangeN(ctx, name, "+", "-", 1).Val(); len(list) > 0 {
+			fmt.Sscan(list[0].Values["total"].(string), &total)
+		}
+	case "sliding-log-zset":
+		if list := s.redis.ZRange(ctx, name, -1, -1).Val(); len(list) > 0 {
+			fmt.Sscanf(list[0], "%d:", &total)
+		}
+	case "sliding-buckets":
+		head, _, _ := strings.Cut(s.redis.Get(ctx, name).Val(), "\n")
+		if i := strings.LastIndexByte(head, ','); i > 0 {
+			fmt.Sscan(head[i+1:], &total)
+		}
+	}
+	return total
+}
+
+// Two months of steady traffic, by the hour and by the second: a counter holds
+// at the end what it held after the first days.
+func TestSteadyKeysDoNotGrow(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			s := redisStore(t, streamtest.Redis(t), nil)
+			x := one(t, s, a, 1000, time.Hour)
+			var early int64
+			for hour := range 60 * 24 {
+				for range 6 {
+					s.clock.ms += 600_000
+					if hour%24 == 9 { // a busy hour a day
+						s.clock.ms += 50
+						x.check("k", 3)
+					}
+					x.check("k", 1)
+				}
+				size, err := s.redis.MemoryUsage(context.Background(), x.counter("k")).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if hour < 10*24 {
+					early = max(early, size)
+				} else if size > early {
+					t.Fatalf("after %d hours it takes %d B, in the first ten days at most %d", hour, size, early)
+				}
+			}
+		})
+	}
+}
+
+// Long windows: 10,000 a day and 31 days, to the unit and to the millisecond.
+func TestLongWindows(t *testing.T) {
+	const day = 86_400_000
+	limits := []streamtest.OracleWindow{{Ms: day, Limit: 10_000}, {Ms: 31 * day, Limit: 50_000}}
+	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
+		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm}
+		for _, w := range limits {
+			rule.Windows = append(rule.Windows, windows.Window{Limit: w.Limit, Per: ms(w.Ms)})
+		}
+		if algorithm == windows.SlidingBuckets {
+			rule.Buckets = testBuckets
+		}
+		s.rules = rulesOf(t, rule)
+		l := timeline{s: s, rule: s.rules.List()[0], limits: limits, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
+		denied := 0
+		for i := range int64(700) { // 700 units every 97 minutes: 47 days
+			s.clock.ms += 97*60_000 + i%7
+			cost := int64(700)
+			now := s.clock.ms
+			v, err := s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: "k", Cost: cost}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, retry := l.oracle.Admits("k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
+			if v.Allowed != want {
+				t.Fatalf("check %d: allowed %v, recount says %v", i, v.Allowed, want)
+			}
+			if want {
+				l.oracle.Add("k", now, cost)
+			} else {
+				denied++
+				if l.oracle.Admits("k", now+retry-1, cost, limits) || !l.oracle.Admits("k", now+retry, cost, limits) {
+					t.Fatalf("check %d: retry after %d ms is not when it is admitted", i, retry)
+				}
+			}
+			for w, lim := range limits {
+				if got, want := v.Items[0].Windows[w].Used, l.oracle.Used("k", now, lim.Ms); got != want {
+					t.Fatalf("check %d: used %d of %d ms, recount says %d", i, got, lim.Ms, want)
+				}
+			}
+		}
+		if denied < 50 {
+			t.Fatalf("only %d were denied: the limits were never near", denied)
+		}
+	})
+}
+
+// However many entries have aged, one write takes at most some 10,000 away, and
+// a log that has aged as a whole goes at once, in the background.
+func TestLogsAreTrimmedInSteps(t *testing.T) {
+	const day = 86_400_000
+	for a, entries := range map[string]int64{"sliding-log": 1_000_000, "sliding-log-zset": 100_000} {
+		t.Run(a, func(t *testing.T) {
+			ctx := context.Background()
+			s := redisStore(t, streamtest.Redis(t), nil)
+			x := one(t, s, a, windows.MaxLimit, 24*time.Hour)
+			for i := int64(0); i < entries; {
+				pipe := s.redis.Pipeline()
+				for range 10_000 {
+					i++
+					at := start + i*day/entries
+					if a == "sliding-log" {
+						pipe.Do(ctx, "XADD", x.counter("k"), fmt.Sprintf("%d-*", at), "count", 1, "total", i)
+					} else {
+						pipe.Do(ctx, "ZADD", x.counter("k"), at, fmt.Sprintf("%016d:1", i))
+					}
+				}
+				if _, err := pipe.Exec(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			length := func() int64 {
+				if a == "sliding-log" {
+					return s.redis.XLen(ctx, x.counter("k")).Val()
+				}
+				return s.redis.ZCard(ctx, x.counter("k")).Val()
+			}
+			s.clock.ms = start + day + day/2 // half of them have aged
+			units := entries / 2
+			for left := length(); left > entries/2+10_000; {
+				v := x.check("k", 2500)
+				units += 2500
+				if got := v.Items[0].Windows[0].Used; got != units {
+					t.Fatalf("used %d, expected %d", got, units)
+				}
+				now := length()
+				if left-now > 10_100 {
+					t.Fatalf("one check took %d entries away", left-now)
+				}
+				if units > 3*entries {
+					t.Fatalf("%d are left", now)
+				}
+				left = now
+			}
+			s.clock.ms += 2 * day
+			if v := x.check("k", 1); v.Items[0].Windows[0].Used != 1 || length() != 1 {
+				t.Fatalf("two days later: %+v, %d entries", v, length())
+			}
+		})
+	}
+}
