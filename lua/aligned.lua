@@ -53,6 +53,6 @@ local function add_aligned(counter, rule, last, t, ms, count, spans)
     out[2 * w - 1], out[2 * w] = current, previous
     text[w + 1] = format(' %d,%d,%d', win, current, previous)
   end
-  call('SET', counter, table.concat(text), 'PX', keep_for(spans * rule.span))
+  call('SET', counter, table.concat(text), 'PX', int(math.max(LEAST, spans * rule.span)))
   return newest, out
 end

@@ -72,7 +72,7 @@ for r, rule in ipairs(rules) do
           prove()
         end
         local key = user_key(counter)
-        near[#near + 1] = {rule = rule, counter = counter, now = s.now, before = used, key = key, first = first, last = i - 1,
+        near[#near + 1] = {rule = rule, counter = counter, now = s.now, before = used, key = key, first = first, stop = i - 1,
                            text = call('HGET', LEVELS, key)}
       end
     end
@@ -117,18 +117,18 @@ end
 -- Evaluate: only counters near a level. Reading is safe here, the types are proven.
 local transitions = 0
 for _, c in ipairs(near) do
-  local rule, s = c.rule, {rule = c.rule, counter = c.counter, now = c.now, last = lasts[c.first], total = totals[c.first]}
-  c.state, c.used = s, {}
-  for w = 1, rule.n do c.used[w] = rule.algo.used(s, w) end
+  local rule = c.rule
+  c.last, c.total, c.used = lasts[c.first], totals[c.first], {}
+  for w = 1, rule.n do c.used[w] = rule.algo.used(c, w) end
   c.crossed = function(w, threshold)
     local used = c.before[w]
-    for i = c.first, c.last do
-      if put[i] and put[i] > s.now - rule.ms[w] then
+    for i = c.first, c.stop do
+      if put[i] and put[i] > c.now - rule.ms[w] then
         used = used + amount[i]
         if used >= threshold then return put[i] end
       end
     end
-    return s.now
+    return c.now
   end
   transitions = transitions + judge(c)
 end

@@ -11,7 +11,10 @@
 -- A throttle decision is one per key, as its subject is: the window that
 -- throttles longest speaks for it, and the key is released when none does.
 
--- All of it stands in one function, as most keys are far from any level and a
+-- user_key takes the key out of a counter's name, prefix:{partition}:form:key.
+local function user_key(counter) return match(counter, '^[^{]*{%d+}:[^:]*:(.*)$') end
+
+-- The rest stands in one function, as most keys are far from any level and a
 -- script should not pay for what it does not use:
 --   local prove, judge, forget = levels(LEVELS, DUE, OUTBOX)
 local function levels(levels, due, outbox)
@@ -70,19 +73,15 @@ local function levels(levels, due, outbox)
   local function top_of(w) return #w.raised > 0 and w.raised[#w.raised].pct or 0 end
 
   -- prove reads what is written here, so that a wrong type fails before the first
-  -- write. Who writes a count first calls it before that.
-  local proven = false
+  -- write; who will judge or forget calls it before that.
   local function prove()
-    if proven then return end
     call('HLEN', levels)
     call('ZCARD', due)
     call('XLEN', outbox)
-    proven = true
   end
 
   -- emit writes one transition.
   local function emit(x, state, level, w, used, since, till, renewal)
-    prove()
     local expires = till
     if state == 'throttled' or state == 'raised' then expires = till + x.hold + GRACE_MS end
     call('XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
@@ -111,7 +110,6 @@ local function levels(levels, due, outbox)
 
   -- store writes the record back, or removes it when nothing stands any more.
   local function store(key, rec)
-    prove()
     local keep, at = {}, nil
     for _, w in ipairs(rec.list) do
       if #w.raised > 0 then
@@ -132,14 +130,14 @@ local function levels(levels, due, outbox)
 
   -- judge compares where a key stands with its record and writes what changed.
   -- It returns how many transitions it wrote.
-  --   c.rule, c.state   the rule and the algorithm's open state
-  --   c.used            per window of the rule, after what was added
+  --   c                 the state of its counter after what was added (state_of), and
+  --   c.key, c.used     the key, and the units in each window of the rule
   --   c.crossed(w, threshold)  the time of the entry that made window w reach it
   --   c.text            the record as read, false where there is none
   --   c.falling         true in sweep: only there levels go down
   local function judge(c)
-    local spec, rec, s, free_at = parse_spec(c.rule.spec), parse_record(c.text), c.state, c.rule.algo.free_at
-    local x = {key = c.key, now = s.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
+    local spec, rec, free_at = parse_spec(c.rule.spec), parse_record(c.text), c.rule.algo.free_at
+    local x = {key = c.key, now = c.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
     local changed = false
 
     if rec.rule and rec.rule ~= spec.name then
@@ -162,22 +160,22 @@ local function levels(levels, due, outbox)
           if step.pct > stands then
             local since = c.crossed(i, step.threshold)
             r.raised[#r.raised + 1] = {pct = step.pct, since = since}
-            r.till, r.moved, changed = free_at(s, i, step.threshold - 1), since, true
+            r.till, r.moved, changed = free_at(c, i, step.threshold - 1), since, true
             emit(x, 'raised', step.pct, r, used, since, r.till)
           end
           reached, threshold = step.pct, step.threshold
         end
       end
       local ends = math.max(r.till, r.moved + spec.hold)
-      if c.falling and stands > 0 and (s.now >= ends or moved_limit) then
+      if c.falling and stands > 0 and (c.now >= ends or moved_limit) then
         if reached < stands then
-          local fell = math.min(ends, s.now)
+          local fell = math.min(ends, c.now)
           if stands == 100 then released_at = fell end
           r.falls, r.fell = reached, fell
-          if reached > 0 then r.till = free_at(s, i, threshold - 1) end
+          if reached > 0 then r.till = free_at(c, i, threshold - 1) end
           changed = true
         elseif reached == stands then
-          r.till, r.moved, changed = free_at(s, i, threshold - 1), s.now, true
+          r.till, r.moved, changed = free_at(c, i, threshold - 1), c.now, true
         end
       end
       if #r.raised > 0 then list[#list + 1] = r end
@@ -185,8 +183,8 @@ local function levels(levels, due, outbox)
 
     -- Windows that the rule no longer has.
     for _, w in pairs(rec.windows) do
-      w.falls, w.fell, w.used, changed = 0, s.now, 0, true
-      released_at = released_at or s.now
+      w.falls, w.fell, w.used, changed = 0, c.now, 0, true
+      released_at = released_at or c.now
       list[#list + 1] = w
     end
     if not changed and not c.falling then return 0 end
@@ -208,7 +206,7 @@ local function levels(levels, due, outbox)
       for _, l in ipairs(list) do
         if l.ms == old.ms then w = l end
       end
-      emit(x, 'released', 100, w, w.used or 0, released_at or s.now, released_at or s.now)
+      emit(x, 'released', 100, w, w.used or 0, released_at or c.now, released_at or c.now)
       rec.throttle = nil
     end
     for _, w in ipairs(list) do
@@ -227,5 +225,6 @@ local function levels(levels, due, outbox)
     store(key, rec)
     return x.written
   end
+
   return prove, judge, forget
 end

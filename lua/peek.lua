@@ -4,8 +4,7 @@
 -- ARGV   1 now_ms ('' = the server's clock); then the rule (prelude.lua)
 -- Reply  now, then per window where the key stands (standing in prelude.lua)
 
-local rule = rule_at(2)
-local s = state_of(rule, KEYS[1], clock())
+local s = state_of(rule_at(2), KEYS[1], clock())
 local reply = {s.now}
-for w = 1, rule.n do standing(reply, s, w) end
+standing(reply, 1, s)
 return reply

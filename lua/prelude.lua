@@ -3,18 +3,20 @@
 
 -- Upvalues are cheaper than globals, and these run for every event.
 local call, pcall = redis.call, redis.pcall
-local match, format, floor = string.match, string.format, math.floor
+local match, find, sub, format, floor = string.match, string.find, string.sub, string.format, math.floor
+local KEYS, ARGV = KEYS, ARGV
 
 -- Integers leave Lua through int(), exact below 2^53: `..` and tostring round at
 -- 14 digits. ('%.0f' is exact too, and takes twice as long.)
 local function int(x) return format('%d', x) end
 
--- number reads ARGV[i], which must be an integer >= least. Nothing has been
+-- number reads ARGV[i], which must be an integer >= least; what is no number at
+-- all fails in the arithmetic, which is cheaper than asking. Nothing has been
 -- written when it fails.
 local function number(i, least)
-  local n = tonumber(ARGV[i])
-  if not n or n < least or n >= 9007199254740992 or n % 1 ~= 0 then
-    error('ARGV[' .. i .. '] is ' .. tostring(ARGV[i]) .. ', expected an integer >= ' .. least)
+  local n = ARGV[i] + 0
+  if n < least or n >= 9007199254740992 or n % 1 ~= 0 then
+    error('ARGV[' .. i .. '] is ' .. ARGV[i] .. ', expected an integer >= ' .. least)
   end
   return n
 end
@@ -27,12 +29,9 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- keep_for gives a counter's lifetime for PEXPIRE. Keys expire by the server's
--- clock; under one that is handed in none may end before its window has passed.
-local function keep_for(ms)
-  if ARGV[1] ~= '' and ms < 600000 then ms = 600000 end
-  return int(ms)
-end
+-- A counter lives for at least this many ms. Keys expire by the server's clock:
+-- under one that is handed in, none may end before its window has passed.
+local LEAST = ARGV[1] ~= '' and 600000 or 0
 
 -- algorithms: name in a rule -> its functions; one file each.
 --
@@ -55,19 +54,29 @@ end
 local algorithms = {}
 
 -- state_of opens a counter for more than one look: its state, and the clock,
--- never below the newest event's.
+-- never below the newest event's. The slots that are not filled here are for who
+-- asked: a table that grows costs more than one that is made large enough.
 local function state_of(rule, counter, now)
   local last, total = rule.algo.open(counter, now, rule)
-  return {rule = rule, counter = counter, now = last > now and last or now, last = last, total = total}
+  return {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total,
+          cost = nil, retry = nil, used = nil, key = nil, text = nil, near = nil}
 end
 
--- standing appends to a reply where a counter stands in window w: the units
--- used, when the first of them come back and when all have (ms, 0 where none are used).
-local function standing(reply, s, w)
-  local used, n, free_at = s.rule.algo.used(s, w), #reply, s.rule.algo.free_at
-  reply[n + 1] = used
-  reply[n + 2] = used > 0 and free_at(s, w, used - 1) or 0
-  reply[n + 3] = used > 0 and free_at(s, w, 0) or 0
+-- standing puts into a reply, from n + 1 on, where a counter stands in each
+-- window: the units used, when the first of them come back and when all have (ms,
+-- 0 where none are used). It gives the new n.
+local function standing(reply, n, s)
+  local rule = s.rule
+  local free_at = rule.algo.free_at
+  for w = 1, rule.n do
+    local used, back, empty = rule.algo.used(s, w), 0, 0
+    if used > 0 then
+      back, empty = free_at(s, w, used - 1), free_at(s, w, 0)
+    end
+    reply[n + 1], reply[n + 2], reply[n + 3] = used, back, empty
+    n = n + 3
+  end
+  return n
 end
 
 -- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.
@@ -79,23 +88,17 @@ end
 --   lowest  the lowest threshold of the window, in units
 -- `floor` is the lowest of all: a key below it cannot stand at any level.
 local function rule_at(i)
-  local windows = number(i + 5, 1)
+  local windows, lowest = number(i + 5, 1), number(i + 8, 1)
   local r = {algo = algorithms[ARGV[i]], shadow = ARGV[i + 1] == '1', tune = number(i + 2, 0),
-             span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, ms = {}, limit = {}, lowest = {}}
-  if not r.algo then error('unknown algorithm ' .. tostring(ARGV[i])) end
-  i = i + 6
-  local floor
-  for w = 1, windows do
-    local lowest = number(i + 2, 1)
+             span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, floor = lowest,
+             ms = {number(i + 6, 1)}, limit = {number(i + 7, 1)}, lowest = {lowest}}
+  if not r.algo then error('unknown algorithm ' .. ARGV[i]) end
+  i = i + 9
+  for w = 2, windows do
+    lowest = number(i + 2, 1)
     r.ms[w], r.limit[w], r.lowest[w] = number(i, 1), number(i + 1, 1), lowest
-    if not floor or lowest < floor then floor = lowest end
+    if lowest < r.floor then r.floor = lowest end
     i = i + 3
   end
-  r.floor = floor
   return r, i
-end
-
--- user_key takes the key out of a counter's name, prefix:{partition}:form:key.
-local function user_key(counter)
-  return string.match(counter, '^[^{]*{%d+}:[^:]*:(.*)$')
 end

@@ -4,8 +4,9 @@
 -- ARGV   1 now_ms ('' = the server's clock)
 -- Reply  how many counters the key had, transitions written
 
-local now, key = clock(), user_key(KEYS[4])
+local now = clock()
 local prove, _, forget = levels(KEYS[1], KEYS[2], KEYS[3])
+local key = user_key(KEYS[4])
 prove()
 local text = call('HGET', KEYS[1], key)
 local had, transitions = call('UNLINK', unpack(KEYS, 4)), 0

@@ -17,7 +17,7 @@
 local sliding_buckets = {}
 algorithms['sliding-buckets'] = sliding_buckets
 
-local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+local byte, char, rep = string.byte, string.char, string.rep
 local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
 
 -- size_of gives the width of a bucket in ms, and how many before the newest
@@ -85,7 +85,7 @@ end
 function sliding_buckets.open(counter, _, rule)
   local rings, text, bound, last = {}, call('GET', counter), 0, 0
   if text then
-    local at = string.find(text, '\n', 1, true) + 1
+    local at = find(text, '\n', 1, true) + 1
     local head = sub(text, 1, at - 2)
     last = match(head, '^%d+') + 0
     for ms, tune, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
@@ -123,7 +123,7 @@ function sliding_buckets.add(counter, rule, last, rings, ms, _, count)
     head[w + 1] = format(' %d,%d,%d,%d', r.ms, rule.tune, r.bytes, r.total)
     body[w + 1] = r.ring
   end
-  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', keep_for(2 * rule.span))
+  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', int(math.max(LEAST, 2 * rule.span)))
   return ms, rings
 end
 

@@ -20,8 +20,7 @@ end
 
 function zset_log.add(counter, rule, last, total, ms, _, count)
   if ms < last then ms = last end
-  local sum, every = next_total(last, total, ms, count), rule.tune
-  local house = is_due(every, last, total, ms, sum)
+  local sum, house = grow(rule.tune, last, total, ms, count)
   if house then
     if total <= 0 then
       if last > 0 then call('UNLINK', counter) end -- freed in the background
@@ -31,13 +30,12 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
     end
   end
   call('ZADD', counter, int(ms), format('%016d:%d', sum, count + 0))
-  if house then call('PEXPIRE', counter, keep_for(rule.span + every)) end
+  if house then call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune))) end
   return ms, sum
 end
 
 zset_log.used, zset_log.free_at = running_totals(function(counter, ms)
   local e = call('ZRANGEBYSCORE', counter, int(ms), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
-  if not e[1] then return nil end
   local total, count = entry_of(e[1])
-  return tonumber(e[2]), tonumber(count), tonumber(total)
+  return e[2] + 0, count + 0, total + 0
 end)

@@ -14,17 +14,18 @@ local items = {}
 local prove, judge, forget = levels(LEVELS, DUE, OUTBOX)
 prove()
 for i = FIRST, #KEYS do
-  local key = user_key(KEYS[i])
-  local item = {key = key, text = call('HGET', LEVELS, key), falling = true}
+  local key, item = user_key(KEYS[i]), nil
   if number(at, 0) == 1 then
-    item.rule, at = rule_at(at + 1)
-    item.state = state_of(item.rule, KEYS[i], now)
-    item.used = {}
-    for w = 1, item.rule.n do item.used[w] = item.rule.algo.used(item.state, w) end
-    item.crossed = function() return item.state.now end
+    local rule
+    rule, at = rule_at(at + 1)
+    item = state_of(rule, KEYS[i], now)
+    item.used, item.falling = {}, true
+    for w = 1, rule.n do item.used[w] = rule.algo.used(item, w) end
+    item.crossed = function() return item.now end
   else
-    at = at + 1
+    item, at = {}, at + 1
   end
+  item.key, item.text = key, call('HGET', LEVELS, key)
   items[#items + 1] = item
 end
 

@@ -15,24 +15,20 @@
 -- 10^12), so an entry whose total is above the newest one's is of the time before.
 local ERA = 2251799813685248 -- 2^51
 
--- next_total adds count units to what is `last` and `total`. Where a millisecond
--- has entries of both sides of a step back their order would be lost, so it waits.
-local function next_total(last, total, ms, count)
-  local sum = (total > 0 and total or 0) + count
-  if sum >= 2 * ERA and ms > last then sum = sum - ERA end
-  return sum
-end
-
 -- A log is trimmed in steps of at most TRIM entries, at the first entry in each
--- stretch of `tune` ms, and each time its total has grown by half as much: a
+-- stretch of `every` ms, and each time its total has grown by half as much: a
 -- script stays short however many have aged, and they go twice as fast as they came.
 local TRIM = 10000
 
--- is_due tells whether an entry at ms that brings the total from `total` to `sum`
--- keeps house, for itself and those that follow.
-local function is_due(every, last, total, ms, sum)
-  return total <= 0 or every == 0 or ms - ms % every ~= last - last % every
+-- grow gives the total with count more units at ms, and whether that entry keeps
+-- house (trims, renews the expiry) for itself and those that follow it.
+local function grow(every, last, total, ms, count)
+  local sum = (total > 0 and total or 0) + count
+  local house = total <= 0 or every == 0 or ms - ms % every ~= last - last % every
     or sum % (TRIM / 2) < sum - total
+  -- Within a millisecond the order of entries on both sides of a step would be lost.
+  if sum >= 2 * ERA and ms > last then sum = sum - ERA end
+  return sum, house
 end
 
 -- running_totals gives `used` and `free_at` over a log's one look-up:
@@ -40,7 +36,6 @@ end
 local function running_totals(look)
   local function first_from(s, ms)
     local at, count, total = look(s.counter, ms)
-    if not at or not count or not total then error('not a log: ' .. s.counter) end
     while total > s.total do total = total - ERA end
     return at, count, total
   end
