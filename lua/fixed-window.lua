@@ -16,8 +16,6 @@ function fixed_window.used(s, w)
   return current
 end
 
-function fixed_window.free_at(s, w, n)
-  local start, current = aligned_at(s.rule, w, s.last, s.total, s.now)
-  if current <= n then return s.now end
-  return start + s.rule.ms[w]
+function fixed_window.free_at(s, w)
+  return aligned_at(s.rule, w, s.last, s.total, s.now) + s.rule.ms[w]
 end

@@ -49,8 +49,8 @@ local LEAST = ARGV[1] ~= '' and 600000 or 0
 --                             the type
 -- and over the state s that state_of makes:
 --   used(s, w)                the units in window w of the rule
---   free_at(s, w, n)          when, with no more traffic, window w holds at most
---                             n units: the earliest ms from s.now on
+--   free_at(s, w, n)          when, with no more traffic, window w will hold at
+--                             most n units, of which it holds more now
 local algorithms = {}
 
 -- state_of opens a counter for more than one look: its state, and the clock,

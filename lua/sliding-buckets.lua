@@ -143,9 +143,7 @@ end
 function sliding_buckets.free_at(s, w, n)
   local r = s.total[w]
   local low, current = before_window(s, r)
-  local need = r.total - n
-  if total_at(r, low, current) >= need then return s.now end
-  local high = current -- total_at(low) < need <= total_at(high)
+  local need, high = r.total - n, current -- total_at(low) < need <= total_at(high)
   while high - low > 1 do
     local middle = floor((low + high) / 2)
     if total_at(r, middle, current) >= need then high = middle else low = middle end

@@ -47,7 +47,6 @@ end
 -- The estimate falls steadily: what is left of `previous` until this window
 -- ends, then what is left of `current` in the next one.
 function sliding_counter.free_at(s, w, n)
-  if sliding_counter.used(s, w) <= n then return s.now end
   local start, units, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
   local ms, room = s.rule.ms[w], n
   if units <= n then

@@ -66,10 +66,10 @@ local function running_totals(look)
   -- narrowing on time, each probe one look-up, in turn by interpolation (a
   -- steady key takes two or three) and by halves.
   local function free_at(s, w, n)
-    local units, ms = used(s, w), s.rule.ms[w]
-    if units <= n then return s.now end
-    local need, seen = s.total - n, s[w]
-    if n <= 0 or not seen[3] then return s.last + ms end
+    if n == 0 then return s.last + s.rule.ms[w] end
+    used(s, w)
+    local need, seen, ms = s.total - n, s[w], s.rule.ms[w]
+    if not seen[3] then return s.last + ms end
     if seen[2] >= need then return seen[3] + ms end
     local low_ms, low_total, high_ms, high_total = seen[3], seen[2], s.last, s.total
     local halve = false

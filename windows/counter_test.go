@@ -35,8 +35,8 @@ func eachAlgorithm(t *testing.T, test func(t *testing.T, s *store, algorithm str
 	t.Run("in-process", func(t *testing.T) { test(t, localStore(nil), windows.DefaultAlgorithm) })
 }
 
-// TestCounterEqualsRecount drives random timelines (a clock that stands still or
-// jumps, costs up to the limit, one to three windows from 10 ms to
+// TestCounterEqualsRecount drives random timelines (a clock that stands still,
+// jumps, or goes to an edge of a window, costs up to the limit, one to three windows from 10 ms to
 // 31 days, events folded late and many in one millisecond, resets) and holds
 // every field of every reply against a naive recount by the algorithm's formula.
 func TestCounterEqualsRecount(t *testing.T) {
@@ -58,7 +58,6 @@ type timeline struct {
 	oracle   *streamtest.Oracle
 	keys     []string
 	span     int64 // ms
-	grid     int64 // ms; above the resolution, so that folding merges only events of one moment
 	largest  int64 // of a folded event
 	appended int64 // ms of the newest event: a stream's IDs only grow
 }
@@ -86,7 +85,6 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 	s.rules = rulesOf(t, rule)
 	l.rule = s.rules.List()[0]
 	l.span = l.rule.Longest().Milliseconds()
-	l.grid = l.rule.Resolution().Milliseconds() + 1
 	// Every run begins where windows of all lengths do, so that it can be repeated.
 	const era = 19 * 31 * 86_400_000
 	s.clock.ms += 2*era - s.clock.ms%era
@@ -94,12 +92,19 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 }
 
 func (l *timeline) run() {
-	steps := []string{"advance", "advance", "check", "check", "check", "check", "both", "fold", "fold", "peek", "reset"}
+	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "fold", "fold", "peek", "reset"}
 	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
 		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
 		switch rapid.SampledFrom(steps).Draw(l.T, "step") {
 		case "advance":
-			l.s.clock.ms += l.grid * rapid.Int64Range(0, l.span/l.grid/3+1).Draw(l.T, "by")
+			l.s.clock.ms += rapid.Int64Range(0, l.span/3+1).Draw(l.T, "by")
+		case "edge": // a ms before, at, or after the newest event leaves a window or an aligned one begins
+			w := rapid.SampledFrom(l.limits).Draw(l.T, "of").Ms
+			at := l.oracle.Clock(key, 0) + w
+			if rapid.Bool().Draw(l.T, "aligned") {
+				at = (l.s.clock.ms/w + 1) * w
+			}
+			l.s.clock.ms = max(l.s.clock.ms, at+rapid.Int64Range(-1, 1).Draw(l.T, "beside"))
 		case "check":
 			l.check(key, rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
 		case "both":
@@ -160,12 +165,19 @@ func (l *timeline) both(cost int64) {
 	l.compare(b, v.Items[1])
 }
 
-// fold counts one or two events in a batch, late or of this moment.
+// fold counts one or two events in a batch: of this moment, late, or too late.
+// Two lie further apart than what folding merges, or in one moment.
 func (l *timeline) fold(key string) {
 	var events []windows.Event
 	for range rapid.IntRange(1, 2).Draw(l.T, "events") {
-		lag := l.grid * rapid.Int64Range(0, min(l.span/l.grid/2, 1000)).Draw(l.T, "lag")
+		lag := rapid.Int64Range(0, l.span/2).Draw(l.T, "lag")
+		if rapid.IntRange(0, 4).Draw(l.T, "late") == 0 {
+			lag = l.span + rapid.Int64Range(-1, 1).Draw(l.T, "beside")
+		}
 		at := max(l.s.clock.ms-lag, l.appended)
+		if n := len(events); n > 0 && at-events[n-1].Ms <= l.rule.Resolution().Milliseconds() {
+			at = events[n-1].Ms
+		}
 		l.appended = at
 		events = append(events, windows.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T, "count")})
 	}
@@ -186,7 +198,7 @@ func (l *timeline) compare(key string, st windows.Standing) {
 	for i, w := range l.limits {
 		used, got := l.oracle.Used(key, now, w.Ms), st.Windows[i]
 		if got.Used != used {
-			l.Fatalf("window %d at %d: used %d, recount says %d key %s %+v", w.Ms, now, got.Used, used, key, l.oracle)
+			l.Fatalf("window %d at %d: used %d, recount says %d", w.Ms, now, got.Used, used)
 		}
 		if l.rule.Algorithm == windows.SlidingBuckets {
 			width := (w.Ms + testBuckets - 1) / testBuckets

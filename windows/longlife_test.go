@@ -34,7 +34,7 @@ func TestTotalsStepBack(t *testing.T) {
 					for _, key := range l.keys {
 						if n := totalOf(rt, s, l.rule, key); n > 1<<53-1<<40 {
 							rt.Fatalf("the total of %s is %d", key, n)
-						} else if n > 0 && n <= era/2+1<<43 {
+						} else if n < era && n > era/2 || n > 0 && a == windows.SlidingBuckets {
 							stepped++
 						}
 					}
@@ -101,7 +101,7 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
 			s := redisStore(t, streamtest.Redis(t), nil)
-			x := one(t, s, a, 1000, time.Hour)
+			x := settled(one(t, s, a, 1000, time.Hour))
 			var early int64
 			for hour := range 60 * 24 {
 				for range 6 {
@@ -181,7 +181,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 		t.Run(a, func(t *testing.T) {
 			ctx := context.Background()
 			s := redisStore(t, streamtest.Redis(t), nil)
-			x := one(t, s, a, windows.MaxLimit, 24*time.Hour)
+			x := settled(one(t, s, a, windows.MaxLimit, 24*time.Hour))
 			for i := int64(0); i < entries; {
 				pipe := s.redis.Pipeline()
 				for range 10_000 {
@@ -220,10 +220,43 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 				}
 				left = now
 			}
+			freed := lazilyFreed(t, s)
 			s.clock.ms += 2 * day
 			if v := x.check("k", 1); v.Items[0].Windows[0].Used != 1 || length() != 1 {
 				t.Fatalf("two days later: %+v, %d entries", v, length())
 			}
+			if lazilyFreed(t, s) == freed {
+				t.Fatal("the aged log was freed while everybody waited")
+			}
 		})
 	}
+}
+
+// settled tells a store that its rules are what they were, so that logs are
+// trimmed and expiries renewed now and then, not at each write.
+func settled(x tale) tale {
+	x.t.Helper()
+	if err := x.s.store.Learn(context.Background(), x.s.rules); err != nil {
+		x.t.Fatal(err)
+	}
+	return x
+}
+
+// lazilyFreed counts the values that Redis has freed, or will, in the background.
+func lazilyFreed(t *testing.T, s *store) (n int64) {
+	t.Helper()
+	info, err := s.redis.Info(context.Background(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		for _, name := range []string{"lazyfreed_objects:", "lazyfree_pending_objects:"} {
+			if value, ok := strings.CutPrefix(line, name); ok {
+				var k int64
+				fmt.Sscan(value, &k)
+				n += k
+			}
+		}
+	}
+	return n
 }
