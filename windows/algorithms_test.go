@@ -3,11 +3,13 @@ package windows_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -145,6 +147,62 @@ func TestForeignCounters(t *testing.T) {
 					t.Errorf("%s wrote over a %s", a, what)
 				}
 				s.redis.Del(ctx, name)
+			}
+		}
+	})
+}
+
+// The two-window estimate is exact where doubles are not: products above 2^53,
+// and shares that floating point puts just below a whole millisecond.
+func TestTwoWindowsKeepEveryDigit(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		ctx := context.Background()
+		x := one(t, s, "sliding-counter", windows.MaxLimit, 31*24*time.Hour)
+		const window = 31 * 86_400_000
+		random := rand.New(rand.NewPCG(1, 2))
+		begin := s.clock.ms/window*window + window
+		for range 300 {
+			previous, current := 1<<52-1-random.Int64N(1<<30), random.Int64N(1000)
+			s.clock.ms = begin + random.Int64N(window)
+			text := fmt.Sprintf("%d %d,%d,%d", begin, window, current, previous)
+			if err := s.redis.Set(ctx, x.counter("k"), text, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			want := streamtest.TwoWindows([]streamtest.Happened{{Ms: begin - 1, Count: previous}, {Ms: begin, Count: current}}, s.clock.ms, window)
+			if n := used(t, s, "k"); n != want {
+				t.Fatalf("%s at %d: used %d, expected %d", text, s.clock.ms, n, want)
+			}
+		}
+
+		x = one(t, s, "sliding-counter", 100, 10*time.Second)
+		s.clock.ms = begin / 10_000 * 10_000
+		x.check("w", 100)
+		s.clock.ms += 10_000 // now all 100 are of the window before; 31 fit again when 69 are left
+		if v := x.check("w", 31); v.Allowed || v.Items[0].RetryAfter != 3100*time.Millisecond {
+			t.Fatalf("%+v, expected a wait of 3.1s", v)
+		}
+	})
+}
+
+// Totals of buckets keep as many bytes as they need, and not one value is lost
+// where the next byte begins.
+func TestBucketsWiden(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, count := range []int64{65_535, 65_536, 1 << 24, 1<<32 - 1, 1 << 32, 1 << 39} {
+			x := one(t, s, windows.SlidingBuckets, windows.MaxLimit, 6*time.Second) // 100 ms a bucket
+			key := fmt.Sprint(count)
+			for range 10 {
+				s.clock.ms += 6000 - s.clock.ms%6000
+				x.check(key, count)
+				s.clock.ms += 100
+				x.check(key, 1)
+				if n := used(t, s, key); n != count+1 {
+					t.Fatalf("%d and 1 make %d", count, n)
+				}
+				s.clock.ms += 5999 // the first bucket has left, the second has not
+				if n := used(t, s, key); n != 1 {
+					t.Fatalf("after %d, 1 is %d", count, n)
+				}
 			}
 		}
 	})

@@ -34,12 +34,12 @@ func TestTotalsStepBack(t *testing.T) {
 					for _, key := range l.keys {
 						if n := totalOf(rt, s, l.rule, key); n > 1<<53-1<<40 {
 							rt.Fatalf("the total of %s is %d", key, n)
-						} else if n < era && n > era/2 || n > 0 && a == windows.SlidingBuckets {
+						} else if n < era-1<<44 && n > era/2 || n > 0 && a == windows.SlidingBuckets {
 							stepped++
 						}
 					}
 				})
-				if stepped < run/10 {
+				if stepped == 0 {
 					t.Error("no total stepped back: the test proves nothing")
 				}
 			})

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/measure"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
@@ -35,22 +35,11 @@ func priceRedis(b *testing.B) *redis.Client {
 // cpu is what Redis's main thread has used, in µs.
 func cpu(b *testing.B, c *redis.Client) float64 {
 	b.Helper()
-	info, err := c.Info(context.Background(), "cpu").Result()
+	used, err := measure.CPU(context.Background(), c)
 	if err != nil {
 		b.Fatal(err)
 	}
-	var sum float64
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread" {
-			seconds, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
-			sum += seconds * 1e6
-		}
-	}
-	return sum
+	return float64(used.Nanoseconds()) / 1000
 }
 
 // BenchmarkFold reads and folds b.N events, as a worker does: the price of one

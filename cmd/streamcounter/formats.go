@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
@@ -45,16 +46,36 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 
 // commonLog is the beginning of a line in common or combined log format: remote
 // host, identity, user, time, request.
-var commonLog = regexp.MustCompile(`^(\S+) \S+ .*?\[[^\]]+\] "`)
+var commonLog = regexp.MustCompile(`^(\S+) \S+ .*?\[([^\]]+)\] "`)
+
+// commonLogTime is how such a line tells its time: to the second.
+const commonLogTime = "02/Jan/2006:15:04:05 -0700"
 
 func logLine(line string) (e api.Event, skip bool, err error) {
+	e, _, skip, err = logFields(line)
+	return e, skip, err
+}
+
+// timedLogLine also reads when the request came.
+func timedLogLine(line string) (at time.Time, key string, skip bool, err error) {
+	e, text, skip, err := logFields(line)
+	if err != nil || skip {
+		return at, "", skip, err
+	}
+	if at, err = time.Parse(commonLogTime, text); err != nil {
+		return at, "", false, fmt.Errorf("%w: time %s, expected one such as 17/May/2015:10:05:03 +0000", api.ErrBadRequest, api.Shorten(text))
+	}
+	return at, e.Key, false, nil
+}
+
+func logFields(line string) (e api.Event, at string, skip bool, err error) {
 	if strings.TrimSpace(line) == "" {
-		return e, true, nil
+		return e, "", true, nil
 	}
 	m := commonLog.FindStringSubmatch(line)
 	if m == nil {
-		return e, false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format", api.ErrBadRequest, api.Shorten(line))
+		return e, "", false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format", api.ErrBadRequest, api.Shorten(line))
 	}
 	e = api.Event{Key: "ip:" + m[1], Count: 1}
-	return e, false, e.Validate()
+	return e, m[2], false, e.Validate()
 }

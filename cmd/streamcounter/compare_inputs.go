@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/compare"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// compareWindows reads the rule's windows from --window, or --limit and --per.
+func compareWindows(cmd *cobra.Command) ([]windows.Window, error) {
+	f := cmd.Flags()
+	given, _ := f.GetStringArray("window")
+	if len(given) == 0 {
+		limit, _ := f.GetInt64("limit")
+		per, _ := f.GetDuration("per")
+		if err := validWindows(windows.Window{Limit: 1, Per: per}); err != nil {
+			return nil, fmt.Errorf("--per: %w", err)
+		}
+		one := windows.Window{Limit: limit, Per: per}
+		if err := validWindows(one); err != nil {
+			return nil, fmt.Errorf("--limit: %w", err)
+		}
+		return []windows.Window{one}, nil
+	}
+	for _, other := range []string{"limit", "per", "boundary"} {
+		if f.Changed(other) {
+			return nil, fmt.Errorf("--window %s and --%s: --window stands instead of --limit and --per, and --boundary takes those", given[0], other)
+		}
+	}
+	var list []windows.Window
+	for _, text := range given {
+		left, right, _ := strings.Cut(text, "/")
+		limit, err := strconv.ParseInt(left, 10, 64)
+		per, perErr := time.ParseDuration(right)
+		if err != nil || perErr != nil {
+			return nil, fmt.Errorf("--window is %q: expected LIMIT/PER such as 100/1m", text)
+		}
+		one := windows.Window{Limit: limit, Per: per}
+		if err := validWindows(one); err != nil {
+			return nil, fmt.Errorf("--window %s: %w", text, err)
+		}
+		list = append(list, one)
+	}
+	if err := validWindows(list...); err != nil {
+		return nil, fmt.Errorf("--window %s: %w", strings.Join(given, " --window "), err)
+	}
+	return list, nil
+}
+
+// validWindows says what a rules file with these windows would be told.
+func validWindows(list ...windows.Window) error {
+	_, err := compare.RuleOf("", list)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), `rule "compare": `)) // no user wrote that rule
+	}
+	return nil
+}
+
+// traceFlags are the kinds of traces, and the flags that only one of them takes.
+var traceFlags = []string{"boundary", "poisson", "clf", "trace"}
+
+var poissonFlags = []string{"rate", "requests", "keys", "max-cost", "seed"}
+
+func readTraces(cmd *cobra.Command, limits []windows.Window) ([]compare.Trace, error) {
+	f := cmd.Flags()
+	var given []string
+	for _, name := range traceFlags {
+		if f.Changed(name) && f.Lookup(name).Value.String() != "false" {
+			given = append(given, name)
+		}
+	}
+	const choose = "want one of --boundary, --poisson, --clf FILE and --trace FILE"
+	switch len(given) {
+	case 0:
+		return nil, errors.New("no trace: " + choose)
+	case 1:
+	default:
+		return nil, fmt.Errorf("--%s: %s", strings.Join(given, " and --"), choose)
+	}
+	if given[0] != "poisson" {
+		for _, name := range poissonFlags {
+			if f.Changed(name) {
+				return nil, fmt.Errorf("--%s is for --poisson, not for --%s", name, given[0])
+			}
+		}
+	}
+	smallest := limits[0].Limit
+	for _, w := range limits {
+		smallest = min(smallest, w.Limit)
+	}
+	switch given[0] {
+	case "boundary":
+		return boundaryTraces(limits[0])
+	case "poisson":
+		return poissonTrace(cmd, smallest)
+	case "clf":
+		return logTrace(cmd)
+	}
+	return fileTrace(cmd, smallest)
+}
+
+func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
+	if w.Limit > compare.MaxBoundaryLimit {
+		return nil, fmt.Errorf("--limit is %d: --boundary sends bursts of that many requests, want at most %d", w.Limit, compare.MaxBoundaryLimit)
+	}
+	if w.Per < compare.MinBoundaryWindow {
+		return nil, fmt.Errorf("--per is %s: --boundary wants at least %s", w.Per, compare.MinBoundaryWindow)
+	}
+	return compare.Boundary(w), nil
+}
+
+func poissonTrace(cmd *cobra.Command, smallest int64) ([]compare.Trace, error) {
+	f := cmd.Flags()
+	var p compare.Poisson
+	p.Rate, _ = f.GetFloat64("rate")
+	p.Requests, _ = f.GetInt("requests")
+	p.Keys, _ = f.GetInt("keys")
+	p.MaxCost, _ = f.GetInt64("max-cost")
+	p.Seed, _ = f.GetUint64("seed")
+	switch {
+	case math.IsNaN(p.Rate) || p.Rate < 0.001 || p.Rate > 1e6:
+		return nil, fmt.Errorf("--rate is %g: expected 0.001 to 1000000 requests per second", p.Rate)
+	case p.Requests < 1 || p.Requests > 10_000_000:
+		return nil, fmt.Errorf("--requests is %d: expected 1 to 10000000", p.Requests)
+	case p.Keys < 1:
+		return nil, fmt.Errorf("--keys is %d: expected at least 1", p.Keys)
+	case p.MaxCost < 1 || p.MaxCost > min(smallest, api.MaxCount):
+		return nil, fmt.Errorf("--max-cost is %d: expected 1 to %d, the smallest limit: no window could ever admit more", p.MaxCost, min(smallest, api.MaxCount))
+	}
+	return []compare.Trace{p.Trace()}, nil
+}
+
+func logTrace(cmd *cobra.Command) ([]compare.Trace, error) {
+	in, name, err := openInput(cmd, "clf")
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	rejected := 0
+	t, err := compare.ReadLog(name, in, timedLogLine, func(n int, err error) {
+		if rejected++; rejected <= 20 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s:%d: %v\n", name, n, err)
+		} else if rejected == 21 {
+			fmt.Fprintln(cmd.ErrOrStderr(), "more lines cannot be read; they are only counted")
+		}
+	})
+	return needed("clf", t, err)
+}
+
+func fileTrace(cmd *cobra.Command, smallest int64) ([]compare.Trace, error) {
+	in, name, err := openInput(cmd, "trace")
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	t, err := compare.ReadTrace(name, in, func(key string, cost int64) error {
+		if err := (api.Event{Key: key, Count: cost}).Validate(); err != nil {
+			return err
+		}
+		if cost > smallest {
+			return fmt.Errorf("%w: %d is above the smallest limit, %d", compare.ErrCost, cost, smallest)
+		}
+		return nil
+	})
+	return needed("trace", t, err)
+}
+
+func needed(flag string, t compare.Trace, err error) ([]compare.Trace, error) {
+	if err == nil && len(t.Requests) == 0 {
+		err = fmt.Errorf("%s: it has no request", t.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return []compare.Trace{t}, nil
+}
+
+// openInput opens the file that a flag names, or standard input for "-".
+func openInput(cmd *cobra.Command, flag string) (in io.ReadCloser, name string, err error) {
+	name, _ = cmd.Flags().GetString(flag)
+	if name == "-" {
+		return interruptible(cmd.Context(), cmd.InOrStdin()), "stdin", nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, "", fmt.Errorf("--%s: %w", flag, err)
+	}
+	return f, name, nil
+}
+
+// interruptible ends a read when ctx does. A read of standard input cannot be
+// ended itself, so the goroutine may outlive this.
+func interruptible(ctx context.Context, in io.Reader) io.ReadCloser {
+	out, end := io.Pipe()
+	go func() {
+		_, err := io.Copy(end, in)
+		end.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { end.CloseWithError(ctx.Err()) })
+	return out
+}

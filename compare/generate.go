@@ -1,0 +1,71 @@
+package compare
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// start is when generated traces begin, in ms: far from zero, as real times are.
+const start = 1_700_000_000_000
+
+// Bounds of the boundary demonstrations. Below the least window the second one
+// would need parts of a millisecond.
+const (
+	MaxBoundaryLimit  = 100_000
+	MinBoundaryWindow = 20 * time.Millisecond
+)
+
+// Boundary gives two traces that show what an edge of the clock does to the
+// algorithms that count by it. Each is two bursts of the whole limit.
+//
+// In the first they lie a tenth of the window before and after the edge: a fixed
+// window admits both. In the second they lie just before it and nine tenths of a
+// window after it: what estimates from two windows, or lets units drip back, has
+// forgotten most of the first by then, and all of it still counts.
+//
+// The window is within the bounds above.
+func Boundary(w windows.Window) []Trace {
+	per := w.Per.Milliseconds()
+	edge := (start/per + 1) * per
+	tenth := per / 10
+	return []Trace{
+		bursts("boundary 1", w.Limit, edge, tenth, tenth),
+		bursts("boundary 2", w.Limit, edge, 1, per*9/10),
+	}
+}
+
+func bursts(name string, limit, edge, before, after int64) Trace {
+	t := Trace{Name: fmt.Sprintf("%s: %d requests %s before an edge of the fixed windows, %d more %s after it", name, limit, millis(before), limit, millis(after))}
+	for _, ms := range []int64{edge - before, edge + after} {
+		for range limit {
+			t.Requests = append(t.Requests, Request{ms, "user:1", 1})
+		}
+	}
+	return t
+}
+
+// Poisson is traffic of independent arrivals.
+type Poisson struct {
+	Rate     float64 // requests per second of all keys together, above 0
+	Requests int
+	Keys     int   // they are drawn evenly; at least 1
+	MaxCost  int64 // costs are drawn evenly from 1 to it; at least 1
+	Seed     uint64
+}
+
+// Trace draws the requests. The same values give the same trace.
+func (p Poisson) Trace() Trace {
+	draw := rand.New(rand.NewPCG(p.Seed, 0))
+	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate), Seed: &p.Seed, Requests: make([]Request, p.Requests)}
+	seconds := 0.0
+	for i := range t.Requests {
+		seconds += draw.ExpFloat64() / p.Rate
+		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)), 1 + draw.Int64N(p.MaxCost)}
+	}
+	return t
+}
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

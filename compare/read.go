@@ -1,0 +1,118 @@
+package compare
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of what is read.
+const (
+	maxLine = 1 << 20 // bytes; a log line with a long user agent is far below
+	maxMs   = 1e15    // scripts compute with times, exactly below 2^53
+)
+
+// ReadTrace reads lines of `ms key cost`; cost is 1 where it is missing, and
+// blank lines and those that begin with # are passed over. valid says what is
+// wrong with a key or a cost. The first line that cannot be read is an error
+// that begins with NAME:LINE.
+func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
+	t := Trace{Name: "trace " + name}
+	err := eachLine(name, r, func(n int, line string) error {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			return nil
+		}
+		request, err := traceLine(line)
+		if err == nil {
+			err = valid(request.Key, request.Cost)
+		}
+		if err != nil {
+			return fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+		t.Requests = append(t.Requests, request)
+		return nil
+	})
+	t.sort()
+	return t, err
+}
+
+func traceLine(line string) (Request, error) {
+	fields := strings.Fields(line)
+	if len(fields) != 2 && len(fields) != 3 {
+		return Request{}, fmt.Errorf("%.60q: want MS KEY or MS KEY COST", line)
+	}
+	r := Request{Key: fields[1], Cost: 1}
+	var err error
+	if r.Ms, err = strconv.ParseInt(fields[0], 10, 64); err != nil || r.Ms < 0 || r.Ms > maxMs {
+		return Request{}, fmt.Errorf("ms %.60q: want a whole number of milliseconds from 0 to 10^15", fields[0])
+	}
+	if len(fields) == 3 {
+		if r.Cost, err = strconv.ParseInt(fields[2], 10, 64); err != nil || r.Cost < 1 {
+			return Request{}, fmt.Errorf("cost %.60q: want a whole number of at least 1", fields[2])
+		}
+	}
+	return r, nil
+}
+
+// LogLine reads one line of a server's log; skip is true for one that holds no request.
+type LogLine func(line string) (at time.Time, key string, skip bool, err error)
+
+// ReadLog reads a log whose times are whole seconds, in any order. A line that
+// cannot be read is counted, told to rejected, and stops nothing.
+//
+// The requests of one second are spread evenly over it, in their order: all at
+// its beginning would be a burst that never was. The same log gives the same trace.
+func ReadLog(name string, r io.Reader, parse LogLine, rejected func(line int, err error)) (Trace, error) {
+	t := Trace{Name: "log " + name}
+	err := eachLine(name, r, func(n int, line string) error {
+		at, key, skip, err := parse(line)
+		if skip {
+			return nil
+		}
+		if err == nil && (at.Unix() < 0 || at.UnixMilli() > maxMs) {
+			err = fmt.Errorf("time %s: want one from 1970 on", at)
+		}
+		if err != nil {
+			t.Rejected++
+			rejected(n, err)
+			return nil
+		}
+		t.Requests = append(t.Requests, Request{at.Unix() * 1000, key, 1})
+		return nil
+	})
+	t.sort()
+	for rest := t.Requests; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Ms == rest[0].Ms {
+			n++
+		}
+		for i := range n {
+			rest[i].Ms += int64(i) * 1000 / int64(n)
+		}
+		rest = rest[n:]
+	}
+	return t, err
+}
+
+// eachLine numbers the lines from 1.
+func eachLine(name string, r io.Reader, do func(n int, line string) error) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), maxLine)
+	n := 1
+	for ; s.Scan(); n++ {
+		if err := do(n, s.Text()); err != nil {
+			return err
+		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("%s:%d: the line is longer than %d bytes", name, n, maxLine)
+	}
+	if s.Err() != nil {
+		return fmt.Errorf("%s:%d: %w", name, n, s.Err())
+	}
+	return nil
+}

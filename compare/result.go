@@ -1,0 +1,135 @@
+package compare
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Comparison is one trace through every algorithm. Its JSON is for machines:
+// units stand in the names, and what was not told is null.
+type Comparison struct {
+	Trace   TraceInfo    `json:"trace"`
+	Windows []WindowInfo `json:"windows"`
+	Redis   *string      `json:"redis"` // without its password; null where none was asked
+	// PingCPU is what the server spends on a PING: what of each check is not the algorithm's.
+	PingCPU    *float64 `json:"redis_cpu_us_per_ping"`
+	Stalls     int      `json:"stalls"` // see drive
+	Algorithms []Result `json:"algorithms"`
+
+	requests []Request // for the plots
+}
+
+// TraceInfo says what the trace was.
+type TraceInfo struct {
+	Name          string  `json:"name"`
+	Seed          *uint64 `json:"seed"`
+	Requests      int     `json:"requests"`
+	Units         int64   `json:"units"`
+	Keys          int     `json:"keys"`
+	FirstMs       int64   `json:"first_ms"`
+	LastMs        int64   `json:"last_ms"`
+	Sorted        int     `json:"requests_sorted"`
+	RejectedLines int     `json:"rejected_lines"`
+}
+
+// WindowInfo is one window of the rule.
+type WindowInfo struct {
+	Limit    int64 `json:"limit"`
+	WindowMs int64 `json:"window_ms"`
+}
+
+// Kind says what an algorithm is for.
+type Kind string
+
+// The kinds of contestants.
+const (
+	KindRedis     Kind = "redis"      // a rule may name it; it counts in Redis
+	KindInProcess Kind = "in-process" // windows.Local
+	KindBaseline  Kind = "baseline"   // a model that no rule can name
+	KindOracle    Kind = "oracle"     // the truth itself
+)
+
+// Result is what one algorithm did. Over-admitted are requests that it admitted
+// although, with what it had admitted before, some window then held more than
+// its limit; under-admitted are those it denied although every window had room.
+type Result struct {
+	Algorithm             string   `json:"algorithm"`
+	Kind                  Kind     `json:"kind"`
+	OfferedRequests       int64    `json:"offered_requests"`
+	OfferedUnits          int64    `json:"offered_units"`
+	AdmittedRequests      int64    `json:"admitted_requests"`
+	AdmittedUnits         int64    `json:"admitted_units"`
+	OverAdmittedRequests  int64    `json:"over_admitted_requests"`
+	OverAdmittedUnits     int64    `json:"over_admitted_units"`
+	UnderAdmittedRequests int64    `json:"under_admitted_requests"`
+	UnderAdmittedUnits    int64    `json:"under_admitted_units"`
+	GreatestOvershoot     int64    `json:"greatest_overshoot_units"`
+	FirstOverAdmitted     *Moment  `json:"first_over_admitted"`
+	FirstUnderAdmitted    *Moment  `json:"first_under_admitted"`
+	RedisCPU              *float64 `json:"redis_cpu_us_per_check"`
+	P50                   *float64 `json:"p50_us"`
+	P99                   *float64 `json:"p99_us"`
+	// BytesPerKey is null also for traces of fewer than MinKeysForMemory keys.
+	BytesPerKey *float64 `json:"bytes_per_key"`
+
+	verdicts []bool
+}
+
+// Moment is where in the trace something happened first.
+type Moment struct {
+	Ms  int64  `json:"ms"`
+	Key string `json:"key"`
+}
+
+// MinKeysForMemory is how many keys a trace needs for memory per key: the
+// server's buffers for a connection come and go by some 30 KB, which with fewer
+// keys is as much as what they hold.
+const MinKeysForMemory = 1000
+
+// WriteJSON writes one document with all of them.
+func WriteJSON(w io.Writer, list []*Comparison) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Comparisons []*Comparison `json:"comparisons"`
+	}{list})
+}
+
+func (c *contestant) result(keys int) Result {
+	t := c.tally
+	r := Result{
+		Algorithm: c.name, Kind: c.kind,
+		OfferedRequests: t.offered.requests, OfferedUnits: t.offered.units,
+		AdmittedRequests: t.admitted.requests, AdmittedUnits: t.admitted.units,
+		OverAdmittedRequests: t.over.requests, OverAdmittedUnits: t.over.units,
+		UnderAdmittedRequests: t.under.requests, UnderAdmittedUnits: t.under.units,
+		GreatestOvershoot: t.overshoot, FirstOverAdmitted: t.firstOver, FirstUnderAdmitted: t.firstUnder,
+		verdicts: t.verdicts,
+	}
+	if c.took != nil {
+		r.P50, r.P99 = percentile(c.took, 50), percentile(c.took, 99)
+	}
+	if c.ground != nil && c.ground.tellsCPU {
+		r.RedisCPU = rounded(micros(c.ground.cpu)/float64(t.offered.requests), 2)
+	}
+	if c.ground != nil && c.ground.tellsMemory && keys >= MinKeysForMemory {
+		r.BytesPerKey = rounded(float64(c.ground.memory)/float64(keys), 0)
+	}
+	return r
+}
+
+func percentile(h *hdrhistogram.Histogram, q float64) *float64 {
+	return rounded(micros(time.Duration(h.ValueAtQuantile(q))), 1)
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func rounded(x float64, digits int) *float64 {
+	scale := math.Pow10(digits)
+	x = math.Round(x*scale) / scale
+	return &x
+}
