@@ -19,9 +19,9 @@ const keepFor = 24 * time.Hour
 // ground is one algorithm's part of the Redis server: its keys, and what the
 // server spent while it was asked.
 //
-// Redis's own clock lets keys expire, and the trace has another. Were they left
-// alone, a slow run would lose counts that are still in a window. So between
-// stretches the keys are kept: their expiry is put off. The outboxes, which in
+// Redis's own clock lets keys expire, and the trace has another: under one that
+// is handed in, counters live for ten minutes or more. A run may take longer, so
+// after each turn the keys are kept: their expiry is put off. The outboxes, which in
 // service a relay empties, are emptied too, so that memory is that of counts.
 type ground struct {
 	client  redis.UniversalClient

@@ -26,7 +26,7 @@ func finished() []*Comparison {
 		},
 		{
 			Trace:   TraceInfo{Name: "log x", Requests: 1, Units: 1, Keys: 1, FirstMs: start, LastMs: start, Sorted: 2, RejectedLines: 1},
-			Windows: []WindowInfo{{50, 10_000}}, Redis: some("redis://h:1"), Stalls: 3,
+			Windows: []WindowInfo{{50, 10_000}}, Redis: some("redis://h:1"),
 			Algorithms: []Result{{Algorithm: Oracle, Kind: KindOracle, OfferedRequests: 1, OfferedUnits: 1, AdmittedRequests: 1, AdmittedUnits: 1}},
 		},
 	}

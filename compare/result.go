@@ -17,7 +17,6 @@ type Comparison struct {
 	Redis   *string      `json:"redis"` // without its password; null where none was asked
 	// PingCPU is what the server spends on a PING: what of each check is not the algorithm's.
 	PingCPU    *float64 `json:"redis_cpu_us_per_ping"`
-	Stalls     int      `json:"stalls"` // see drive
 	Algorithms []Result `json:"algorithms"`
 
 	requests []Request // for the plots

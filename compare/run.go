@@ -44,7 +44,6 @@ type runner struct {
 	trace  Trace
 	prefix string
 	pings  *pinger
-	stalls int
 }
 
 // Run asks each algorithm for every request of the trace, at the trace's own
@@ -124,10 +123,6 @@ func (r *runner) warmUp(ctx context.Context) error {
 
 // drive lets the contestants take turns until all have answered every request.
 func (r *runner) drive(ctx context.Context, list []*contestant) error {
-	var longest time.Duration
-	for _, w := range r.Windows {
-		longest = max(longest, w.Per)
-	}
 	done, total := 0, len(list)*len(r.trace.Requests)
 	for round := 0; done < total; round++ {
 		if err := r.pings.turn(ctx); err != nil {
@@ -135,14 +130,9 @@ func (r *runner) drive(ctx context.Context, list []*contestant) error {
 		}
 		for i := range list {
 			c := list[(round+i)%len(list)] // nobody always follows the same one
-			began, before := time.Now(), c.at
-			if err := c.stretch(ctx, r.trace.Requests, longest/4); err != nil {
+			before := c.at
+			if err := c.stretch(ctx, r.trace.Requests); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			// A key lives at least as long as the longest window since it was
-			// written, so within that time none can have gone.
-			if c.ground != nil && time.Since(began) >= longest {
-				r.stalls++
 			}
 			c.judge(r.trace.Requests)
 			done += c.at - before
@@ -154,9 +144,8 @@ func (r *runner) drive(ctx context.Context, list []*contestant) error {
 	return nil
 }
 
-// stretch answers at least one of the requests that are left, and no more of
-// them once `most` has passed.
-func (c *contestant) stretch(ctx context.Context, requests []Request, most time.Duration) error {
+// stretch answers the requests of one turn.
+func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 	if c.at == len(requests) {
 		return nil
 	}
@@ -165,7 +154,6 @@ func (c *contestant) stretch(ctx context.Context, requests []Request, most time.
 			return err
 		}
 	}
-	began := time.Now()
 	for range min(turn, len(requests)-c.at) {
 		asked := time.Now()
 		admitted, err := c.decide(ctx, requests[c.at])
@@ -178,9 +166,7 @@ func (c *contestant) stretch(ctx context.Context, requests []Request, most time.
 			}
 		}
 		c.reached = append(c.reached, admitted)
-		if c.at++; time.Since(began) > most {
-			break
-		}
+		c.at++
 	}
 	if c.ground != nil {
 		return c.ground.end(ctx)
@@ -206,7 +192,7 @@ func (r *runner) comparison(list []*contestant) *Comparison {
 			Name: r.trace.Name, Seed: r.trace.Seed, Requests: len(requests), Keys: len(asked),
 			FirstMs: requests[0].Ms, LastMs: requests[len(requests)-1].Ms, Sorted: r.trace.Sorted, RejectedLines: r.trace.Rejected,
 		},
-		PingCPU: r.pings.mean(), Stalls: r.stalls, requests: requests,
+		PingCPU: r.pings.mean(), requests: requests,
 	}
 	for _, units := range asked {
 		out.Trace.Units += units

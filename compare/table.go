@@ -63,10 +63,6 @@ func (c *Comparison) notes() []string {
 	if n := c.Trace.Sorted; n > 0 {
 		list = append(list, fmt.Sprintf("Requests that stood after a later one, and were sorted by time: %d.", n))
 	}
-	if c.Stalls > 0 {
-		list = append(list, fmt.Sprintf("Times that the machine stood still for as long as the longest window: %d. Redis may have let keys expire meanwhile, "+
-			"so what its algorithms over-admitted may be the machine's fault: run it again, or with longer windows.", c.Stalls))
-	}
 	return list
 }
 
