@@ -9,6 +9,8 @@ var (
 	ErrBadKey = errors.New("bad key")
 	// ErrBadCount: a count that is no integer from 1 to 1,000,000,000.
 	ErrBadCount = errors.New("bad count")
+	// ErrBadID: an event's id that is over 128 bytes, not UTF-8, or holds a control character.
+	ErrBadID = errors.New("bad id")
 	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
 	ErrBadRequest = errors.New("bad request")
 	// ErrBodyTooLarge: a request body over the server's bound.

@@ -12,6 +12,8 @@ const (
 	MaxKeyBytes = 512
 	// MaxCount is the largest count of one event and the largest cost of one check.
 	MaxCount = 1_000_000_000
+	// MaxIDBytes is the longest id of an event, in bytes of UTF-8.
+	MaxIDBytes = 128
 )
 
 // Event says that Key acted Count times. Its time is given by Redis when it is
@@ -19,31 +21,43 @@ const (
 type Event struct {
 	Key   string `json:"key"`
 	Count int64  `json:"count"`
+	// ID is for producers that append again when they do not know whether they
+	// have: of the events of a key with the same ID, appended within the
+	// retention, only the first counts. Empty: each counts.
+	ID string `json:"id,omitempty"`
 }
 
-// Validate reports the first thing wrong with the event, wrapping ErrBadKey or ErrBadCount.
+// Validate reports the first thing wrong with the event, wrapping ErrBadKey,
+// ErrBadCount or ErrBadID.
 func (e Event) Validate() error {
 	if err := ValidateKey(e.Key); err != nil {
 		return err
 	}
-	return ValidateCount(e.Count)
+	if err := ValidateCount(e.Count); err != nil || e.ID == "" {
+		return err
+	}
+	return validateText(e.ID, MaxIDBytes, ErrBadID)
 }
 
 // ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8
 // without control characters. The error wraps ErrBadKey and shows the key,
 // shortened where it is long.
 func ValidateKey(key string) error {
+	return validateText(key, MaxKeyBytes, ErrBadKey)
+}
+
+func validateText(s string, most int, bad error) error {
 	switch {
-	case key == "":
-		return fmt.Errorf("%w: it is empty", ErrBadKey)
-	case len(key) > MaxKeyBytes:
-		return fmt.Errorf("%w: %s has %d bytes, at most %d are allowed", ErrBadKey, Shorten(key), len(key), MaxKeyBytes)
-	case !utf8.ValidString(key):
-		return fmt.Errorf("%w: %s is not valid UTF-8", ErrBadKey, Shorten(key))
+	case s == "":
+		return fmt.Errorf("%w: it is empty", bad)
+	case len(s) > most:
+		return fmt.Errorf("%w: %s has %d bytes, at most %d are allowed", bad, Shorten(s), len(s), most)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%w: %s is not valid UTF-8", bad, Shorten(s))
 	}
-	for i, r := range key {
+	for i, r := range s {
 		if unicode.IsControl(r) {
-			return fmt.Errorf("%w: %s has the control character %U at byte %d", ErrBadKey, Shorten(key), r, i)
+			return fmt.Errorf("%w: %s has the control character %U at byte %d", bad, Shorten(s), r, i)
 		}
 	}
 	return nil

@@ -93,6 +93,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	var in struct {
 		Key   *string      `json:"key"`
 		Count *json.Number `json:"count"`
+		ID    string       `json:"id"`
 	}
 	if !utf8.Valid(raw) {
 		// The decoder would put U+FFFD in its place and count another key.
@@ -104,7 +105,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	if in.Key == nil {
 		return api.Event{}, fmt.Errorf("%w: no \"key\" in %s", api.ErrBadKey, api.Shorten(string(raw)))
 	}
-	e := api.Event{Key: *in.Key, Count: 1}
+	e := api.Event{Key: *in.Key, Count: 1, ID: in.ID}
 	if in.Count != nil {
 		n, err := in.Count.Int64()
 		if err != nil {

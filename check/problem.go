@@ -18,6 +18,7 @@ var problems = []struct {
 }{
 	{api.ErrBadKey, "bad-key", "The key cannot be counted", http.StatusBadRequest},
 	{api.ErrBadCount, "bad-count", "The count or cost is out of bounds", http.StatusBadRequest},
+	{api.ErrBadID, "bad-id", "The id of an event cannot be kept", http.StatusBadRequest},
 	{api.ErrCostExceedsLimit, "cost-exceeds-limit", "The cost is above the limit and can never be admitted", http.StatusBadRequest},
 	{api.ErrBodyTooLarge, "body-too-large", "The request body is too large", http.StatusRequestEntityTooLarge},
 	{api.ErrBadRequest, "bad-request", "The request cannot be read", http.StatusBadRequest},

@@ -66,7 +66,7 @@ func (f *folder) decode(b stream.Batch) (events []windows.Event, letters []lua.D
 			letters = append(letters, lua.DeadLetter{ID: m.ID, Reason: err.Error(), Body: body(m)})
 			continue
 		}
-		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
+		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID})
 	}
 	return events, letters
 }
@@ -107,6 +107,7 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
 	f.metrics.gone.Add(float64(folded.Gone))
+	f.metrics.again.Add(float64(folded.Again))
 	f.metrics.merged.Add(float64(folded.Merged))
 	return unmatched, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // Metrics of the consumers. No label holds a key.
 type Metrics struct {
-	folded, merged, late, gone, trimmed, dead, unmatched, claims, failures prometheus.Counter
+	folded, merged, late, gone, again, trimmed, dead, unmatched, claims, failures prometheus.Counter
 
 	batchEvents, foldSeconds prometheus.Histogram
 	transitions              *prometheus.CounterVec
@@ -34,6 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		merged:    counter("events_merged_total", "Events that shared the log entry of another event of their key."),
 		late:      counter("events_late_total", "Events that had left every window before they were folded."),
 		gone:      counter("events_gone_total", "Events that somebody else had counted first, so they were not counted again."),
+		again:     counter("events_repeated_total", "Events whose id their producer had used before for the key, so they were not counted."),
 		trimmed:   counter("events_trimmed_unread_total", "Events trimmed from the log before they were counted: lost."),
 		dead:      counter("events_dead_total", "Events that could not be counted, put to the dead stream."),
 		unmatched: counter("events_unmatched_total", "Events of keys that no rule matches."),

@@ -73,6 +73,8 @@ type FoldGroup struct {
 	Counter string
 	Count   int64
 	IDs     []string // rising
+	// Given are the ids that the producers gave the events, nil where they gave none.
+	Given []string
 }
 
 // FoldRule is a rule and the groups of its counters; those of one counter
@@ -84,15 +86,16 @@ type FoldRule struct {
 
 // FoldArgs is one batch of one partition.
 type FoldArgs struct {
-	Events, Levels, Due, Outbox string
-	Now                         Now
-	Group                       string
-	Rules                       []FoldRule
+	Events, Levels, Due, Outbox, IDs string
+	Now                              Now
+	Group                            string
+	RememberMs                       int64 // how long ids are remembered
+	Rules                            []FoldRule
 }
 
 // FoldReply counts events: folded, too late for every window, already counted
-// by somebody; and transitions.
-type FoldReply struct{ Folded, Late, Gone, Transitions int64 }
+// by somebody, sent before by their producer; and transitions.
+type FoldReply struct{ Folded, Late, Gone, Again, Transitions int64 }
 
 // Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
 func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) {
@@ -103,8 +106,8 @@ func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) 
 			ids += len(g.IDs)
 		}
 	}
-	keys := append(make([]string, 0, 4+groups), a.Events, a.Levels, a.Due, a.Outbox)
-	args := append(make([]any, 0, 3+16*len(a.Rules)+2*groups+ids), a.Now.arg(), a.Group, len(a.Rules))
+	keys := append(make([]string, 0, 5+groups), a.Events, a.Levels, a.Due, a.Outbox, a.IDs)
+	args := append(make([]any, 0, 4+16*len(a.Rules)+2*groups+ids), a.Now.arg(), a.Group, a.RememberMs, len(a.Rules))
 	algorithms := make([]string, 0, 1)
 	for _, r := range a.Rules {
 		args = r.Rule.appendTo(append(args, len(r.Groups)))
@@ -114,16 +117,19 @@ func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) 
 		for _, g := range r.Groups {
 			keys = append(keys, g.Counter)
 			args = append(args, g.Count, len(g.IDs))
-			for _, id := range g.IDs {
+			for i, id := range g.IDs {
+				if g.Given != nil {
+					id += " " + g.Given[i]
+				}
 				args = append(args, id)
 			}
 		}
 	}
-	n, err := eval(ctx, c, "fold", algorithms, keys, args, 4)
+	n, err := eval(ctx, c, "fold", algorithms, keys, args, 5)
 	if err != nil {
 		return FoldReply{}, err
 	}
-	return FoldReply{n[0], n[1], n[2], n[3]}, nil
+	return FoldReply{n[0], n[1], n[2], n[3], n[4]}, nil
 }
 
 // CheckItem is one key of a check.

@@ -90,7 +90,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 		for _, e := range list {
 			cmds[p] = append(cmds[p], pipe.XAdd(ctx, &redis.XAddArgs{
 				Stream: l.keys.Events(p), MinID: minID, Approx: true,
-				Values: []any{fieldKey, e.Key, fieldCount, e.Count},
+				Values: fieldsOf(e.Event),
 			}))
 		}
 		pipe.PExpire(ctx, l.keys.Events(p), l.retention)
@@ -127,6 +127,13 @@ func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
 	return out
 }
 
+func fieldsOf(e api.Event) []any {
+	if e.ID == "" {
+		return []any{fieldKey, e.Key, fieldCount, e.Count}
+	}
+	return []any{fieldKey, e.Key, fieldCount, e.Count, fieldID, e.ID}
+}
+
 // wasNotSent tells an error after which the command has certainly done nothing:
 // Redis answered with it, or no connection was to be had.
 func wasNotSent(err error) bool {
@@ -142,11 +149,15 @@ func wasNotSent(err error) bool {
 }
 
 // merge adds up the counts of one key. A sum over the largest count of an event
-// stays several events.
+// stays several events, and so do events with ids: each is to count by itself.
 func merge(events []api.Event) []item {
 	at := make(map[string]int, len(events)) // key → where its open sum stands
 	merged := make([]item, 0, len(events))
 	for _, e := range events {
+		if e.ID != "" {
+			merged = append(merged, item{e, 1})
+			continue
+		}
 		if i, ok := at[e.Key]; ok && merged[i].Count+e.Count <= api.MaxCount {
 			merged[i].Count += e.Count
 			merged[i].events++

@@ -12,6 +12,7 @@ import (
 const (
 	fieldKey   = "key"
 	fieldCount = "count"
+	fieldID    = "id"
 )
 
 // Message is one entry of an event stream as it was read.
@@ -21,7 +22,7 @@ type Message struct {
 }
 
 // Decode reads an event. The error says what is wrong with it and wraps
-// api.ErrBadKey or api.ErrBadCount: such an event is dead.
+// api.ErrBadKey, api.ErrBadCount or api.ErrBadID: such an event is dead.
 func (m Message) Decode() (api.Event, error) {
 	key, ok := m.Values[fieldKey].(string)
 	if !ok {
@@ -35,6 +36,7 @@ func (m Message) Decode() (api.Event, error) {
 		}
 		e.Count = n
 	}
+	e.ID, _ = m.Values[fieldID].(string)
 	return e, e.Validate()
 }
 

@@ -75,6 +75,9 @@ func (k *Keys) Outbox(p int) string { return k.tags[p] + "outbox" }
 // Dead is the stream of events that could not be counted.
 func (k *Keys) Dead(p int) string { return k.tags[p] + "dead" }
 
+// IDs is the sorted set of the ids that producers have given events.
+func (k *Keys) IDs(p int) string { return k.tags[p] + "ids" }
+
 // Relay is the lease of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 

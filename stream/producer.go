@@ -31,8 +31,9 @@ type ProducerConfig struct {
 }
 
 // Producer gathers events and appends them in the background, merging those of
-// one key within a flush. It never sends anything twice: what has an unknown
-// outcome is reported to OnFlush, and the caller decides.
+// one key within a flush. Events with an ID it sends again until they are stored
+// or the flush's time is up. Anything else it never sends twice: what has an
+// unknown outcome is reported to OnFlush, and the caller decides.
 type Producer struct {
 	log    *Log
 	config ProducerConfig
@@ -46,9 +47,10 @@ type Producer struct {
 	room    chan struct{} // closed and replaced when room is given back
 	closed  bool
 
-	wake   chan struct{} // one slot: there is something to do
-	done   chan struct{} // closed when run has ended
-	failed error         // the first error since the last Flush
+	pause  func(ctx context.Context, attempt int) bool // between attempts; tests have their own
+	wake   chan struct{}                               // one slot: there is something to do
+	done   chan struct{}                               // closed when run has ended
+	failed error                                       // the first error since the last Flush
 }
 
 // NewProducer starts a producer; Close ends it.
@@ -61,7 +63,7 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	}
 	config.MaxBatch = min(config.MaxBatch, config.MaxPending) // full, it has nobody to linger for
 	p := &Producer{
-		log: log, config: config,
+		log: log, config: config, pause: pauseBetween,
 		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go p.run()
@@ -203,7 +205,7 @@ func (p *Producer) flush() {
 	p.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.FlushTimeout)
-	out := p.log.append(ctx, merge(batch))
+	out := p.log.appendUntil(ctx, merge(batch), p.pause)
 	cancel()
 	if p.config.OnFlush != nil {
 		p.config.OnFlush(out)

@@ -15,6 +15,9 @@ type Event struct {
 	Ms    int64 // the millisecond of ID
 	Key   string
 	Count int64
+	// Given is the id that its producer gave it, empty where it gave none: of
+	// events of a key with the same id only the first counts.
+	Given string
 }
 
 // Folded counts the events of a batch by what became of them.
@@ -22,7 +25,8 @@ type Folded struct {
 	Folded int64 // counted
 	Late   int64 // acknowledged, but out of every window already
 	Gone   int64 // counted before, by somebody
-	Merged int64 // of Folded and Gone: events that shared another's entry
+	Again  int64 // sent before by their producer, with the same id
+	Merged int64 // of all of these: events that shared another's entry
 	// Transitions is how many levels changed.
 	Transitions int64
 }
@@ -81,12 +85,19 @@ func group(events []Event, match func(key string) *Rule, counter func(r *Rule, k
 
 func (k *keyGroups) add(e Event, resolution int64) {
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= resolution; i-- {
-		if k.groups[i].Count == e.Count {
-			k.groups[i].IDs = append(k.groups[i].IDs, e.ID)
+		if g := &k.groups[i]; g.Count == e.Count && (g.Given != nil) == (e.Given != "") {
+			g.IDs = append(g.IDs, e.ID)
+			if e.Given != "" {
+				g.Given = append(g.Given, e.Given)
+			}
 			return
 		}
 	}
-	k.groups = append(k.groups, lua.FoldGroup{Counter: k.counter, Count: e.Count, IDs: []string{e.ID}})
+	g := lua.FoldGroup{Counter: k.counter, Count: e.Count, IDs: []string{e.ID}}
+	if e.Given != "" {
+		g.Given = []string{e.Given}
+	}
+	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)
 }
 

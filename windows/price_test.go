@@ -45,8 +45,11 @@ func cpu(b *testing.B, c *redis.Client) float64 {
 // BenchmarkFold reads and folds b.N events, as a worker does: the price of one
 // event in Redis CPU, reading included, beside a plain pipelined XADD.
 func BenchmarkFold(b *testing.B) {
-	for _, c := range []struct{ keys, batch, windows int }{{100_000, 500, 1}, {1_000, 5_000, 1}, {100_000, 500, 2}, {1_000, 5_000, 2}} {
-		b.Run(fmt.Sprintf("keys=%d/batch=%d/windows=%d", c.keys, c.batch, c.windows), func(b *testing.B) {
+	for _, c := range []struct {
+		keys, batch, windows int
+		ids                  bool // the producers give each event an id
+	}{{100_000, 500, 1, false}, {1_000, 5_000, 1, false}, {100_000, 500, 2, false}, {1_000, 5_000, 2, false}, {100_000, 500, 1, true}} {
+		b.Run(fmt.Sprintf("keys=%d/batch=%d/windows=%d/ids=%t", c.keys, c.batch, c.windows, c.ids), func(b *testing.B) {
 			ctx := context.Background()
 			client := priceRedis(b)
 			rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80, 95}, Hold: time.Second}
@@ -78,7 +81,11 @@ func BenchmarkFold(b *testing.B) {
 				for left := n; left > 0; left -= 1000 {
 					pipe := client.Pipeline()
 					for range min(left, 1000) {
-						pipe.Do(ctx, "XADD", keys.Events(0), "*", "key", "user:"+strconv.Itoa(rand.IntN(c.keys)), "count", "1")
+						args := []any{"XADD", keys.Events(0), "*", "key", "user:" + strconv.Itoa(rand.IntN(c.keys)), "count", "1"}
+						if c.ids {
+							args = append(args, "id", fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
+						}
+						pipe.Do(ctx, args...)
 					}
 					if _, err := pipe.Exec(ctx); err != nil {
 						b.Fatal(err)
@@ -99,7 +106,7 @@ func BenchmarkFold(b *testing.B) {
 						if err != nil {
 							b.Fatal(err)
 						}
-						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count}
+						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID}
 					}
 					f, _, err := counter.Fold(ctx, 0, rules, events)
 					if err != nil {

@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -35,6 +36,9 @@ type Redis struct {
 
 	// Now stands in for Redis's clock in tests; nil means Redis's own.
 	Now func() int64
+	// Remember is how long the ids that producers give events are remembered;
+	// default stream.DefaultRetention.
+	Remember time.Duration
 
 	compiled sync.Map     // *Rule → *scriptRule
 	changed  atomic.Int64 // ms: when the rules became what they are, at the latest
@@ -238,14 +242,14 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 		groups += len(r.Groups)
 	}
 	reply, err := lua.Fold(ctx, s.redis, lua.FoldArgs{
-		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-		Now: s.now(), Group: stream.Group, Rules: grouped,
+		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), IDs: s.keys.IDs(p),
+		Now: s.now(), Group: stream.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(), Rules: grouped,
 	})
 	if err != nil {
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Transitions: reply.Transitions,
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions,
 		Merged: int64(len(events) - len(unmatched) - groups),
 	}, unmatched, nil
 }

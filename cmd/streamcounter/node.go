@@ -142,6 +142,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		advise(ctx, n.redis, n.log)
 	}
 	n.counter = windows.NewRedis(n.redis, n.keys)
+	n.counter.Remember = n.duration("retention")
 	return n.counter.Learn(ctx, n.rules.Rules())
 }
 

@@ -1,0 +1,106 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// given appends events with ids, as producers that retry do, and gives them as read.
+func (s *store) given(t testing.TB, key string, ids ...string) []windows.Event {
+	t.Helper()
+	events := make([]windows.Event, len(ids))
+	for i := range ids {
+		events[i] = windows.Event{Key: key, Ms: s.clock.ms, Count: 3}
+	}
+	batch := s.append(t, events...)[s.keys.Partition(key)]
+	for i, id := range ids {
+		batch[i].Given = id
+	}
+	return batch
+}
+
+// An event that was appended twice with one id counts once: in a batch, in two,
+// and folded again.
+func TestRepeatedEventsCountOnce(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		p := s.keys.Partition("k")
+		batch := s.given(t, "k", "a", "b", "a", "", "c d", "")
+		if f := s.foldBatch(t, p, batch); f.Folded != 5 || f.Again != 1 || f.Gone != 0 {
+			t.Fatalf("%+v", f)
+		}
+		if f := s.foldBatch(t, p, batch); f.Folded != 0 || f.Again != 0 || f.Gone != 6 {
+			t.Fatalf("folded again: %+v", f)
+		}
+		if f := s.foldBatch(t, p, s.given(t, "k", "b", "e", "c", "c d")); f.Folded != 2 || f.Again != 2 {
+			t.Fatalf("another batch: %+v", f)
+		}
+		// The id is the key's own.
+		other := "k{k}"
+		if f := s.foldBatch(t, p, s.given(t, other, "a")); f.Folded != 1 {
+			t.Fatalf("another key: %+v", f)
+		}
+		if n := used(t, s, "k"); n != 7*3 {
+			t.Fatalf("used %d, expected 21", n)
+		}
+		pending, err := s.redis.XPending(context.Background(), s.keys.Events(p), stream.Group).Result()
+		if err != nil || pending.Count != 0 {
+			t.Fatalf("pending %+v, %v", pending, err)
+		}
+	})
+}
+
+// Ids are remembered for the retention, and then forgotten: they do not grow
+// with all that ever happened.
+func TestIdsAreForgotten(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		ctx, p := context.Background(), s.keys.Partition("k")
+		s.store.Remember = 10 * time.Minute
+		s.foldBatch(t, p, s.given(t, "k", "a"))
+		s.clock.ms += 599_999
+		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Again != 1 {
+			t.Fatalf("within the retention: %+v", f)
+		}
+		s.clock.ms += 2
+		s.foldBatch(t, p, s.given(t, "k", "b"))
+		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Folded != 1 {
+			t.Fatalf("after it: %+v", f)
+		}
+		for i := range 50 {
+			s.clock.ms += 60_000
+			s.foldBatch(t, p, s.given(t, "k", fmt.Sprint(i)))
+		}
+		if n := s.redis.ZCard(ctx, s.keys.IDs(p)).Val(); n > 12 {
+			t.Fatalf("%d ids are remembered", n)
+		}
+		if ttl := s.redis.PTTL(ctx, s.keys.IDs(p)).Val(); ttl <= 9*time.Minute || ttl > 10*time.Minute {
+			t.Fatalf("they end in %v", ttl)
+		}
+	})
+}
+
+// Ids of a wrong type fail the fold before it has acknowledged anything.
+func TestForeignIds(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		ctx, p := context.Background(), s.keys.Partition("k")
+		if err := s.redis.Set(ctx, s.keys.IDs(p), "x", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		batch := s.given(t, "k", "a")
+		if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
+			t.Fatalf("no error: %+v", f)
+		}
+		if err := s.redis.Del(ctx, s.keys.IDs(p)).Err(); err != nil && err != redis.Nil {
+			t.Fatal(err)
+		}
+		if f := s.foldBatch(t, p, batch); f.Folded != 1 {
+			t.Fatalf("after mending: %+v", f)
+		}
+	})
+}
