@@ -84,6 +84,12 @@ func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
 
 // redacted is a target without its password, for messages.
 func redacted(target string) string {
+	// Several URLs: to url.Parse they would look like one.
+	if i := strings.LastIndex(target, "://"); i > 0 && strings.Count(target, "://") > 1 {
+		if comma := strings.LastIndexByte(target[:i], ','); comma >= 0 {
+			return redacted(target[:comma]) + "," + redacted(target[comma+1:])
+		}
+	}
 	if u, err := url.Parse(target); err == nil {
 		return u.Redacted()
 	}

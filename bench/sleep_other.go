@@ -1,0 +1,7 @@
+//go:build !linux
+
+package bench
+
+import "time"
+
+func sleepShort(d time.Duration) { time.Sleep(d) }
