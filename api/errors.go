@@ -26,6 +26,8 @@ var (
 	ErrQueueFull = errors.New("queue full")
 	// ErrClosed: the producer was closed.
 	ErrClosed = errors.New("closed")
+	// ErrBacklog: workers are too far behind for more events to be taken.
+	ErrBacklog = errors.New("workers are behind")
 	// ErrUnavailable: the store did not answer in time.
 	ErrUnavailable = errors.New("store unavailable")
 )

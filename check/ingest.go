@@ -30,6 +30,11 @@ func (s *Service) postEvents(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
+	if err := s.admit(r.Context(), events); err != nil {
+		s.config.Metrics.refused.Add(float64(len(events)))
+		writeProblem(w, err)
+		return
+	}
 	out := s.Append(r.Context(), events)
 	answer := struct {
 		Accepted int        `json:"accepted"`

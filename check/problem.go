@@ -24,6 +24,7 @@ var problems = []struct {
 	{api.ErrBadRequest, "bad-request", "The request cannot be read", http.StatusBadRequest},
 	{api.ErrNoRule, "no-rule", "No rule matches the key", http.StatusNotFound},
 	{api.ErrOutcomeUnknown, "outcome-unknown", "It may or may not have been stored", http.StatusServiceUnavailable},
+	{api.ErrBacklog, "backlog", "Workers are behind", http.StatusServiceUnavailable},
 	{api.ErrUnavailable, "unavailable", "The store cannot answer", http.StatusServiceUnavailable},
 }
 
@@ -40,6 +41,9 @@ func problemOf(err error) api.Problem {
 
 func writeProblem(w http.ResponseWriter, err error) {
 	p := problemOf(err)
+	if errors.Is(err, api.ErrBacklog) {
+		w.Header().Set("Retry-After", "5") // seconds; how long it will take, nobody knows
+	}
 	writeJSON(w, "application/problem+json", p.Status, p)
 }
 

@@ -25,6 +25,12 @@ type Config struct {
 	Timeout time.Duration
 	// AppendTimeout bounds one append, and one listing of who is throttled; default 5s.
 	AppendTimeout time.Duration
+	// MaxBacklog is how old the oldest unread event of a partition may be before
+	// more events for it are refused; 0: they never are. Backlogs and Keys are
+	// required with it.
+	MaxBacklog time.Duration
+	Backlogs   func(ctx context.Context) ([]stream.Backlog, error)
+	Keys       *stream.Keys
 }
 
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
@@ -32,6 +38,7 @@ type Config struct {
 type Service struct {
 	config  Config
 	local   *windows.Local
+	backlog backlog
 	breaker *gobreaker.CircuitBreaker[windows.Verdict] // sony/gobreaker: small, widely used, no state of its own to keep
 }
 
@@ -42,8 +49,12 @@ func NewService(c Config) (*Service, error) {
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
+	if c.MaxBacklog > 0 && (c.Backlogs == nil || c.Keys == nil) {
+		return nil, errors.New("check: MaxBacklog needs Backlogs and Keys")
+	}
 	return &Service{
-		config: c, local: windows.NewLocal(nil),
+		backlog: backlog{measure: c.Backlogs, now: time.Now},
+		config:  c, local: windows.NewLocal(nil),
 		breaker: gobreaker.NewCircuitBreaker[windows.Verdict](gobreaker.Settings{
 			Name:    "redis",
 			Timeout: 500 * time.Millisecond, // open for this long, then one check tries

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -105,8 +104,8 @@ func runBench(cmd *cobra.Command, args []string) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	o := options{cmd: cmd}
-	c, where, stop, err := benchRedis(cmd.Context(), o.text("redis"), cfg.Connections)
+	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // failures are counted in the report
+	c, where, stop, err := measuredRedis(cmd, cfg.Connections+2)
 	if err != nil {
 		return err
 	}
@@ -125,7 +124,10 @@ func runBench(cmd *cobra.Command, args []string) error {
 	if report == nil {
 		return runErr
 	}
-	report.CommandLine, report.Redis = commandLine(os.Args), where
+	if where == "embedded" {
+		where += " (miniredis: time only, it tells no CPU and no memory)"
+	}
+	report.CommandLine, report.Redis = commandLine(cmd, args...), where
 	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
 		err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
 	} else {
@@ -144,57 +146,6 @@ func runBench(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%d calls failed; the first: %s", n, first)
 	}
 	return nil
-}
-
-// benchRedis opens what --redis asks for, with a connection per caller, and
-// words it for the report.
-func benchRedis(ctx context.Context, target string, connections int) (c redis.UniversalClient, where string, stop func(), err error) {
-	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // failures are counted in the report
-	stopServer := func() {}
-	where = redacted(target)
-	port, embedded, err := embeddedPort(target, 0)
-	if err != nil {
-		return nil, "", nil, blame("redis", err)
-	}
-	if embedded {
-		var addr string
-		if addr, stopServer, err = startRedis(port); err != nil {
-			return nil, "", nil, err
-		}
-		target, where = "redis://"+addr, "embedded (miniredis: time only, it tells no CPU and no memory)"
-	}
-	opts, err := redisOptions(target)
-	if err != nil {
-		stopServer()
-		return nil, "", nil, blame("redis", err)
-	}
-	opts.PoolSize = connections + 2
-	c = redis.NewUniversalClient(opts)
-	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	if err := c.Ping(ping).Err(); err != nil {
-		err = fmt.Errorf("no Redis answers at %s: %w", redacted(target), err)
-		err = blame("redis", errors.Join(err, c.Close()))
-		stopServer()
-		return nil, "", nil, err
-	}
-	return c, where, func() { _ = c.Close(); stopServer() }, nil
-}
-
-// commandLine is what was typed, without passwords.
-func commandLine(args []string) string {
-	out := slices.Clone(args)
-	out[0] = "streamcounter"
-	for i, a := range out {
-		flag, value, ok := strings.Cut(a, "=")
-		switch {
-		case ok && strings.HasPrefix(flag, "--") && strings.Contains(value, "://"):
-			out[i] = flag + "=" + redacted(value)
-		case strings.Contains(a, "://"):
-			out[i] = redacted(a)
-		}
-	}
-	return strings.Join(out, " ")
 }
 
 func benchProgress(messages io.Writer) *progressbar.ProgressBar {

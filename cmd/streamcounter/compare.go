@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -94,7 +93,7 @@ func runCompare(cmd *cobra.Command, _ []string) error {
 	}
 	cfg := compare.Config{Algorithms: algorithms, Windows: limits}
 	if compare.NeedRedis(algorithms) {
-		client, name, closeAll, err := compareRedis(cmd)
+		client, name, closeAll, err := measuredRedis(cmd, 0)
 		if err != nil {
 			return interrupted(cmd, err)
 		}
@@ -138,35 +137,6 @@ func interrupted(cmd *cobra.Command, err error) error {
 		return exitError{130, err}
 	}
 	return exitError{code: 130}
-}
-
-// compareRedis connects to --redis, and starts it first if it is an embedded
-// one: on a free port, unless one is named.
-func compareRedis(cmd *cobra.Command) (client redis.UniversalClient, name string, closeAll func(), err error) {
-	target := (&options{cmd: cmd}).text("redis")
-	stop := func() {}
-	name = redacted(target)
-	port, embedded, err := embeddedPort(target, 0)
-	if err != nil {
-		return nil, "", nil, blame("redis", err)
-	}
-	if embedded {
-		var addr string
-		if addr, stop, err = startRedis(port); err != nil {
-			return nil, "", nil, err
-		}
-		name, target = "embedded", "redis://"+addr
-	}
-	short, blocking, err := connectRedis(cmd.Context(), target)
-	if err != nil {
-		stop()
-		return nil, "", nil, err
-	}
-	_ = blocking.Close() // nothing here waits for streams
-	return short, name, func() {
-		_ = short.Close()
-		stop()
-	}, nil
 }
 
 // comparing shows progress on a terminal; hide takes it away.

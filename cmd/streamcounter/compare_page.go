@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/compare"
 )
@@ -63,40 +61,3 @@ func (p *pageFile) write(list []*compare.Comparison, command string) error {
 	p.file = nil
 	return nil
 }
-
-// commandLine is what makes the same comparison again, for a shell, without
-// the password of --redis.
-func commandLine(cmd *cobra.Command) string {
-	words := []string{"streamcounter", "compare"}
-	add := func(name, value string) { words = append(words, "--"+name, quote(value)) }
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Changed { // by a flag or by the environment
-			return
-		}
-		switch v := f.Value.(type) {
-		case pflag.SliceValue:
-			for _, one := range v.GetSlice() {
-				add(f.Name, one)
-			}
-		default:
-			switch {
-			case f.Name == "redis":
-				add(f.Name, redacted(f.Value.String()))
-			case f.Value.Type() == "bool":
-				words = append(words, "--"+f.Name+strings.TrimSuffix("="+f.Value.String(), "=true"))
-			default:
-				add(f.Name, f.Value.String())
-			}
-		}
-	})
-	return strings.Join(words, " ")
-}
-
-func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune(plainRunes, r) }) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%"

@@ -209,6 +209,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"append", "--format", "xml"}, []string{"xml", "ndjson"}},
 		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
 		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},
+		{[]string{"serve", "--rules", rules, "--retention", "1m", "--max-backlog", "61s"}, []string{"--max-backlog", "61s", "--retention"}},
 		{[]string{"dev", "--log-level", "loud", "--redis", "embedded:0"}, []string{"--log-level", "loud"}},
 		{[]string{"rules", "check", bad}, []string{"bad.yml:5:23", "-1"}},
 		{[]string{"nonsense"}, []string{"nonsense"}},

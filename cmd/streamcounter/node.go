@@ -226,6 +226,7 @@ func (n *node) addChecks() error {
 	}
 	service, err := check.NewService(check.Config{
 		Counter: n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
+		MaxBacklog: n.maxBacklog(), Keys: n.keys, Backlogs: func(ctx context.Context) ([]stream.Backlog, error) { return stream.Backlogs(ctx, n.redis, n.keys) },
 	})
 	if err != nil {
 		return err

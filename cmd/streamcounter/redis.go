@@ -21,20 +21,26 @@ func connectRedis(ctx context.Context, target string) (short, blocking redis.Uni
 	if err != nil {
 		return nil, nil, blame("redis", err)
 	}
-	short = redis.NewUniversalClient(opts)
+	if short, err = dialRedis(ctx, target, opts); err != nil {
+		return nil, nil, blame("redis", err)
+	}
 	forBlocking := *opts
 	forBlocking.PoolSize = 2 // events and outboxes; a Cluster client has as many per node
 	if opts.IsClusterMode {
 		forBlocking.PoolSize = 64
 	}
-	blocking = redis.NewUniversalClient(&forBlocking)
+	return short, redis.NewUniversalClient(&forBlocking), nil
+}
+
+// dialRedis opens one client and proves that a server answers.
+func dialRedis(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
+	c := redis.NewUniversalClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	if err := short.Ping(ping).Err(); err != nil {
-		err = fmt.Errorf("no Redis answers at %s: %w", redacted(target), err)
-		return nil, nil, blame("redis", errors.Join(err, short.Close(), blocking.Close()))
+	if err := c.Ping(ping).Err(); err != nil {
+		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w", redacted(target), err), c.Close())
 	}
-	return short, blocking, nil
+	return c, nil
 }
 
 func redisOptions(target string) (*redis.UniversalOptions, error) {

@@ -24,7 +24,7 @@ func newServe() *cobra.Command {
 			return command{rulesFile, func(_ context.Context, n *node) error { return n.addChecks() }, logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "drain-timeout", "log-level"})
+	use(cmd, []string{"redis", "rules", "http", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
 	return cmd
 }
 

@@ -22,6 +22,7 @@ var settings = []setting{
 	{"prefix", "sc", "prefix of all Redis keys, NATS subjects and streams"},
 	{"partitions", "16", "number of partitions, fixed for the life of a prefix"},
 	{"retention", "10m", "how long events are kept: how long workers may be away without losing one"},
+	{"max-backlog", "", "age of the oldest unread event above which POST /v1/events answers 503; empty: half the retention"},
 	{"check-timeout", "250ms", "deadline of a check; after it the rule's on_error decides"},
 	{"batch", "1000", "most events of one fold"},
 	{"min-idle", "10s", "how long an event is held by a silent worker before another takes it over"},
@@ -116,7 +117,18 @@ func (o *options) check() error {
 	for _, name := range []string{"retention", "check-timeout", "min-idle", "drain-timeout"} {
 		o.duration(name)
 	}
+	if o.maxBacklog() > o.duration("retention") {
+		o.fail("max-backlog", "expected no more than --retention, after which events are lost")
+	}
 	return o.err
+}
+
+// maxBacklog is by default half the retention: there is still time to do something.
+func (o *options) maxBacklog() time.Duration {
+	if o.text("max-backlog") == "" {
+		return o.duration("retention") / 2
+	}
+	return o.duration("max-backlog")
 }
 
 func (o *options) fail(name, why string) {

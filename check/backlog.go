@@ -1,0 +1,57 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// backlog knows how far workers are behind, as of a moment ago: it asks when it
+// is asked, at most once per backlogEvery.
+type backlog struct {
+	measure func(ctx context.Context) ([]stream.Backlog, error)
+	now     func() time.Time
+
+	mu   sync.Mutex
+	at   time.Time
+	last []stream.Backlog // by partition, as of at
+}
+
+const backlogEvery = time.Second
+
+// read gives what each partition has before it, nil where it cannot be known:
+// the append itself will then tell what is wrong.
+func (b *backlog) read(ctx context.Context) []stream.Backlog {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := b.now(); now.Sub(b.at) >= backlogEvery {
+		last, err := b.measure(ctx)
+		if err != nil {
+			last = nil
+		}
+		b.at, b.last = now, last
+	}
+	return b.last
+}
+
+// admit refuses events of partitions in which workers are further behind than
+// they may be: taken, they could be trimmed before anybody reads them.
+func (s *Service) admit(ctx context.Context, events []api.Event) error {
+	if s.config.MaxBacklog <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	list := s.backlog.read(ctx)
+	for _, e := range events {
+		if p := s.config.Keys.Partition(e.Key); p < len(list) && list[p].Oldest > s.config.MaxBacklog {
+			return fmt.Errorf("%w: the oldest unread event of partition %d is %s old, events are refused above %s",
+				api.ErrBacklog, p, list[p].Oldest.Round(time.Millisecond), s.config.MaxBacklog)
+		}
+	}
+	return nil
+}
