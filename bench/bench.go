@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/measure"
 )
 
 // cleanUpWithin bounds the removing of a run's keys after it was cut off.
@@ -38,7 +40,7 @@ func Run(ctx context.Context, c redis.UniversalClient, cfg Config) (report *Repo
 		report.Seconds = time.Since(report.Started).Seconds()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpWithin)
 		defer cancel()
-		err = errors.Join(err, clean(last, c, r.prefix+"-*"))
+		err = errors.Join(err, measure.Remove(last, c, r.prefix+"-"))
 	}()
 	parts := r.parts()
 	for i, p := range parts {
@@ -143,7 +145,7 @@ func (r *runner) run(ctx context.Context, i int, p *part) (_ *Part, err error) {
 	if measureErr != nil {
 		return out, measureErr
 	}
-	return out, clean(ctx, r.redis, room.keys.Prefix+":*")
+	return out, measure.Remove(ctx, r.redis, room.keys.Prefix+":")
 }
 
 // enter makes the contestants of the part in their room.

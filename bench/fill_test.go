@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/measure"
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -23,7 +24,7 @@ func TestFillGivesEachKeyItsEntries(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					t.Cleanup(func() { _ = clean(t.Context(), c, r.keys.Prefix+":*") })
+					t.Cleanup(func() { _ = measure.Remove(t.Context(), c, r.keys.Prefix+":") })
 					// The end of a whole minute, so that an algorithm that counts by
 					// whole minutes has all entries in one.
 					end := time.Now().Truncate(time.Minute).UnixMilli() - 1
@@ -93,7 +94,7 @@ func TestFillSaysWhatItWeighs(t *testing.T) {
 		if left := keysLike(t, c, r.keys.Prefix+"w*"); len(left) > 0 {
 			t.Errorf("the trial left %d keys", len(left))
 		}
-		if err := clean(t.Context(), c, r.keys.Prefix+":*"); err != nil {
+		if err := measure.Remove(t.Context(), c, r.keys.Prefix+":"); err != nil {
 			t.Fatal(err)
 		}
 		if left := keysLike(t, c, r.keys.Prefix+"*"); len(left) > 0 {

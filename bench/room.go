@@ -75,38 +75,3 @@ func (r *room) empty(ctx context.Context, name func(p int) string) error {
 	}
 	return nil
 }
-
-// eachMaster does something on each master, of a Cluster on several at once.
-func eachMaster(ctx context.Context, c redis.UniversalClient, do func(ctx context.Context, node redis.UniversalClient) error) error {
-	if cluster, ok := c.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
-	}
-	return do(ctx, c)
-}
-
-// clean removes the keys that match, on each master. Those of anybody else are
-// never touched: the pattern begins with a random prefix.
-func clean(ctx context.Context, c redis.UniversalClient, pattern string) error {
-	return eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
-		it := node.Scan(ctx, 0, pattern, 1000).Iterator()
-		for more := true; more; {
-			pipe := node.Pipeline()
-			for more = it.Next(ctx); more; more = it.Next(ctx) {
-				// One by one: on a Cluster they lie in many slots.
-				if pipe.Unlink(ctx, it.Val()); pipe.Len() == 1000 {
-					break
-				}
-			}
-			if pipe.Len() == 0 {
-				break
-			}
-			if _, err := pipe.Exec(ctx); err != nil {
-				return fmt.Errorf("removing %s: %w", pattern, err)
-			}
-		}
-		if err := it.Err(); err != nil {
-			return fmt.Errorf("looking for %s: %w", pattern, err)
-		}
-		return nil
-	})
-}

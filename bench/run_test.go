@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/streamcounter/streamcounter/measure"
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -158,7 +159,7 @@ func TestGCRAKeepsItsLimit(t *testing.T) {
 		if reply, err := gcraScript.Run(t.Context(), r.redis, silent, 3, cfg.Per.Microseconds(), 4).Int64Slice(); err != nil || reply[0] != 0 {
 			t.Errorf("a cost of 4 after ten hours: %v (%v), want it denied", reply, err)
 		}
-		if err := clean(t.Context(), r.redis, r.keys.Prefix+":*"); err != nil {
+		if err := measure.Remove(t.Context(), r.redis, r.keys.Prefix+":"); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -200,7 +201,7 @@ func TestStreamsAreEmptied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = clean(context.Background(), c, r.keys.Prefix+":*") })
+		t.Cleanup(func() { _ = measure.Remove(context.Background(), c, r.keys.Prefix+":") })
 		who := r.xadd()
 		if _, err := who.call(t.Context(), []int{1, 2, 3, 4, 5, 6, 7, 8}, 0); err != nil {
 			t.Fatal(err)

@@ -3,9 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,7 +28,7 @@ func (r *room) fillAndWeigh(ctx context.Context, progress func(done float64)) (m
 		return memory{}, err
 	}
 	err = trial.apart(func(own *room) error {
-		return errors.Join(own.fillUpToNow(ctx, 1, func(float64) {}), clean(ctx, own.redis, own.keys.Prefix+":*"))
+		return errors.Join(own.fillUpToNow(ctx, 1, func(float64) {}), measure.Remove(ctx, own.redis, own.keys.Prefix+":"))
 	})
 	if err != nil {
 		return memory{}, err
@@ -86,31 +83,11 @@ func (r *room) fillUpToNow(ctx context.Context, entries int, progress func(done 
 // the side: memory is to be read after.
 func settle(ctx context.Context, c redis.UniversalClient) {
 	for range 500 {
-		if n, ok := memoryField(ctx, c, "lazyfree_pending_objects"); !ok || n == 0 {
+		if n, err := measure.Sum(ctx, c, "memory", "lazyfree_pending_objects"); err != nil || n == 0 {
 			return
 		}
 		if !realClock.until(ctx, time.Now().Add(10*time.Millisecond)) {
 			return
 		}
 	}
-}
-
-// memoryField is a field of INFO memory, summed over the masters.
-func memoryField(ctx context.Context, c redis.UniversalClient, field string) (int64, bool) {
-	var sum atomic.Int64
-	err := eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
-		text, err := node.Info(ctx, "memory").Result()
-		if err != nil {
-			return err
-		}
-		_, rest, found := strings.Cut(text, "\n"+field+":")
-		value, _, _ := strings.Cut(rest, "\r")
-		n, err := strconv.ParseInt(value, 10, 64)
-		if !found || err != nil {
-			return measure.ErrNotTold
-		}
-		sum.Add(n)
-		return nil
-	})
-	return sum.Load(), err == nil
 }

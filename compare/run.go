@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/measure"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -71,7 +72,7 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 			// Also after Ctrl-C, within a bound.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 			defer cancel()
-			err = errors.Join(err, remove(ctx, cfg.Redis, r.prefix+"-"))
+			err = errors.Join(err, measure.Remove(ctx, cfg.Redis, r.prefix+"-"))
 		}()
 		if err := r.warmUp(ctx); err != nil {
 			return nil, err
@@ -118,7 +119,7 @@ func (r *runner) warmUp(ctx context.Context) error {
 			c.now++
 		}
 	}
-	return remove(ctx, r.Redis, r.prefix+"-w")
+	return measure.Remove(ctx, r.Redis, r.prefix+"-w")
 }
 
 // drive lets the contestants take turns until all have answered every request.

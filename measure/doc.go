@@ -2,5 +2,5 @@
 // server: the CPU that its commands took and the memory that it holds. CPU per
 // operation is steadier than wall time on a machine that others share.
 //
-// compare and bench read it; server.go is all there is.
+// compare and bench use it.
 package measure

@@ -17,25 +17,23 @@ var ErrNotTold = errors.New("the server does not tell")
 // CPU is what the server's main thread has used since it started, where its
 // commands and scripts run. On a Cluster it is the sum over the masters.
 func CPU(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
-	sum, err := sumInfo(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
+	sum, err := Sum(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
 	return time.Duration(sum * float64(time.Second)), err
 }
 
 // Memory is what the server has allocated (used_memory), in bytes. On a Cluster
 // it is the sum over the masters.
 func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
-	sum, err := sumInfo(ctx, c, "memory", "used_memory")
+	sum, err := Sum(ctx, c, "memory", "used_memory")
 	return int64(sum), err
 }
 
-func sumInfo(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
-	cluster, ok := c.(*redis.ClusterClient)
-	if !ok {
-		return info(ctx, c, section, fields)
-	}
+// Sum adds up fields of a section of INFO, on a Cluster over the masters. The
+// error is ErrNotTold where the server has no such field.
+func Sum(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
 	sums := make(chan float64, 1)
 	sums <- 0
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+	err := EachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
 		n, err := info(ctx, node, section, fields)
 		sums <- <-sums + n
 		return err
