@@ -39,14 +39,6 @@ type failer interface {
 
 const start = 1_700_000_000_000 // ms; far from zero, as real times are
 
-// eachStore runs a test on every store: one suite for all.
-func eachStore(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
-	t.Helper()
-	t.Run("local", func(t *testing.T) { test(t, localStore(rules)) })
-	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
-	t.Run("redis", func(t *testing.T) { test(t, redisStore(t, streamtest.Redis(t), rules)) })
-}
-
 // eachRedis runs a test on the stores that keep their count in Redis.
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
