@@ -52,7 +52,7 @@ func TestOutage(t *testing.T) {
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			server := streamtest.OwnRedis(t)
-			w := newWorld(t, connect(t, server.Addr()), outageRules...)
+			w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
 			wantStatus(t, w.get(t, "allow:1"), 200)
 			outage.begin(server)
 			for i := range 4 { // of a limit of 2
@@ -100,7 +100,7 @@ func TestOutage(t *testing.T) {
 // allow. A shadow rule has no say.
 func TestStrictestOnErrorDecides(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorld(t, connect(t, server.Addr()), outageRules...)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
 	server.Stop()
 	for _, c := range []struct {
 		keys   [2]string
@@ -125,7 +125,7 @@ func TestStrictestOnErrorDecides(t *testing.T) {
 
 func TestEventsWithRedisStopped(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorld(t, connect(t, server.Addr()), tenAMinute)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
 	server.Stop()
 	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:1"},{"key":"user:2"}]`) })
@@ -146,7 +146,7 @@ func TestEventsWithRedisStopped(t *testing.T) {
 // The reply is lost on the way: the caller is told that nobody knows.
 func TestEventsWithRedisFrozen(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorld(t, connect(t, server.Addr()), tenAMinute)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
 	server.Pause()
 	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:2"}]`) })
@@ -191,7 +191,7 @@ func TestBreaker(t *testing.T) {
 	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
 	d := &down{err: &net.OpError{Op: "dial", Err: errors.New("no way there")}}
 	c.AddHook(d)
-	w := newWorld(t, c, outageRules...)
+	w := newWorldWithin(t, timeout, c, outageRules...)
 	wantStatus(t, w.get(t, "allow:1"), 200)
 	d.now.Store(true)
 	const checks = 100

@@ -53,7 +53,7 @@ func (w *world) counted(t *testing.T) map[string]float64 {
 // Every check counts once, under its rule and what became of it; no label holds a key.
 func TestMetrics(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorld(t, connect(t, server.Addr()), outageRules...)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
 	for _, name := range []string{"allow", "shadow", "none"} {
 		for range 3 {
 			w.get(t, name+":1")
