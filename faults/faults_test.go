@@ -1,0 +1,78 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// setting reads a number from the environment.
+func setting(t testing.TB, name string, def uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return def
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q: want a whole number", name, text)
+	}
+	return n
+}
+
+// TestFaults runs the load, strikes for as long as it is told (half a minute if
+// it is not), lets everything come to rest, and verifies.
+func TestFaults(t *testing.T) {
+	seed, minutes := setting(t, "SEED", 1), setting(t, "MINUTES", 0)
+	lasts := time.Duration(minutes) * time.Minute
+	if minutes == 0 {
+		lasts = 30 * time.Second
+	}
+	t.Logf("SEED=%d MINUTES=%d", seed, minutes)
+	s := newSystem(t, 3)
+	s.minutes = minutes
+	heard := listen(t, s)
+	d := &driver{s: s, record: newRecord()}
+
+	ctx, cancel := context.WithTimeout(context.Background(), lasts)
+	defer cancel()
+	driven := make(chan struct{})
+	go func() {
+		defer close(driven)
+		d.run(ctx, seed)
+	}()
+	struck := inflict(ctx, s, seed, d.record)
+	<-driven
+	s.rest()
+	s.drained(2 * time.Minute)
+
+	logs := s.logs()
+	verifyEvents(t, logs, d.record)
+	verifyChecks(t, logs, d.record)
+	alerts, all := s.alerts()
+	levels := verifyAlerts(t, logs, alerts)
+	heard.heardAll(t, all)
+
+	var granted int64
+	for units := range maps.Values(d.record.allowed) {
+		granted += units
+	}
+	t.Logf("events: %d acknowledged, %d unknown, %d in streams that were deleted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
+		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), granted, d.errors.Load(), levels, len(logs))
+	for _, name := range slices.Sorted(maps.Keys(struck)) {
+		t.Log(fmt.Sprintf("%4d  %s", struck[name], name))
+	}
+	if numbers(d.record.acked) == 0 || granted == 0 || levels == 0 {
+		t.Error("there was no load: the run proves nothing")
+	}
+	for _, f := range faults {
+		if struck[f.name] == 0 && minutes > 0 {
+			t.Errorf("%s never struck", f.name)
+		}
+	}
+}

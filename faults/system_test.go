@@ -1,0 +1,200 @@
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// Limits of the rules below.
+const (
+	eventLimit = 2000
+	checkLimit = 50
+	checkPer   = 2 * time.Second
+)
+
+// The windows of a day keep every entry for the verification.
+var rules = fmt.Sprintf(`
+rules:
+  - name: events
+    match: "e:*"
+    windows: [{limit: %[1]d, per: 24h}]
+    alerts: [50%%, 80%%]
+    hold: 0s
+  - name: repeated
+    match: "r:*"
+    windows: [{limit: %[1]d, per: 24h}]
+    alerts: [50%%, 80%%]
+    hold: 0s
+  - name: checks
+    match: "c:*"
+    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
+    hold: 200ms
+    on_error: deny
+`, eventLimit, checkLimit, checkPer)
+
+// system is all of it: servers, proxies, and the program's processes.
+type system struct {
+	t      testing.TB
+	redis  *streamtest.RedisProcess
+	nats   *streamtest.NATSServer
+	admin  *redis.Client // straight to Redis, for faults and the verification
+	keys   *stream.Keys
+	toWork []*proxy // one per worker
+	toAsk  *proxy   // the server's
+	toAdd  *proxy   // the producer's
+	work   []*part
+	serve  *part
+	base   string // of the server's HTTP
+	// minutes that the run is to last, 0 for a short one.
+	minutes uint64
+}
+
+func newSystem(t testing.TB, workers int) *system {
+	t.Helper()
+	s := &system{t: t, redis: streamtest.OwnRedis(t, "--appendonly", "yes", "--appendfsync", "always"), nats: streamtest.OwnNATS(t)}
+	s.admin = client(t, s.redis.Addr())
+	var err error
+	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := build(t)
+	s.toAsk, s.toAdd = newProxy(t, s.redis.Addr()), newProxy(t, s.redis.Addr())
+	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
+	port := freePort(t)
+	s.base = "http://" + port
+	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.addr, "--http", port}, common...)...)
+	for range workers {
+		p := newProxy(t, s.redis.Addr())
+		s.toWork = append(s.toWork, p)
+		s.work = append(s.work, newPart(t, program, append([]string{"work", "--redis", "redis://" + p.addr, "--nats", s.nats.URL(), "--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
+	}
+	for _, p := range append([]*part{s.serve}, s.work...) {
+		p.start()
+	}
+	streamtest.Eventually(t, time.Minute, "the server is ready", func() (bool, string) {
+		resp, err := http.Get(s.base + "/readyz")
+		if err != nil {
+			return false, err.Error()
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, resp.Status
+	})
+	return s
+}
+
+func client(t testing.TB, addr string) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// part is one process of the program, started again whenever it is to run.
+type part struct {
+	t       testing.TB
+	program string
+	args    []string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	done   chan struct{}
+	output bytes.Buffer // of all its lives
+}
+
+func newPart(t testing.TB, program string, args ...string) *part {
+	p := &part{t: t, program: program, args: args}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			text := p.output.Bytes()
+			t.Logf("%v:\n…%s", args[:1], text[max(0, len(text)-4000):])
+		}
+	})
+	return p
+}
+
+func (p *part) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output.Write(b)
+}
+
+func (p *part) start() {
+	cmd := exec.Command(p.program, p.args...)
+	cmd.Stdout, cmd.Stderr = p, p
+	if err := cmd.Start(); err != nil {
+		p.t.Error(err)
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+	p.mu.Lock()
+	p.cmd, p.done = cmd, done
+	p.mu.Unlock()
+}
+
+// running tells whether it lives.
+func (p *part) running() bool {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done == nil {
+		return false
+	}
+	select {
+	case <-done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *part) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		_ = p.cmd.Process.Signal(s)
+	}
+}
+
+func (p *part) kill() {
+	p.signal(syscall.SIGKILL)
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
