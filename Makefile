@@ -36,6 +36,10 @@ lint: ## Check formatting, vet, staticcheck
 bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: faults
+faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in the seed's order
+	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
+
 .PHONY: images
 images: ## Build all images from this machine, without a registry
 	deploy/images.sh

@@ -28,6 +28,7 @@ var arrows = map[string][]string{
 	"bench":             {"api", "measure", "stream", "windows"},
 	"cmd/streamcounter": {"api", "alerts", "bench", "check", "compare", "consumers", "stream", "windows"},
 	"streamtest":        {},
+	"faults":            {},
 	"deploy":            {},
 }
 

@@ -165,6 +165,9 @@ func (d *driver) check(ctx context.Context, random *rand.Rand) {
 	ask := &http.Client{Timeout: time.Second}
 	for pace(ctx, 10*time.Millisecond) {
 		key, cost := fmt.Sprintf("c:%d", random.IntN(3)), 1+random.Int64N(5)
+		if random.IntN(2) == 0 {
+			key, cost = fmt.Sprintf("c:once:%x", random.Uint64()), 1 // nobody asks for it again
+		}
 		answer, err := d.ask(ask, key, cost)
 		d.record.mu.Lock()
 		switch {

@@ -74,6 +74,16 @@ var faults = []fault{
 		return s.admin.ScriptFlush(ctx).Err()
 	}},
 	{"event stream deleted", func(ctx context.Context, s *system, r *rand.Rand, rec *record) error {
+		// Nobody makes the group again until there are events in the new stream.
+		for _, p := range s.work {
+			p.signal(syscall.SIGSTOP)
+		}
+		defer func() {
+			pace(ctx, 300*time.Millisecond)
+			for _, p := range s.work {
+				p.signal(syscall.SIGCONT)
+			}
+		}()
 		// What stands in it may be lost, and is told in the same step.
 		list, err := redis.NewScript(`
 			local all = redis.call('XRANGE', KEYS[1], '-', '+')

@@ -132,6 +132,11 @@ func verifyEvents(t testing.TB, logs map[string][]entry, rec *record) {
 // verifyChecks: what was granted is charged, and no window holds more than its limit.
 func verifyChecks(t testing.TB, logs map[string][]entry, rec *record) {
 	t.Helper()
+	for key := range rec.allowed {
+		if logs[key] == nil {
+			t.Errorf("%s was granted and has no count", key)
+		}
+	}
 	for key, entries := range logs {
 		if !strings.HasPrefix(key, "c:") {
 			continue
@@ -146,6 +151,9 @@ func verifyChecks(t testing.TB, logs map[string][]entry, rec *record) {
 			if held > checkLimit {
 				t.Errorf("%s: the window that ends at %d holds %d, the limit is %d", key, e.ms, held, checkLimit)
 			}
+		}
+		if strings.HasPrefix(key, "c:once:") && charged > 1 {
+			t.Errorf("%s was asked for once and charged %d times", key, charged)
 		}
 		if charged < rec.allowed[key] || charged > rec.allowed[key]+rec.maybe[key] {
 			t.Errorf("%s: %d units were charged; %d were granted, %d more may have been", key, charged, rec.allowed[key], rec.maybe[key])
@@ -171,8 +179,13 @@ func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]s
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	messages, err := c.Messages()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer messages.Stop()
 	for left := uint64(1); left > 0; {
-		m, err := c.Next(jetstream.FetchMaxWait(10 * time.Second))
+		m, err := messages.Next(jetstream.NextMaxWait(10 * time.Second))
 		if err != nil {
 			s.t.Fatal(err)
 		}

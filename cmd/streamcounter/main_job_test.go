@@ -57,10 +57,10 @@ func newWorld(t testing.TB, rulesText string) *world {
 	return w
 }
 
-func (w *world) worker() *process {
+func (w *world) worker(more ...string) *process {
 	w.t.Helper()
-	return startProgram(w.t, "work", "--redis", w.redisURL, "--nats", w.natsURL, "--prefix", w.prefix, "--rules", w.rulesFile,
-		"--http", "127.0.0.1:0", "--min-idle", "1s")
+	return startProgram(w.t, append([]string{"work", "--redis", w.redisURL, "--nats", w.natsURL, "--prefix", w.prefix, "--rules", w.rulesFile,
+		"--http", "127.0.0.1:0", "--min-idle", "1s"}, more...)...)
 }
 
 // drained waits until every stored event is read and acknowledged and every
@@ -138,21 +138,26 @@ func (w *world) published() (alerts, throttles map[string][]string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	read := func(name string) map[string][]string {
-		out := map[string][]string{}
+	read := func(name string) (out map[string][]string, err error) {
 		s, err := js.Stream(ctx, name)
 		if err != nil {
-			w.t.Fatal(err)
+			return nil, fmt.Errorf("looking up: %w", err)
 		}
+		out = map[string][]string{}
 		if s.CachedInfo().State.Msgs == 0 {
-			return out
+			return out, nil
 		}
 		c, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
 		if err != nil {
-			w.t.Fatal(err)
+			return nil, fmt.Errorf("making a consumer: %w", err)
 		}
+		messages, err := c.Messages()
+		if err != nil {
+			return nil, fmt.Errorf("reading: %w", err)
+		}
+		defer messages.Stop()
 		for left := uint64(1); left > 0; {
-			m, err := c.Next(jetstream.FetchMaxWait(5 * time.Second))
+			m, err := messages.Next(jetstream.NextMaxWait(5 * time.Second))
 			if errors.Is(err, nats.ErrTimeout) {
 				// What was left can have reached the end of its time meanwhile.
 				if info, err := s.Info(ctx); err == nil && info.State.Msgs == 0 {
@@ -160,23 +165,31 @@ func (w *world) published() (alerts, throttles map[string][]string) {
 				}
 			}
 			if err != nil {
-				w.t.Fatal(err)
+				return nil, fmt.Errorf("after %d keys: %w", len(out), err)
 			}
 			meta, err := m.Metadata()
 			if err != nil {
-				w.t.Fatal(err)
+				return nil, err
 			}
 			left = meta.NumPending
 			var tr api.Transition
 			if err := json.Unmarshal(m.Data(), &tr); err != nil {
-				w.t.Fatal(err)
+				return nil, err
 			}
 			out[tr.Key] = append(out[tr.Key], fmt.Sprintf("%s %d", tr.State, tr.Level))
 		}
-		return out
+		return out, nil
 	}
 	upper := strings.ToUpper(w.prefix)
-	return read(upper + "_ALERTS"), read(upper + "_THROTTLE")
+	for name, into := range map[string]*map[string][]string{upper + "_ALERTS": &alerts, upper + "_THROTTLE": &throttles} {
+		// A cluster that has just come back may not answer for a moment.
+		streamtest.Eventually(w.t, time.Minute, name+" can be read", func() (bool, string) {
+			list, err := read(name)
+			*into = list
+			return err == nil, fmt.Sprint(err)
+		})
+	}
+	return alerts, throttles
 }
 
 // The promise, with workers killed in the middle of it: every stored event
@@ -314,14 +327,74 @@ func TestAccessLogCountsAsTheShellDoes(t *testing.T) {
 // NATS goes away under load and comes back: every transition arrives, in order
 // per key. STREAMCOUNTER_TEST_OUTAGE makes the absence longer (30s by hand).
 func TestTransitionsSurviveAnAbsenceOfNATS(t *testing.T) {
-	outage := 3 * time.Second
-	if text := os.Getenv("STREAMCOUNTER_TEST_OUTAGE"); text != "" {
-		var err error
-		if outage, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	outage := absence(t)
 	own := streamtest.OwnNATS(t)
+	x := newCrossings(t, own.URL(), 1)
+	x.load(time.Second)
+	own.Stop()
+	x.load(outage)
+	own.Start()
+	x.load(time.Second)
+	x.verify()
+}
+
+// The same with a cluster of three and as many replicas: the stream's leader is
+// stopped, then two of three are away, then all at once.
+func TestTransitionsSurviveANATSCluster(t *testing.T) {
+	outage := absence(t)
+	cluster := streamtest.OwnNATSCluster(t)
+	x := newCrossings(t, cluster.URL(), 3)
+	x.load(time.Second)
+	leader := max(0, cluster.LeaderOf(strings.ToUpper(x.w.prefix)+"_ALERTS"))
+	cluster.Stop(leader)
+	x.load(time.Second)
+	cluster.Start(leader)
+	x.load(time.Second)
+
+	cluster.Stop(0)
+	cluster.Stop(1)
+	x.load(outage)
+	cluster.Start(0)
+	cluster.Start(1)
+	x.load(time.Second)
+
+	for i := range 3 {
+		cluster.Stop(i)
+	}
+	x.load(time.Second)
+	for i := range 3 {
+		cluster.Start(i)
+	}
+	cluster.AwaitLeader()
+	x.load(time.Second)
+	x.verify()
+}
+
+// absence is how long NATS is to be away: STREAMCOUNTER_TEST_OUTAGE, or 3s.
+func absence(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("STREAMCOUNTER_TEST_OUTAGE")
+	if text == "" {
+		return 3 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// crossings is a load in which each key reaches its limit once: it must be
+// raised and cleared once.
+type crossings struct {
+	t    *testing.T
+	w    *world
+	log  *stream.Log
+	keys int
+}
+
+func newCrossings(t *testing.T, natsURL string, replicas int) *crossings {
+	t.Helper()
 	w := newWorld(t, `
 rules:
   - name: api
@@ -329,59 +402,58 @@ rules:
     windows: [{limit: 10, per: 500ms}]
     hold: 100ms
 `)
-	w.natsURL = own.URL()
+	w.natsURL = natsURL
 	for range 2 {
-		w.worker().until(`"msg":"ready"`)
+		w.worker("--nats-replicas", fmt.Sprint(replicas)).until(`"msg":"ready"`)
 	}
 	log, err := stream.NewLog(w.redis, w.keys, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each key reaches its limit once: it must be raised and cleared once.
-	keys := 0
-	load := func(d time.Duration) {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for end := time.After(d); ; {
-			select {
-			case <-tick.C:
-				var batch []api.Event
-				for range 10 {
-					batch = append(batch, api.Event{Key: fmt.Sprintf("user:%d", keys), Count: 10})
-					keys++
-				}
-				if out := log.Append(context.Background(), batch); out.Err != nil {
-					t.Fatal(out.Err)
-				}
-			case <-end:
-				return
+	return &crossings{t: t, w: w, log: log}
+}
+
+func (x *crossings) load(d time.Duration) {
+	x.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(d); ; {
+		select {
+		case <-tick.C:
+			var batch []api.Event
+			for range 10 {
+				batch = append(batch, api.Event{Key: fmt.Sprintf("user:%d", x.keys), Count: 10})
+				x.keys++
 			}
+			if out := x.log.Append(context.Background(), batch); out.Err != nil {
+				x.t.Fatal(out.Err)
+			}
+		case <-end:
+			return
 		}
 	}
-	load(time.Second)
-	own.Stop()
-	load(outage)
-	own.Start()
-	load(time.Second)
-	streamtest.Eventually(t, 60*time.Second, "no key stands at a level", func() (bool, string) {
+}
+
+func (x *crossings) verify() {
+	x.t.Helper()
+	streamtest.Eventually(x.t, 60*time.Second, "no key stands at a level", func() (bool, string) {
 		var n int64
-		for p := range w.keys.Partitions {
-			n += w.redis.HLen(context.Background(), w.keys.Levels(p)).Val()
+		for p := range x.w.keys.Partitions {
+			n += x.w.redis.HLen(context.Background(), x.w.keys.Levels(p)).Val()
 		}
 		return n == 0, fmt.Sprint(n)
 	})
-	w.drained()
-	alerts, throttles := w.published()
-	want, last := map[string][]string{}, map[string][]string{}
-	for k := range keys {
+	x.w.drained()
+	alerts, throttles := x.w.published()
+	want := map[string][]string{}
+	for k := range x.keys {
 		want[fmt.Sprintf("user:%d", k)] = []string{"raised 100", "cleared 100"}
-		last[fmt.Sprintf("user:%d", k)] = []string{"released 100"}
 	}
-	sameTransitions(t, "alerts", alerts, want)
+	sameTransitions(x.t, "alerts", alerts, want)
 	// The snapshot keeps a release for a minute: all that are there say released.
 	for k, list := range throttles {
-		if strings.Join(list, ", ") != strings.Join(last[k], ", ") {
-			t.Errorf("snapshot of %s: %v, expected a release", k, list)
+		if strings.Join(list, ", ") != "released 100" {
+			x.t.Errorf("snapshot of %s: %v, expected a release", k, list)
 		}
 	}
 }
