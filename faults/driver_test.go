@@ -34,6 +34,8 @@ func newRecord() *record {
 	return &record{acked: map[string]map[int64]bool{}, unknown: map[string]map[int64]bool{}, excused: map[string]map[int64]bool{}, allowed: map[string]int64{}, maybe: map[string]int64{}}
 }
 
+func eventOf(key string, n int64) api.Event { return api.Event{Key: key, Count: n} }
+
 func note(m map[string]map[int64]bool, e api.Event) {
 	if m[e.Key] == nil {
 		m[e.Key] = map[int64]bool{}
@@ -78,7 +80,7 @@ func pace(ctx context.Context, every time.Duration) bool {
 }
 
 func (d *driver) log() *stream.Log {
-	log, err := stream.NewLog(client(d.s.t, d.s.toAdd.addr), d.s.keys, 10*time.Minute)
+	log, err := stream.NewLog(d.s.producer(), d.s.keys, 10*time.Minute)
 	if err != nil {
 		d.s.t.Fatal(err)
 	}

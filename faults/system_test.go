@@ -59,6 +59,8 @@ type system struct {
 	work   []*part
 	serve  *part
 	base   string // of the server's HTTP
+	// producer opens the client that a producer appends with.
+	producer func() redis.UniversalClient
 	// minutes that the run is to last, 0 for a short one.
 	minutes uint64
 }
@@ -77,6 +79,7 @@ func newSystem(t testing.TB, workers int) *system {
 	}
 	program := build(t)
 	s.toAsk, s.toAdd = newProxy(t, s.redis.Addr()), newProxy(t, s.redis.Addr())
+	s.producer = func() redis.UniversalClient { return client(t, s.toAdd.addr) }
 	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
 	port := freePort(t)
 	s.base = "http://" + port
@@ -86,10 +89,17 @@ func newSystem(t testing.TB, workers int) *system {
 		s.toWork = append(s.toWork, p)
 		s.work = append(s.work, newPart(t, program, append([]string{"work", "--redis", "redis://" + p.addr, "--nats", s.nats.URL(), "--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
 	}
+	s.start()
+	return s
+}
+
+// start starts the program's processes and waits for the server.
+func (s *system) start() {
+	s.t.Helper()
 	for _, p := range append([]*part{s.serve}, s.work...) {
 		p.start()
 	}
-	streamtest.Eventually(t, time.Minute, "the server is ready", func() (bool, string) {
+	streamtest.Eventually(s.t, time.Minute, "the server is ready", func() (bool, string) {
 		resp, err := http.Get(s.base + "/readyz")
 		if err != nil {
 			return false, err.Error()
@@ -97,7 +107,6 @@ func newSystem(t testing.TB, workers int) *system {
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusOK, resp.Status
 	})
-	return s
 }
 
 func client(t testing.TB, addr string) *redis.Client {
