@@ -24,7 +24,7 @@ type record struct {
 	mu      sync.Mutex
 	acked   map[string]map[int64]bool // key → numbers that Redis said it has
 	unknown map[string]map[int64]bool // key → numbers without an answer
-	excused map[string]map[int64]bool // key → numbers in a stream when it was deleted
+	excused map[string]map[int64]bool // key → numbers not yet counted when their stream was deleted
 	allowed map[string]int64          // key → units that checks were granted
 	maybe   map[string]int64          // key → units of checks without an answer
 	denied  int64

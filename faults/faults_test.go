@@ -62,7 +62,7 @@ func TestFaults(t *testing.T) {
 	for units := range maps.Values(d.record.allowed) {
 		granted += units
 	}
-	t.Logf("events: %d acknowledged, %d unknown, %d in streams that were deleted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
+	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
 		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), granted, d.errors.Load(), levels, len(alerts))
 	for _, name := range slices.Sorted(maps.Keys(struck)) {
 		t.Log(fmt.Sprintf("%4d  %s", struck[name], name))
