@@ -137,6 +137,11 @@ func (d *driver) repeat(ctx context.Context, seed uint64) {
 			left = append(left, api.Event{Key: key, Count: numbers[key], ID: fmt.Sprint("id ", numbers[key])})
 		}
 		all := left
+		if random.IntN(5) == 0 { // as if an answer had been lost, which it seldom is just here
+			within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			log.Append(within, all)
+			cancel()
+		}
 		for len(left) > 0 {
 			within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 			out := log.Append(within, left)
