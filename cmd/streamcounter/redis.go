@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"time"
 
@@ -63,7 +62,7 @@ func redisOptions(target string) (*redis.UniversalOptions, error) {
 		}
 		one, err := redis.ParseURL(part)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(err.Error(), "redis: "))
+			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(withoutURL(err).Error(), "redis: "))
 		}
 		o.Addrs = append(o.Addrs, one.Addr)
 		if i == 0 {
@@ -80,17 +79,4 @@ type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
-}
-
-// redacted is a target without its password, for messages.
-func redacted(target string) string {
-	if u, err := url.Parse(target); err == nil {
-		return u.Redacted()
-	}
-	if scheme, rest, ok := strings.Cut(target, "://"); ok {
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			return scheme + "://…@" + rest[at+1:]
-		}
-	}
-	return target
 }
