@@ -61,29 +61,40 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream
 			return nil, fmt.Errorf("stream %s: %w", w.Name, err)
 		}
 		if s != nil {
-			differences = append(differences, differ(w, s.CachedInfo().Config)...)
+			for _, d := range Differences(w, s.CachedInfo().Config) {
+				differences = append(differences, d.String())
+			}
 		}
 	}
 	return differences, nil
 }
 
-func differ(want, have jetstream.StreamConfig) []string {
-	var out []string
-	for _, f := range []struct {
-		what       string
-		want, have any
-	}{
-		{"subjects", want.Subjects, have.Subjects},
-		{"retention", want.Retention, have.Retention},
-		{"discard", want.Discard, have.Discard},
-		{"max_msgs_per_subject", max(want.MaxMsgsPerSubject, 0), max(have.MaxMsgsPerSubject, 0)},
-		{"allow_msg_ttl", want.AllowMsgTTL, have.AllowMsgTTL},
-		{"max_age", want.MaxAge, have.MaxAge},
-		{"duplicate_window", want.Duplicates, have.Duplicates},
-		{"num_replicas", want.Replicas, have.Replicas},
+// Difference is one setting of a stream that is not as it would be made here.
+type Difference struct {
+	Stream, Setting string // the setting in JetStream's own words: max_age
+	Want, Have      any
+}
+
+func (d Difference) String() string {
+	return fmt.Sprintf("stream %s has %s %v, expected %v", d.Stream, d.Setting, d.Have, d.Want)
+}
+
+// Differences holds a stream against what it should be, in what matters here.
+func Differences(want, have jetstream.StreamConfig) []Difference {
+	var out []Difference
+	for _, d := range []Difference{
+		{"", "subjects", want.Subjects, have.Subjects},
+		{"", "retention", want.Retention, have.Retention},
+		{"", "discard", want.Discard, have.Discard},
+		{"", "max_msgs_per_subject", max(want.MaxMsgsPerSubject, 0), max(have.MaxMsgsPerSubject, 0)},
+		{"", "allow_msg_ttl", want.AllowMsgTTL, have.AllowMsgTTL},
+		{"", "max_age", want.MaxAge, have.MaxAge},
+		{"", "duplicate_window", want.Duplicates, have.Duplicates},
+		{"", "num_replicas", want.Replicas, have.Replicas},
 	} {
-		if fmt.Sprint(f.want) != fmt.Sprint(f.have) {
-			out = append(out, fmt.Sprintf("stream %s has %s %v, expected %v", want.Name, f.what, f.have, f.want))
+		if fmt.Sprint(d.Want) != fmt.Sprint(d.Have) {
+			d.Stream = want.Name
+			out = append(out, d)
 		}
 	}
 	return out

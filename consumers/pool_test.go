@@ -190,7 +190,7 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 // Events that were trimmed before anybody read them are lost; they are seen,
 // counted and noted, once, by whichever worker comes.
 func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
-	url := streamtest.Redis(t) // the embedded one does not keep the numbers
+	url := shared(t) // the embedded one does not keep the numbers
 	ctx := context.Background()
 	w := newWorld(t, url)
 	stop := w.start(&recorder{}, nil)
@@ -228,7 +228,7 @@ func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
 
 // Read by a worker that died, then trimmed: the bodies are gone, and that is said.
 func TestTrimmedPendingEventsAreSeen(t *testing.T) {
-	url := streamtest.Redis(t)
+	url := shared(t)
 	ctx := context.Background()
 	w := newWorld(t, url)
 	dead := stream.NewReader(w.redis, w.keys, "dead", w.keys.All())

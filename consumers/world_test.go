@@ -24,8 +24,9 @@ import (
 // world is one prefix with rules, in which pools of consumers live and die.
 type world struct {
 	t        testing.TB
-	url      string
-	redis    *redis.Client
+	url      string        // what pools connect to: on the shared Redis as the user work
+	redis    *redis.Client // the test's own hand
+	work     *redis.Client // the pools'
 	keys     *stream.Keys
 	rules    *windows.Rules
 	counter  *windows.Redis
@@ -41,6 +42,10 @@ func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
 		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}}}
 	}
 	w := &world{t: t, url: url, redis: client(t, url), registry: prometheus.NewRegistry()}
+	if url == sharedURL {
+		w.url = streamtest.RedisAs(t, "work")
+	}
+	w.work = client(t, w.url)
 	var err error
 	if w.rules, err = windows.NewRules(rules); err != nil {
 		t.Fatal(err)
@@ -48,7 +53,7 @@ func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
 	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), 4); err != nil {
 		t.Fatal(err)
 	}
-	w.counter = windows.NewRedis(w.redis, w.keys)
+	w.counter = windows.NewRedis(w.work, w.keys)
 	if w.log, err = stream.NewLog(w.redis, w.keys, time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +76,16 @@ func client(t testing.TB, url string) *redis.Client {
 // each runs a test on the embedded and on a real Redis.
 func each(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("embedded", func(t *testing.T) { test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()) })
-	t.Run("redis", func(t *testing.T) { test(t, streamtest.Redis(t)) })
+	t.Run("redis", func(t *testing.T) { test(t, shared(t)) })
+}
+
+// sharedURL is the shared Redis's, once a test has asked for it.
+var sharedURL string
+
+func shared(t testing.TB) string {
+	t.Helper()
+	sharedURL = streamtest.Redis(t)
+	return sharedURL
 }
 
 // setRules changes the rules under the pools that run.
@@ -100,7 +114,7 @@ func (w *world) startPool(p consumers.Publisher) *consumers.Pool {
 func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
 	w.t.Helper()
 	c := consumers.Config{
-		Redis: w.redis, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
+		Redis: w.work, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond, LeaseTTL: 300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}

@@ -1,6 +1,4 @@
-// Package deploy has no code: its test reads the shipped configuration as the
-// programs do.
-package deploy
+package deploy_test
 
 import (
 	"io/fs"

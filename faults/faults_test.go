@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -65,7 +64,7 @@ func TestFaults(t *testing.T) {
 	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
 		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), granted, d.errors.Load(), levels, len(alerts))
 	for _, name := range slices.Sorted(maps.Keys(struck)) {
-		t.Log(fmt.Sprintf("%4d  %s", struck[name], name))
+		t.Logf("%4d  %s", struck[name], name)
 	}
 	if numbers(d.record.acked) == 0 || granted == 0 || levels == 0 {
 		t.Error("there was no load: the run proves nothing")

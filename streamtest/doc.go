@@ -15,5 +15,9 @@
 // that looks for leaked goroutines takes its servers first, then the list of
 // goroutines to ignore.
 //
-// Read redis.go next, then wait.go.
+// Tests that run parts of ours take the users that are shipped for them: RedisAs
+// on the shared Redis, NewSecuredRedis and NewSecuredNATS for servers that know
+// nobody else.
+//
+// Read redis.go next, then users.go and wait.go.
 package streamtest

@@ -1,7 +1,9 @@
 package streamtest
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +17,10 @@ var underMain atomic.Bool
 func Main(m *testing.M) {
 	underMain.Store(true)
 	code := m.Run()
+	if list := sharedRedis.refused(); len(list) > 0 {
+		fmt.Fprintf(os.Stderr, "streamtest: deploy/users.acl has too little, the shared Redis refused:\n  %s\n", strings.Join(list, "\n  "))
+		code = max(code, 1)
+	}
 	sharedRedis.close()
 	sharedNATS.close()
 	os.Exit(code)
@@ -56,4 +62,19 @@ func (s *shared) close() {
 		s.stop()
 		s.stop = nil
 	}
+}
+
+// refused lists what users were refused on a Redis that was started: a script
+// or a caller may have gone on as if nothing had been.
+func (s *shared) refused() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop == nil {
+		return nil
+	}
+	list, err := refused(s.url)
+	if err != nil {
+		list = []string{"its ACL LOG cannot be read: " + err.Error()}
+	}
+	return list
 }

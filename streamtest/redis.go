@@ -26,7 +26,15 @@ var redisSettings = []string{
 // is skipped, or fails where EnvRequire is set, which also rules out PATH.
 func Redis(t testing.TB) string {
 	t.Helper()
-	url, err := sharedRedis.get(t, startSharedRedis)
+	url, err := sharedRedis.get(t, func() (string, string, func(), error) {
+		url, note, stop, err := startSharedRedis()
+		if err == nil {
+			if err = setUsers(url, sharedUsers); err != nil {
+				stop()
+			}
+		}
+		return url, note, stop, err
+	})
 	if err != nil {
 		missing(t, "a real Redis", err)
 	}

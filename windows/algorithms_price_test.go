@@ -98,7 +98,7 @@ func BenchmarkMemory(b *testing.B) {
 				}
 				for b.Loop() {
 					client.FlushDB(ctx)
-					s := newRedisStore(b, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
+					s := newStore(b, client, client, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
 					settled(tale{b, s})
 					if entries == 1 { // the scripts themselves take memory
 						s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1})

@@ -16,7 +16,7 @@ import (
 func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond}, {Limit: 70, Per: time.Second}}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		s.store.Now = nil
+		s.useClock(nil)
 		rule := s.rules.List()[0]
 		var mu sync.Mutex
 		type admitted struct{ ms, cost int64 }

@@ -100,7 +100,7 @@ func totalOf(t failer, s *store, rule *windows.Rule, key string) (total int64) {
 func TestSteadyKeysDoNotGrow(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
-			s := redisStore(t, streamtest.Redis(t), nil)
+			s := securedStore(t, nil)
 			x := settled(one(t, s, a, 1000, time.Hour))
 			var early int64
 			for hour := range 60 * 24 {
@@ -180,7 +180,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 	for a, entries := range map[string]int64{"sliding-log": 1_000_000, "sliding-log-zset": 100_000} {
 		t.Run(a, func(t *testing.T) {
 			ctx := context.Background()
-			s := redisStore(t, streamtest.Redis(t), nil)
+			s := securedStore(t, nil)
 			x := settled(one(t, s, a, windows.MaxLimit, 24*time.Hour))
 			for i := int64(0); i < entries; {
 				pipe := s.redis.Pipeline()
@@ -236,7 +236,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 // trimmed and expiries renewed now and then, not at each write.
 func settled(x tale) tale {
 	x.t.Helper()
-	if err := x.s.store.Learn(context.Background(), x.s.rules); err != nil {
+	if err := x.s.learn(); err != nil {
 		x.t.Fatal(err)
 	}
 	return x

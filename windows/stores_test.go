@@ -2,6 +2,7 @@ package windows_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -24,11 +25,23 @@ type store struct {
 	clock *clock
 	// fold counts events that were appended at their times.
 	fold func(t failer, rule *windows.Rule, events ...windows.Event)
-	// redis and keys are nil in process.
-	redis redis.UniversalClient
-	keys  *stream.Keys
-	store *windows.Redis
-	rules *windows.Rules
+	// The rest but rules is nil in process. redis is the test's own hand; the
+	// Counter above is serve's, and store is what workers change it with: on the
+	// shared Redis each as its user.
+	redis  redis.UniversalClient
+	reader redis.UniversalClient
+	keys   *stream.Keys
+	store  *windows.Redis
+	serve  *windows.Redis
+	rules  *windows.Rules
+}
+
+// useClock sets the clock of both ends, nil for the server's own.
+func (s *store) useClock(now func() int64) { s.serve.Now, s.store.Now = now, now }
+
+// learn tells both ends what the rules are.
+func (s *store) learn() error {
+	return errors.Join(s.store.Learn(context.Background(), s.rules), s.serve.Learn(context.Background(), s.rules))
 }
 
 // failer is a test or a property.
@@ -43,7 +56,7 @@ const start = 1_700_000_000_000 // ms; far from zero, as real times are
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
-	t.Run("redis", func(t *testing.T) { test(t, redisStore(t, streamtest.Redis(t), rules)) })
+	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) })
 }
 
 func localStore(rules *windows.Rules) *store {
@@ -58,6 +71,18 @@ func localStore(rules *windows.Rules) *store {
 
 func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
 	t.Helper()
+	c := clientOf(t, url)
+	return newStore(t, c, c, c, rules)
+}
+
+// securedStore is on the shared Redis, under the users that are shipped.
+func securedStore(t testing.TB, rules *windows.Rules) *store {
+	t.Helper()
+	return newStore(t, clientOf(t, streamtest.Redis(t)), clientOf(t, streamtest.RedisAs(t, "serve")), clientOf(t, streamtest.RedisAs(t, "work")), rules)
+}
+
+func clientOf(t testing.TB, url string) *redis.Client {
+	t.Helper()
 	opts, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
@@ -65,23 +90,24 @@ func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
 	opts.MaxRetries = -1
 	client := redis.NewClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
-	return newRedisStore(t, client, rules)
+	return client
 }
 
-func newRedisStore(t testing.TB, client redis.UniversalClient, rules *windows.Rules) *store {
+// newStore takes a client for the test's own hand, for serve and for work.
+func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *windows.Rules) *store {
 	t.Helper()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := windows.NewRedis(client, keys)
 	c := &clock{start}
-	r.Now = c.now
-	s := &store{Counter: r, clock: c, redis: client, keys: keys, store: r, rules: rules}
+	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys), store: windows.NewRedis(work, keys), rules: rules}
+	s.Counter = s.serve
+	s.useClock(c.now)
 	s.fold = func(t failer, _ *windows.Rule, events ...windows.Event) {
 		t.Helper()
 		for p, list := range s.append(t, events...) {
-			if _, _, err := r.Fold(context.Background(), p, s.rules, list); err != nil {
+			if _, _, err := s.store.Fold(context.Background(), p, s.rules, list); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -101,7 +127,7 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 			t.Fatal(err)
 		}
 	}
-	reader := stream.NewReader(s.redis, s.keys, "test", s.keys.All())
+	reader := stream.NewReader(s.reader, s.keys, "test", s.keys.All())
 	if err := reader.CreateGroups(ctx); err != nil {
 		t.Fatal(err)
 	}

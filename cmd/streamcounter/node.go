@@ -139,7 +139,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		return blame("partitions", err)
 	}
 	if !embedded {
-		advise(ctx, n.redis, n.log)
+		lookAtStart(ctx, n.redis, n.redisURL, n.log)
 	}
 	n.counter = windows.NewRedis(n.redis, n.keys)
 	n.counter.Remember = n.duration("retention")
@@ -171,7 +171,7 @@ func (n *node) openNATS() error {
 }
 
 func dialNATS(url string, log *slog.Logger) (*nats.Conn, error) {
-	nc, err := nats.Connect(url, nats.Name("streamcounter"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+	nc, err := nats.Connect(url, nats.Name("streamcounter"), ownInbox(url), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond), nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -180,7 +180,7 @@ func dialNATS(url string, log *slog.Logger) (*nats.Conn, error) {
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("NATS is back", "url", c.ConnectedUrlRedacted()) }))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redacted(url), err)
+		return nil, fmt.Errorf("%s: %w", redacted(url), withoutURL(err))
 	}
 	if !nc.IsConnected() {
 		log.Warn("NATS does not answer yet, transitions wait in the outbox", "url", redacted(url))

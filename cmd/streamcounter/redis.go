@@ -69,7 +69,7 @@ func redisOptions(target string) (*redis.UniversalOptions, error) {
 		}
 		one, err := redis.ParseURL(part)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(err.Error(), "redis: "))
+			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(withoutURL(err).Error(), "redis: "))
 		}
 		o.Addrs = append(o.Addrs, one.Addr)
 		if i == 0 {
@@ -88,21 +88,28 @@ func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
 }
 
-// redacted is a target without its password, for messages.
-func redacted(target string) string {
-	// Several URLs: to url.Parse they would look like one.
-	if i := strings.LastIndex(target, "://"); i > 0 && strings.Count(target, "://") > 1 {
-		if comma := strings.LastIndexByte(target[:i], ','); comma >= 0 {
-			return redacted(target[:comma]) + "," + redacted(target[comma+1:])
-		}
+// withoutURL takes the target out of an error about its form: it can hold a password.
+func withoutURL(err error) error {
+	var bad *url.Error
+	if errors.As(err, &bad) {
+		return errors.New("it is no URL (in a name or password, write @ : / # ? % as %40 %3A %2F %23 %3F %25)")
 	}
-	if u, err := url.Parse(target); err == nil {
+	return err
+}
+
+// redacted is a target without its passwords, for messages.
+func redacted(target string) string {
+	if !strings.Contains(target, "@") {
+		return target
+	}
+	if u, err := url.Parse(target); err == nil && u.User != nil && !strings.Contains(u.Host+u.Path+u.RawQuery+u.Fragment, "@") {
 		return u.Redacted()
 	}
-	if scheme, rest, ok := strings.Cut(target, "://"); ok {
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			return scheme + "://…@" + rest[at+1:]
-		}
+	// Several, or a password that is not written as it should be: what stands before
+	// the last @ is not shown.
+	scheme, _, ok := strings.Cut(target, "://")
+	if !ok || strings.Contains(scheme, "@") {
+		scheme = "…"
 	}
-	return target
+	return scheme + "://…@" + target[strings.LastIndexByte(target, '@')+1:]
 }

@@ -23,7 +23,7 @@ flag's name in capitals; the flag wins.`,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd) },
 	}
-	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(), newBench(), newRules(), newVersion(), newHealth())
+	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(), newBench(), newRules(), newDoctor(), newVersion(), newHealth())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -17,6 +17,7 @@ var settings = []setting{
 	{"nats", "nats://127.0.0.1:4222", "NATS: a URL, several separated by commas, or embedded[:PORT]"},
 	{"nats-store", "", "where an embedded NATS keeps its streams; empty: a temporary directory"},
 	{"nats-replicas", "1", "replicas of the JetStream streams where they are created"},
+	{"nats-monitor", "", "URL of NATS's monitoring port, which alone tells doctor how often the server syncs (http://HOST:8222)"},
 	{"rules", "", "rules file (YAML)"},
 	{"http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"},
 	{"prefix", "sc", "prefix of all Redis keys, NATS subjects and streams"},

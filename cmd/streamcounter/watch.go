@@ -43,9 +43,9 @@ func runWatch(cmd *cobra.Command, _ []string) error {
 	if _, err := stream.NewKeys(prefix, 1); err != nil {
 		return blame("prefix", err)
 	}
-	nc, err := nats.Connect(o.text("nats"), nats.Name("streamcounter watch"), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(o.text("nats"), nats.Name("streamcounter watch"), ownInbox(o.text("nats")), nats.MaxReconnects(-1))
 	if err != nil {
-		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(o.text("nats")), err))
+		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(o.text("nats")), withoutURL(err)))
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)

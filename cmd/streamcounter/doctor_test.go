@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/doctor"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// runDoctor gives the exit code and the report of doctor --json.
+func runDoctor(t *testing.T, args ...string) (int, doctor.Report, string) {
+	t.Helper()
+	code, out, errs := runProgram(t, "", append([]string{"doctor", "--json"}, args...)...)
+	var r doctor.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("doctor %v: exit code %d, %v\n%s%s", args, code, err, out, errs)
+	}
+	return code, r, out + errs
+}
+
+func wantFinding(t *testing.T, r doctor.Report, check string, severity doctor.Severity, says string) {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.Check == check && f.Severity == severity && strings.Contains(f.Found+f.Why+f.Mend, says) {
+			return
+		}
+	}
+	t.Errorf("no %s of %s that says %q in %+v", severity, check, says, r.Findings)
+}
+
+func TestDoctorExitCodes(t *testing.T) {
+	clean := streamtest.OwnRedis(t, "--appendonly", "yes").URL()
+	kept := streamtest.OwnRedis(t).URL() // nothing is kept there: a warning
+	natsURL := streamtest.OwnNATS(t).URL()
+	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	rules, bad := writeFile(t, "rules.yml", devRulesText), writeFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
+	for _, x := range []struct {
+		args            []string
+		code            int
+		check           string
+		severity        doctor.Severity
+		says            string
+		without, exists string // a check that is not made, one that is
+	}{
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", rules}, 0, "rules", doctor.OK, "1 rules", "", "nats.jetstream"},
+		{[]string{"--redis", clean, "--nats", ""}, 0, "redis.reachable", doctor.OK, clean, "nats.reachable", "redis.acl"},
+		{[]string{"--redis", kept, "--nats", natsURL}, 1, "redis.persistence", doctor.Warning, "nothing is kept", "rules", "nats.reachable"},
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", bad}, 1, "rules", doctor.Problem, "bad.yml:5:23", "", "nats.SC_ALERTS"},
+		{[]string{"--redis", clean, "--nats", "nats://" + closed}, 2, "nats.reachable", doctor.Problem, closed, "nats.jetstream", "redis.clock"},
+		{[]string{"--redis", "redis://" + closed, "--nats", natsURL}, 2, "redis.reachable", doctor.Problem, closed, "redis.clock", "nats.jetstream"},
+	} {
+		code, r, text := runDoctor(t, x.args...)
+		if code != x.code {
+			t.Errorf("doctor %v: exit code %d, want %d\n%s", x.args, code, x.code, text)
+		}
+		wantFinding(t, r, x.check, x.severity, x.says)
+		if x.without != "" && strings.Contains(text, `"`+x.without) {
+			t.Errorf("doctor %v looks at %s", x.args, x.without)
+		}
+		if !strings.Contains(text, `"`+x.exists) {
+			t.Errorf("doctor %v does not look at %s", x.args, x.exists)
+		}
+	}
+	for _, args := range [][]string{{"--redis", "embedded"}, {"--partitions", "none"}, {"--prefix", "A b"}, {"--no-such-flag"}} {
+		if code, out, errs := runProgram(t, "", append([]string{"doctor"}, args...)...); code != 2 || out != "" || errs == "" {
+			t.Errorf("doctor %v: exit code %d, want 2 and a message\n%s%s", args, code, out, errs)
+		}
+	}
+	code, out, errs := runProgram(t, "", "doctor", "--redis", clean, "--nats", "")
+	if code != 0 || !strings.Contains(out, "\nok       redis.maxmemory-policy") || !strings.Contains(out, " 0 problems\n") || errs != "" {
+		t.Errorf("text: exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// Servers that take connections and say nothing: an answer within seconds all the same.
+func TestDoctorOfSilentServers(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	own.Pause()
+	began := time.Now()
+	code, r, _ := runDoctor(t, "--redis", own.URL(), "--nats", "nats://"+own.Addr()) // as silent for NATS
+	if took := time.Since(began); code != 2 || took > 10*time.Second {
+		t.Errorf("exit code %d after %v, want 2 within seconds", code, took)
+	}
+	wantFinding(t, r, doctor.RedisReachable, doctor.Problem, own.Addr())
+	wantFinding(t, r, doctor.NATSReachable, doctor.Problem, own.Addr())
+}
+
+// No password is told, however a URL is written and whatever becomes of it.
+func TestSecretsAreNotTold(t *testing.T) {
+	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
+	openNATS := strings.TrimPrefix(streamtest.NATS(t), "nats://")
+	for _, form := range []string{"%s://user:hidden@%s", "%s://:hidden@%s", "%s://user:hid#hidden@%s", "%s://user:hid@hidden@%s", "%s://user:hid/hidden@%s", "%s://user:hid,hidden@%s",
+		"%[1]s://user:hidden@%[2]s,%[1]s://user:hidden@%[2]s", "%[1]s://%[2]s,%[1]s://user:hidden@%[2]s", "%s://user:hidden@%s:bad", "%s://user:hi%%hidden@%s"} {
+		for _, at := range []string{closed, open} {
+			for _, args := range [][]string{{"doctor", "--nats", ""}, {"append"}, {"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:bad"}} {
+				_, out, errs := runProgram(t, "", append(args, "--redis", fmt.Sprintf(form, "redis", at))...)
+				if strings.Contains(out+errs, "hid") {
+					t.Errorf("%v with %s tells:\n%s%s", args[0], form, out, errs)
+				}
+			}
+		}
+		for _, at := range []string{closed, openNATS} {
+			_, out, errs := runProgram(t, "", "doctor", "--redis", "redis://"+closed, "--nats", fmt.Sprintf(form, "nats", at))
+			if strings.Contains(out+errs, "hid") {
+				t.Errorf("doctor with %s tells:\n%s%s", form, out, errs)
+			}
+		}
+	}
+	for target, want := range map[string]string{
+		"redis://h:1": "redis://h:1", "redis://u:p@h:1/2": "redis://u:xxxxx@h:1/2", "redis://u:p@a:1,b:2": "redis://u:xxxxx@a:1,b:2",
+		"redis+sentinel://u:p@a:1,b:2/m": "redis+sentinel://u:xxxxx@a:1,b:2/m", "nats://u:p@a:1,nats://u:q@b:2": "nats://…@b:2", "u:p@h:1": "…://…@h:1",
+	} {
+		if got := redacted(target); got != want {
+			t.Errorf("redacted(%s) is %s, want %s", target, got, want)
+		}
+	}
+}
+
+// The servers of `dev` can be looked at as any.
+func TestDoctorOfDev(t *testing.T) {
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	code, r, text := runDoctor(t, "--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis), "--nats", fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
+	if code != 0 {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
+	wantFinding(t, r, "redis.version", doctor.Note, "embedded")
+	wantFinding(t, r, "redis.meta", doctor.OK, "16 partitions")
+	wantFinding(t, r, "nats.SC_THROTTLE", doctor.OK, "messages")
+}
+
+// A Redis that does not answer any more holds a start up for a second at most, and a start says
+// nothing twice.
+func TestStartSaysEachThingOnce(t *testing.T) {
+	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p.until(`"msg":"ready"`)
+	if n := strings.Count(p.text(), `"level":"WARN"`); n != 1 || !strings.Contains(p.text(), `"check":"redis.maxmemory-policy"`) {
+		t.Errorf("%d warnings, want one:\n%s", n, p.text())
+	}
+}

@@ -1,0 +1,436 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/doctor"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// leastWindow is long beside what a slow machine takes to fold an event, and
+// short enough for a test to see levels end.
+const leastWindow = 1500
+
+// leastRules has a rule for each algorithm; its keys are "algorithm:…".
+func leastRules(limit int) string {
+	var b strings.Builder
+	b.WriteString("rules:\n")
+	for _, a := range windows.Algorithms {
+		fmt.Fprintf(&b, "  - name: %s\n    match: \"%s:*\"\n    algorithm: %s\n    windows: [{limit: %d, per: %dms}]\n    alerts: [50%%]\n    hold: 10ms\n", a, a, a, limit, leastWindow)
+	}
+	return b.String()
+}
+
+func clientAs(t testing.TB, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries, opts.DisableIdentity = -1, true
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, err := nats.Connect(n.As(user), ownInbox(n.As(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the server tells
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
+// heard keeps what a subscriber was told: "state key" → how often.
+type heard struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (h *heard) take(data []byte) {
+	var t api.Transition
+	if err := json.Unmarshal(data, &t); err != nil {
+		t.State = api.State(err.Error())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.seen == nil {
+		h.seen = map[string]int{}
+	}
+	h.seen[fmt.Sprintf("%s %s", t.State, t.Key)]++
+}
+
+func (h *heard) await(t testing.TB, who, state, what string) {
+	t.Helper()
+	streamtest.Eventually(t, 30*time.Second, who+" hears "+state+" of every algorithm", func() (bool, string) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, a := range windows.Algorithms {
+			if h.seen[state+" "+a+":"+what] == 0 {
+				return false, fmt.Sprintf("nothing of %s:%s; heard: %v", a, what, slices.Sorted(maps.Keys(h.seen)))
+			}
+		}
+		return true, ""
+	})
+}
+
+var readyAt = regexp.MustCompile(`"msg":"ready".*"http":"([^"]+)"`)
+
+// Each user of deploy/users.acl and deploy/nats-permissions.conf can do its work,
+// with every algorithm, and nobody is refused anything on the way.
+func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
+	ctx := t.Context()
+	secured, natsServer := streamtest.NewSecuredRedis(t), streamtest.NewSecuredNATS(t)
+	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := writeFile(t, "rules.yml", leastRules(10))
+	operator, work := clientAs(t, secured.As("operator")), clientAs(t, secured.As("work"))
+
+	// producer: our own command, which makes the prefix, and a plain client.
+	produce := func(what string) {
+		t.Helper()
+		var lines strings.Builder
+		for _, a := range windows.Algorithms {
+			fmt.Fprintf(&lines, "%s:%s 30\n", a, what)
+		}
+		code, out, errs := runProgram(t, lines.String(), "append", "--redis", secured.As("producer"))
+		if code != 0 {
+			t.Fatalf("append as producer: exit code %d\n%s%s", code, out, errs)
+		}
+	}
+	produce("claimed")
+
+	// A worker that reads and dies: its events are for others to claim. In a partition of
+	// its own, events are trimmed before they are read.
+	ghost := stream.NewReader(work, keys, "ghost", keys.All())
+	if err := ghost.CreateGroups(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if batches, err := ghost.Read(ctx, 100, -1); err != nil || len(batches) == 0 {
+		t.Fatalf("the worker that dies has read %v, %v", batches, err)
+	}
+	plain := clientAs(t, secured.As("producer"))
+	gap := ""
+	for i, taken := 0, map[int]bool{}; gap == ""; i++ {
+		for _, a := range windows.Algorithms {
+			taken[keys.Partition(a+":claimed")] = true
+		}
+		if key := fmt.Sprintf("nobody:%d", i); !taken[keys.Partition(key)] {
+			gap = key // no rule matches it: it is acknowledged without a count
+		}
+	}
+	for _, fields := range [][]any{{"key", gap}, {"key", gap}, {"key", gap, "count", "none"}} {
+		if err := plain.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(keys.Partition(gap)), Values: fields}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := operator.XTrimMaxLen(ctx, keys.Events(keys.Partition(gap)), 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+
+	workers := []*process{}
+	for range 2 {
+		p := startProgram(t, "work", "--redis", secured.As("work"), "--nats", natsServer.As("relay"), "--rules", rules, "--http", "127.0.0.1:0", "--min-idle", "300ms")
+		p.until(`"msg":"ready"`)
+		workers = append(workers, p)
+	}
+	server := startProgram(t, "serve", "--redis", secured.As("serve"), "--rules", rules, "--http", "127.0.0.1:0", "--check-timeout", "5s")
+	server.until(`"msg":"ready"`)
+	base := "http://" + readyAt.FindStringSubmatch(server.text())[1]
+
+	// subscriber: a plain subscription from the start. alerts: a durable consumer.
+	var live, alerted heard
+	nc, js := natsAs(t, natsServer, "subscriber")
+	if _, err := nc.Subscribe("sc.throttle.>", func(m *nats.Msg) { live.take(m.Data) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	_, alertsJS := natsAs(t, natsServer, "alerts")
+	for _, filter := range []string{"", "sc.alert.>"} { // the request's subject is another
+		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS", jetstream.ConsumerConfig{Durable: "pager", FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pager, err := alertsJS.Consumer(ctx, "SC_ALERTS", "pager") // as one that comes back finds it
+	if err != nil {
+		t.Fatal(err)
+	}
+	paging, err := pager.Consume(func(m jetstream.Msg) {
+		alerted.take(m.Data())
+		if err := m.DoubleAck(ctx); err != nil {
+			t.Errorf("the alert consumer cannot acknowledge: %v", err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer paging.Stop()
+
+	produce("pushed")
+	live.await(t, "the subscriber", "throttled", "pushed")
+	alerted.await(t, "the alert consumer", "raised", "pushed")
+
+	// serve: checks, charged and denied; events; the list; a look and a reset.
+	get := func(method, path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, method, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	var posted strings.Builder
+	for _, a := range windows.Algorithms {
+		key := url.QueryEscape(a + ":asked")
+		for range 2 { // a window may end between two of them: then a third is needed
+			if code, body := get("GET", "/v1/check?cost=10&key="+key); code != 200 && code != 429 || strings.Contains(body, `"source":"policy"`) {
+				t.Errorf("check of %s: %d %s", key, code, body)
+			}
+		}
+		if code, body := get("GET", "/v1/keys/"+key); code != 200 {
+			t.Errorf("look at %s: %d %s", key, code, body)
+		}
+		if code, body := get("DELETE", "/v1/keys/"+key); code != 200 && code != 204 {
+			t.Errorf("reset of %s: %d %s", key, code, body)
+		}
+		fmt.Fprintf(&posted, "{\"key\":%q,\"count\":30}\n", a+":posted")
+	}
+	live.await(t, "the subscriber", "throttled", "asked")
+	resp, err := http.Post(base+"/v1/events", "application/x-ndjson", strings.NewReader(posted.String()))
+	if err != nil || resp.StatusCode != http.StatusAccepted {
+		t.Fatalf("events as serve: %v, %v", resp, err)
+	}
+	resp.Body.Close()
+	live.await(t, "the subscriber", "throttled", "posted")
+	for _, path := range []string{"/v1/throttled", "/readyz", "/metrics"} {
+		if code, body := get("GET", path); code != 200 {
+			t.Errorf("GET %s: %d %s", path, code, body)
+		}
+	}
+
+	// A subscriber that comes later: the snapshot by an ordered consumer, then changes.
+	produce("late")
+	live.await(t, "the subscriber", "throttled", "late")
+	var later heard
+	ordered, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"sc.throttle.>"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	following, err := ordered.Consume(func(m jetstream.Msg) { later.take(m.Data()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer following.Stop()
+
+	// Other rules for keys that stand at a level, then the end of all levels.
+	rewrite(t, rules, leastRules(12))
+	later.await(t, "a later subscriber", "released", "late")
+	alerted.await(t, "the alert consumer", "cleared", "late")
+
+	// One that begins anew, as after a gap, takes its consumer away.
+	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := fetched.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, relayJS := natsAs(t, natsServer, "relay")
+	streamtest.Eventually(t, 30*time.Second, "a consumer that is not used any more is gone", func() (bool, string) {
+		s, err := relayJS.Stream(ctx, "SC_THROTTLE")
+		if err != nil {
+			return false, err.Error()
+		}
+		n := s.CachedInfo().State.Consumers
+		return n == 2, fmt.Sprintf("%d consumers", n)
+	})
+
+	// What was lost and what could not be counted is noted; the dead worker's events were claimed.
+	dead := keys.Dead(keys.Partition(gap))
+	streamtest.Eventually(t, 30*time.Second, "both letters are in the dead stream, and nothing is pending", func() (bool, string) {
+		var pending int64
+		for p := range keys.Partitions {
+			groups, err := operator.XInfoGroups(ctx, keys.Events(p)).Result()
+			if err != nil {
+				return false, err.Error()
+			}
+			pending += groups[0].Pending
+		}
+		n := operator.XLen(ctx, dead).Val()
+		return n == 2 && pending == 0, fmt.Sprintf("%d letters, %d pending", n, pending)
+	})
+
+	for _, p := range append(workers, server) {
+		if code := p.interrupt(); code != 0 {
+			t.Errorf("exit code %d after SIGINT:\n%s", code, p.text())
+		}
+		if text := p.text(); strings.Contains(text, "NOPERM") || strings.Contains(text, "iolation") {
+			t.Errorf("a process was refused something:\n%s", text)
+		}
+	}
+	// doctor: it sees all of it, and everybody has the rights they need.
+	code, report, text := runDoctor(t, "--redis", secured.As("doctor"), "--nats", natsServer.As("doctor"))
+	if code != 1 || strings.Contains(strings.ReplaceAll(text, "cannot see how often the server syncs", ""), "cannot see") {
+		t.Errorf("doctor: exit code %d, want 1 for dead letters and a Redis that keeps nothing\n%s", code, text)
+	}
+	wantFinding(t, report, "redis.users", doctor.OK, "work, serve, producer")
+	wantFinding(t, report, "redis.acl-log", doctor.OK, "")
+	wantFinding(t, report, "state.dead", doctor.Warning, "2 dead letters")
+	wantFinding(t, report, "state.unread", doctor.OK, "")
+
+	if left := operator.Keys(ctx, "sc:*:relay").Val(); len(left) > 0 {
+		t.Errorf("leases that were not given back: %v", left)
+	}
+	for p := range keys.Partitions {
+		c, err := operator.XInfoConsumers(ctx, keys.Events(p), stream.Group).Result()
+		if err != nil || slices.ContainsFunc(c, func(c redis.XInfoConsumer) bool { return c.Name != "ghost" }) {
+			t.Errorf("partition %d: workers that did not leave the group: %v, %v", p, c, err)
+		}
+	}
+	if list := secured.Refused(t); len(list) > 0 {
+		t.Errorf("Redis refused:\n%s", strings.Join(list, "\n"))
+	}
+	if list := natsServer.Violations(); len(list) > 0 {
+		t.Errorf("NATS refused:\n%s", strings.Join(list, "\n"))
+	}
+}
+
+// On Redis no user can do another's work, or look where it has no business.
+func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t)
+	operator := clientAs(t, secured.As("operator"))
+	ctx := context.Background()
+	for _, fields := range [][]any{{"XADD", "sc:{6}:events", "1-1", "key", "user:42"}, {"XADD", "sc:{6}:log:user:42", "1-1", "count", 1, "total", 1}, {"SET", "other", 1}, {"HSET", "sc:meta", "partitions", 16}} {
+		if err := operator.Do(ctx, fields...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	everybody := []string{"FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "KEYS *", "SCAN 0", "ACL LIST", "ACL SETUSER serve +@all", "ACL GETUSER work", "SHUTDOWN NOSAVE",
+		"SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "CLIENT LIST", "CLIENT KILL ID 1", "REPLICAOF NO ONE", "SAVE", "MIGRATE h 1 k 0 1", "RENAME sc:meta x", "SELECT 1",
+		"GET other", "PUBLISH a b", "SUBSCRIBE a", "XADD sc2:{6}:events * key k", "HGET sc2:meta partitions"}
+	for user, more := range map[string][]string{
+		"producer": {"CONFIG GET maxmemory", "INFO", "XRANGE sc:{6}:events - +", "XLEN sc:{6}:events", "XREVRANGE sc:{6}:log:user:42 + -", "XADD sc:{6}:log:user:42 * count 1 total 1",
+			"PEXPIRE sc:{6}:log:user:42 1", "XADD sc:{6}:outbox * a b", "HGET sc:{6}:levels user:42", "EVAL return 0", "HSET sc:meta partitions 8", "DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers"},
+		"serve": {"CONFIG GET maxmemory", "DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1",
+			"XDEL sc:{6}:events 1-1", "XTRIM sc:{6}:events MAXLEN 0"},
+		"work":   {"CONFIG GET maxmemory", "XGROUP DESTROY sc:{6}:events workers", "XTRIM sc:{6}:events MAXLEN 0", "HSCAN sc:{6}:levels 0"},
+		"doctor": {"XADD sc:{6}:events * key k", "HSET sc:meta partitions 8", "DEL sc:meta", "EVAL return 0", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1", "PEXPIRE sc:meta 1"},
+	} {
+		t.Run(user, func(t *testing.T) {
+			c := clientAs(t, secured.As(user))
+			if err := c.Ping(ctx).Err(); err != nil {
+				t.Fatalf("it cannot even log in: %v", err)
+			}
+			for _, text := range append(more, everybody...) {
+				var args []any
+				for _, w := range strings.Fields(text) {
+					args = append(args, w)
+				}
+				if text == "EVAL return 0" {
+					args = []any{"EVAL", "return 1", "0"}
+				}
+				if err := c.Do(ctx, args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+					t.Errorf("%s: %v, want NOPERM", text, err)
+				}
+			}
+			// A script is no way around it.
+			if err := c.Do(ctx, "EVAL", "return redis.call('FLUSHALL')", "0").Err(); err == nil {
+				t.Error("a script may flush everything")
+			}
+		})
+	}
+	// What is shipped lets nobody in: not without a name, and not without a password of yours.
+	if err := clientAs(t, secured.URL()).Ping(ctx).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH") {
+		t.Errorf("without a name: %v, want NOAUTH", err)
+	}
+	if n := operator.DBSize(ctx).Val(); n != 4 {
+		t.Errorf("%d keys are left of 4", n)
+	}
+}
+
+// On NATS as well.
+func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
+	server := streamtest.NewSecuredNATS(t)
+	if _, err := nats.Connect(server.URL()); err == nil {
+		t.Error("somebody without a name is let in")
+	}
+	const publish, subscribe = "Publish Violation", "Subscription Violation"
+	everybody := map[string]string{
+		"$JS.API.STREAM.DELETE.SC_THROTTLE": publish, "$JS.API.STREAM.PURGE.SC_ALERTS": publish, "$JS.API.STREAM.UPDATE.SC_ALERTS": publish, "$JS.API.STREAM.NAMES": publish,
+		"$JS.API.STREAM.MSG.DELETE.SC_ALERTS": publish, "$JS.API.STREAM.CREATE.OTHER": publish, "$JS.API.CONSUMER.NAMES.SC_ALERTS": publish, "other": publish, "$SYS.REQ.SERVER.PING": publish,
+		"_INBOX.>": subscribe, "_INBOX.x": subscribe, ">": subscribe, "$JS.API.>": subscribe, "sc.alert.>": subscribe, "_INBOX.operator.>": subscribe,
+	}
+	for user, more := range map[string]map[string]string{
+		"relay": {"$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish, "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager": publish, "_INBOX.subscriber.>": subscribe, "sc.throttle.>": subscribe},
+		"subscriber": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.INFO.SC_THROTTLE": publish,
+			"_INBOX.alerts.>": subscribe},
+		"alerts": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.other": publish, "$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish,
+			"$JS.API.CONSUMER.DELETE.SC_ALERTS.pager": publish, "sc.throttle.>": subscribe, "_INBOX.subscriber.>": subscribe},
+		"doctor": {"sc.throttle.api.user:42": publish, "$JS.API.STREAM.CREATE.SC_THROTTLE": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.MSG.GET.SC_ALERTS": publish,
+			"sc.throttle.>": subscribe},
+	} {
+		t.Run(user, func(t *testing.T) {
+			nc, _ := natsAs(t, server, user)
+			for _, list := range []map[string]string{more, everybody} {
+				for subject, want := range list {
+					var err error
+					if want == publish {
+						err = nc.Publish(subject, []byte("{}"))
+					} else {
+						_, err = nc.SubscribeSync(subject)
+					}
+					if err == nil {
+						err = nc.Flush() // the answer stands behind the server's look at it
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					said := server.Violations()
+					if len(said) == 0 || !strings.Contains(said[len(said)-1], want) || !strings.Contains(said[len(said)-1], fmt.Sprintf("Subject %q", subject)) {
+						t.Errorf("%s: not refused; the last that was: %v", subject, said[max(0, len(said)-1):])
+					}
+				}
+			}
+		})
+	}
+}

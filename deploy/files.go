@@ -1,0 +1,20 @@
+// Package deploy owns what is shipped to run streamcounter with: image, compose
+// file, and the configuration of Redis, NATS and Prometheus. Its test reads the
+// files as the programs do. Here are those that code of ours needs: who may do
+// what on each server, which doctor compares with and the tests run under.
+package deploy
+
+import _ "embed"
+
+// UsersACL is an ACL file of Redis for the prefix sc: users work, serve,
+// producer, doctor and operator, without passwords, so that nobody can log in as
+// shipped. Such a file has no room for comments; docs/operations.md has them.
+//
+//go:embed users.acl
+var UsersACL string
+
+// NATSPermissions is a part of a NATS server's configuration for the prefix sc:
+// users relay, subscriber, alerts and doctor, with passwords from its environment.
+//
+//go:embed nats-permissions.conf
+var NATSPermissions string
