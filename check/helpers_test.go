@@ -45,7 +45,7 @@ func connect(t *testing.T, addr string) *redis.Client {
 // world is a service over one Redis, under a prefix of its own, with a clock
 // that stands still until it is moved.
 type world struct {
-	redis    *redis.Client
+	redis    redis.UniversalClient
 	keys     *stream.Keys
 	clock    atomic.Int64
 	service  *check.Service
@@ -55,7 +55,7 @@ type world struct {
 
 const timeout = 200 * time.Millisecond // of a check
 
-func newWorld(t *testing.T, c *redis.Client, rules ...*windows.Rule) *world {
+func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	w := &world{redis: c, registry: prometheus.NewRegistry()}
 	w.clock.Store(1_700_000_000_000)

@@ -35,9 +35,11 @@ func (g *Gauges) Run(ctx context.Context) {
 	}
 }
 
+// measure sets the gauges of each partition whose server answers; those of the
+// others stay as they were last seen.
 func (g *Gauges) measure(ctx context.Context) error {
+	clocks, failed := stream.Clocks(ctx, g.redis, g.keys)
 	pipe := g.redis.Pipeline()
-	clock := pipe.Time(ctx)
 	groups := make([]*redis.XInfoGroupsCmd, g.keys.Partitions)
 	depth := make([]*redis.IntCmd, g.keys.Partitions)
 	head := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
@@ -46,46 +48,56 @@ func (g *Gauges) measure(ctx context.Context) error {
 		depth[p] = pipe.XLen(ctx, g.keys.Outbox(p))
 		head[p] = pipe.XRangeN(ctx, g.keys.Outbox(p), "-", "+", 1)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && clock.Err() != nil {
-		return err
-	}
-	now := clock.Val()
+	_, _ = pipe.Exec(ctx) // each command has its own error; a stream that is not there is one
 
 	next := g.redis.Pipeline()
-	pending := make([]int64, g.keys.Partitions) // 0 where the group is gone
-	unread := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
+	unread := make([]*redis.XMessageSliceCmd, g.keys.Partitions) // nil where there is no group
 	for p := range g.keys.Partitions {
 		for _, group := range groups[p].Val() {
 			if group.Name == stream.Group {
-				pending[p] = group.Pending
 				unread[p] = next.XRangeN(ctx, g.keys.Events(p), "("+group.LastDeliveredID, "+", 1)
 			}
 		}
 	}
 	if next.Len() > 0 {
-		if _, err := next.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-			return err
-		}
+		_, _ = next.Exec(ctx)
 	}
 	for p := range g.keys.Partitions {
-		var oldest float64
-		if unread[p] != nil {
-			oldest = ageOf(unread[p].Val(), now)
+		now, ok := clocks[p]
+		if err := errors.Join(depth[p].Err(), head[p].Err()); !ok || err != nil {
+			failed = errors.Join(failed, err)
+			continue
 		}
-		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(oldest)
-		g.metrics.pending.WithLabelValues(label(p)).Set(float64(pending[p]))
 		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
 		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(ageOf(head[p].Val(), now))
+		if err := groups[p].Err(); err != nil && !stream.IsRefusal(err) { // refused: no such stream
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if unread[p] == nil { // no stream, or nobody has read it yet
+			g.metrics.oldestUnread.WithLabelValues(label(p)).Set(0)
+			g.metrics.pending.WithLabelValues(label(p)).Set(0)
+			continue
+		}
+		for _, group := range groups[p].Val() {
+			if group.Name == stream.Group {
+				g.metrics.pending.WithLabelValues(label(p)).Set(float64(group.Pending))
+			}
+		}
+		if err := unread[p].Err(); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(ageOf(unread[p].Val(), now))
 	}
-	return nil
+	return failed
 }
 
-// ageOf is how many seconds old the first message is, 0 where there is none.
-func ageOf(list []redis.XMessage, now time.Time) float64 {
+// ageOf is how many seconds old the first message is by a clock in ms, 0 where there is none.
+func ageOf(list []redis.XMessage, now int64) float64 {
 	if len(list) == 0 {
 		return 0
 	}
-	text, _, _ := strings.Cut(list[0].ID, "-")
-	ms, _ := strconv.ParseInt(text, 10, 64)
-	return max(0, now.Sub(time.UnixMilli(ms)).Seconds())
+	ms, _ := strconv.ParseInt(strings.SplitN(list[0].ID, "-", 2)[0], 10, 64)
+	return max(0, float64(now-ms)/1000)
 }

@@ -39,14 +39,6 @@ type failer interface {
 
 const start = 1_700_000_000_000 // ms; far from zero, as real times are
 
-// eachStore runs a test on every store: one suite for all.
-func eachStore(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
-	t.Helper()
-	t.Run("local", func(t *testing.T) { test(t, localStore(rules)) })
-	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
-	t.Run("redis", func(t *testing.T) { test(t, redisStore(t, streamtest.Redis(t), rules)) })
-}
-
 // eachRedis runs a test on the stores that keep their count in Redis.
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
@@ -109,22 +101,24 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 			t.Fatal(err)
 		}
 	}
-	reader := stream.NewReader(s.redis, s.keys, "test", s.keys.All())
-	if err := reader.CreateGroups(ctx); err != nil {
-		t.Fatal(err)
-	}
-	batches, err := reader.Read(ctx, 10_000, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
 	read := map[int][]windows.Event{}
-	for _, b := range batches {
-		for _, m := range b.Messages {
-			e, err := m.Decode()
-			if err != nil {
-				t.Fatal(err)
+	for _, parts := range stream.Lanes(s.redis, s.keys) {
+		reader := stream.NewReader(s.redis, s.keys, "test", parts)
+		if err := reader.CreateGroups(ctx); err != nil {
+			t.Fatal(err)
+		}
+		batches, err := reader.Read(ctx, 10_000, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range batches {
+			for _, m := range b.Messages {
+				e, err := m.Decode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
 			}
-			read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
 		}
 	}
 	return read

@@ -157,7 +157,7 @@ func compareRedis(cmd *cobra.Command) (client redis.UniversalClient, name string
 		}
 		name, target = "embedded", "redis://"+addr
 	}
-	short, blocking, err := connectRedis(cmd.Context(), target)
+	short, blocking, err := connectRedis(cmd.Context(), target, 1)
 	if err != nil {
 		stop()
 		return nil, "", nil, err

@@ -127,7 +127,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		n.atStop(stop)
 		n.redisURL = "redis://" + addr
 	}
-	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL); err != nil {
+	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, n.keys.Partitions); err != nil {
 		return err
 	}
 	n.atStop(func() {
@@ -135,6 +135,9 @@ func (n *node) openRedis(ctx context.Context) error {
 			n.log.Warn("closing Redis", "error", err)
 		}
 	})
+	if err := answersForAll(ctx, n.redis, n.keys); err != nil {
+		return blame("redis", err)
+	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
 		return blame("partitions", err)
 	}

@@ -6,28 +6,29 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // connectRedis opens the clients that a --redis value asks for, and proves that
 // a server answers. Neither retries by itself: where a reply was lost, a retry
-// would append or charge twice.
-func connectRedis(ctx context.Context, target string) (short, blocking redis.UniversalClient, err error) {
+// would append or charge twice. A client connects when it is used, so a command
+// that reads no streams has no connections of the blocking one.
+func connectRedis(ctx context.Context, target string, partitions int) (short, blocking redis.UniversalClient, err error) {
 	opts, err := redisOptions(target)
 	if err != nil {
 		return nil, nil, blame("redis", err)
 	}
-	short = redis.NewUniversalClient(opts)
+	short = openRedisClient(opts)
 	forBlocking := *opts
-	forBlocking.PoolSize = 2 // events and outboxes; a Cluster client has as many per node
-	if opts.IsClusterMode {
-		forBlocking.PoolSize = 64
-	}
-	blocking = redis.NewUniversalClient(&forBlocking)
+	forBlocking.PoolSize, forBlocking.PipelinePoolSize = blockingReads(opts.IsClusterMode, partitions), -1
+	blocking = openRedisClient(&forBlocking)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := short.Ping(ping).Err(); err != nil {
@@ -37,11 +38,47 @@ func connectRedis(ctx context.Context, target string) (short, blocking redis.Uni
 	return short, blocking, nil
 }
 
+func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
+	if o.IsClusterMode {
+		return stream.NewCluster(o.Cluster())
+	}
+	return redis.NewUniversalClient(o)
+}
+
+// blockingReads is how many reads may wait at one server at the same time: one
+// of events and one of outboxes, and on a Cluster, where a command may touch one
+// slot only, as many for each partition; all of them can lie on one node. The
+// map of slots needs a connection now and then too.
+func blockingReads(cluster bool, partitions int) int {
+	if cluster {
+		return 2*partitions + 1
+	}
+	return 2
+}
+
+// answersForAll refuses one node of a Cluster that was given as if it were all of
+// Redis: it answers for some partitions and would leave the others uncounted.
+func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys) error {
+	pipe := c.Pipeline()
+	pipe.HGet(ctx, k.Meta(), "version")
+	for _, p := range k.All() {
+		pipe.HGet(ctx, k.Levels(p), "")
+	}
+	cmds, _ := pipe.Exec(ctx) // a command that fails otherwise says so where it matters
+	for _, cmd := range cmds {
+		if _, moved := redis.IsMovedError(cmd.Err()); moved {
+			return errors.New("it is one node of a Redis Cluster: give two or more of its nodes, separated by commas")
+		}
+	}
+	return nil
+}
+
 func redisOptions(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
 		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if rest, ok := strings.CutPrefix(target, "redis+sentinel://"); ok {
