@@ -13,27 +13,24 @@ import (
 // backlog knows how far workers are behind, as of a moment ago: it asks when it
 // is asked, at most once per backlogEvery.
 type backlog struct {
-	measure func(ctx context.Context) ([]stream.Backlog, error)
+	measure func(ctx context.Context) (map[int]stream.Backlog, error)
 	now     func() time.Time
 
 	mu   sync.Mutex
 	at   time.Time
-	last []stream.Backlog // by partition, as of at
+	last map[int]stream.Backlog // partition → what was there at
 }
 
 const backlogEvery = time.Second
 
-// read gives what each partition has before it, nil where it cannot be known:
-// the append itself will then tell what is wrong.
-func (b *backlog) read(ctx context.Context) []stream.Backlog {
+// read gives what each partition has before it. One of which nothing is known is
+// left out: the append itself will tell what is wrong.
+func (b *backlog) read(ctx context.Context) map[int]stream.Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if now := b.now(); now.Sub(b.at) >= backlogEvery {
-		last, err := b.measure(ctx)
-		if err != nil {
-			last = nil
-		}
-		b.at, b.last = now, last
+		b.at = now
+		b.last, _ = b.measure(ctx)
 	}
 	return b.last
 }
@@ -48,7 +45,7 @@ func (s *Service) admit(ctx context.Context, events []api.Event) error {
 	defer cancel()
 	list := s.backlog.read(ctx)
 	for _, e := range events {
-		if p := s.config.Keys.Partition(e.Key); p < len(list) && list[p].Oldest > s.config.MaxBacklog {
+		if p := s.config.Keys.Partition(e.Key); list[p].Oldest > s.config.MaxBacklog {
 			return fmt.Errorf("%w: the oldest unread event of partition %d is %s old, events are refused above %s",
 				api.ErrBacklog, p, list[p].Oldest.Round(time.Millisecond), s.config.MaxBacklog)
 		}

@@ -25,12 +25,11 @@ func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 	behind := w.keys.Partition("user:42")
 	var asked atomic.Int64
 	var fails atomic.Bool
-	list := make([]stream.Backlog, w.keys.Partitions)
-	list[behind].Oldest = 30*time.Second + 1
+	list := map[int]stream.Backlog{behind: {Oldest: 30*time.Second + 1}}
 	service := func(most time.Duration) *check.Service {
 		s, err := check.NewService(check.Config{
 			Counter: windows.NewRedis(c, w.keys), Log: log, Rules: func() *windows.Rules { return nil }, Metrics: check.NewMetrics(prometheus.NewRegistry()),
-			MaxBacklog: most, Keys: w.keys, Backlogs: func(context.Context) ([]stream.Backlog, error) {
+			MaxBacklog: most, Keys: w.keys, Backlogs: func(context.Context) (map[int]stream.Backlog, error) {
 				asked.Add(1)
 				if fails.Load() {
 					return nil, errors.New("no answer")

@@ -45,7 +45,7 @@ func connect(t *testing.T, addr string) *redis.Client {
 // world is a service over one Redis, under a prefix of its own, with a clock
 // that stands still until it is moved.
 type world struct {
-	redis    *redis.Client
+	redis    redis.UniversalClient
 	keys     *stream.Keys
 	clock    atomic.Int64
 	service  *check.Service
@@ -60,12 +60,12 @@ const (
 	patience = 20 * time.Second
 )
 
-func newWorld(t *testing.T, c *redis.Client, rules ...*windows.Rule) *world {
+func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	return newWorldWithin(t, patience, c, rules...)
 }
 
-func newWorldWithin(t *testing.T, timeout time.Duration, c *redis.Client, rules ...*windows.Rule) *world {
+func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	w := &world{redis: c, registry: prometheus.NewRegistry()}
 	w.clock.Store(1_700_000_000_000)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -29,7 +30,7 @@ type Config struct {
 	// more events for it are refused; 0: they never are. Backlogs and Keys are
 	// required with it.
 	MaxBacklog time.Duration
-	Backlogs   func(ctx context.Context) ([]stream.Backlog, error)
+	Backlogs   func(ctx context.Context) (map[int]stream.Backlog, error)
 	Keys       *stream.Keys
 }
 
@@ -39,7 +40,10 @@ type Service struct {
 	config  Config
 	local   *windows.Local
 	backlog backlog
-	breaker *gobreaker.CircuitBreaker[windows.Verdict] // sony/gobreaker: small, widely used, no state of its own to keep
+	// One per lane: on a Cluster, a partition that moves or fails over must not
+	// take the answer from the others. sony/gobreaker: small, widely used, no state
+	// of its own to keep.
+	breakers []*gobreaker.CircuitBreaker[windows.Verdict]
 }
 
 // NewService checks the configuration.
@@ -52,20 +56,21 @@ func NewService(c Config) (*Service, error) {
 	if c.MaxBacklog > 0 && (c.Backlogs == nil || c.Keys == nil) {
 		return nil, errors.New("check: MaxBacklog needs Backlogs and Keys")
 	}
-	return &Service{
-		backlog: backlog{measure: c.Backlogs, now: time.Now},
-		config:  c, local: windows.NewLocal(nil),
-		breaker: gobreaker.NewCircuitBreaker[windows.Verdict](gobreaker.Settings{
+	s := &Service{config: c, local: windows.NewLocal(nil), backlog: backlog{measure: c.Backlogs, now: time.Now}}
+	for range c.Counter.Lanes() {
+		s.breakers = append(s.breakers, gobreaker.NewCircuitBreaker[windows.Verdict](gobreaker.Settings{
 			Name:    "redis",
 			Timeout: 500 * time.Millisecond, // open for this long, then one check tries
 			ReadyToTrip: func(n gobreaker.Counts) bool {
 				return n.ConsecutiveFailures >= 5
 			},
 			IsSuccessful: func(err error) bool {
-				return err == nil || errors.Is(err, context.Canceled) || stream.IsRefusal(err)
+				return err == nil || errors.Is(err, context.Canceled) || stream.IsRefusal(err) ||
+					errors.Is(err, gobreaker.ErrOpenState) // of another lane of the same check
 			},
-		}),
-	}, nil
+		}))
+	}
+	return s, nil
 }
 
 // Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or
@@ -158,7 +163,7 @@ func outcomeOf(allowed bool) string {
 func (s *Service) decide(ctx context.Context, asks []windows.Ask) (v windows.Verdict, source api.Source, outcome string, err error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	v, err = s.breaker.Execute(func() (windows.Verdict, error) { return s.config.Counter.Check(within, asks) })
+	v, err = s.ask(within, asks)
 	if err == nil {
 		return v, api.SourceRedis, "", nil
 	}
@@ -183,6 +188,20 @@ func (s *Service) decide(ctx context.Context, asks []windows.Ask) (v windows.Ver
 		return v, api.SourceLocal, "local_", err
 	}
 	return windows.Verdict{Allowed: true, Atomic: true}, api.SourcePolicy, "error_allow", nil
+}
+
+// ask asks Redis, through the breaker of each lane that answers for one of the keys.
+func (s *Service) ask(ctx context.Context, asks []windows.Ask) (windows.Verdict, error) {
+	ask := func() (windows.Verdict, error) { return s.config.Counter.Check(ctx, asks) }
+	var lanes []int
+	for _, a := range asks {
+		if lane := s.config.Counter.Lane(a.Key); !slices.Contains(lanes, lane) {
+			lanes = append(lanes, lane)
+			inner := ask
+			ask = func() (windows.Verdict, error) { return s.breakers[lane].Execute(inner) }
+		}
+	}
+	return ask()
 }
 
 // Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.

@@ -31,12 +31,18 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// backoff doubles from 50 ms to 2 s.
+// longestWait is how long a part that failed waits at most before it tries again.
+const longestWait = 2 * time.Second
+
+// backoff doubles from 50 ms to longestWait.
 type backoff struct{ next time.Duration }
 
-func (b *backoff) wait(ctx context.Context) bool {
-	b.next = min(max(2*b.next, 50*time.Millisecond), 2*time.Second)
-	return pause(ctx, b.next)
+func (b *backoff) wait(ctx context.Context) bool { return pause(ctx, b.grow(longestWait)) }
+
+// grow gives the next wait, `most` at the most.
+func (b *backoff) grow(most time.Duration) time.Duration {
+	b.next = min(max(2*b.next, 50*time.Millisecond), most)
+	return b.next
 }
 
 func (b *backoff) reset() { b.next = 0 }

@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -32,27 +33,31 @@ func (g *Gauges) Run(ctx context.Context) {
 	}
 }
 
+// measure sets the gauges of each partition whose server answers; those of the
+// others stay as they were last seen.
 func (g *Gauges) measure(ctx context.Context) error {
-	backlogs, err := stream.Backlogs(ctx, g.redis, g.keys)
-	if err != nil {
-		return err
+	backlogs, failed := stream.Backlogs(ctx, g.redis, g.keys)
+	for p, b := range backlogs {
+		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
+		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
 	}
+	clocks, err := stream.Clocks(ctx, g.redis, g.keys)
+	failed = errors.Join(failed, err)
 	pipe := g.redis.Pipeline()
-	clock := pipe.Time(ctx)
 	depth := make([]*redis.IntCmd, g.keys.Partitions)
 	head := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
 	for p := range g.keys.Partitions {
 		depth[p] = pipe.XLen(ctx, g.keys.Outbox(p))
 		head[p] = pipe.XRangeN(ctx, g.keys.Outbox(p), "-", "+", 1)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return err
-	}
-	for p, b := range backlogs {
-		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
-		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for p, now := range clocks {
+		if err := errors.Join(depth[p].Err(), head[p].Err()); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
 		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(stream.Age(head[p].Val(), clock.Val()).Seconds())
+		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(stream.Age(head[p].Val(), now).Seconds())
 	}
-	return nil
+	return failed
 }

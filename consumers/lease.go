@@ -60,15 +60,30 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
+// renew goes through all lanes at once: on a Cluster, a master that does not
+// answer must not let the leases at the others run out.
 func (l *leases) renew(ctx context.Context) {
-	for p := range l.keys.Partitions {
-		asked := time.Now()
-		ok, err := lua.Lease(ctx, l.redis, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
-		if err != nil {
-			if ctx.Err() == nil {
-				l.log.Warn("renewing the relay's leases failed, trying again", "error", err)
+	within, cancel := context.WithTimeout(ctx, l.ttl)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, parts := range stream.Lanes(l.redis, l.keys) {
+		all.Go(func() {
+			if err := l.renewLane(within, ctx, parts); err != nil && ctx.Err() == nil {
+				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)
 			}
-			return // what is held runs out by its timer
+		})
+	}
+	all.Wait()
+}
+
+// renewLane stops at the first failure: what is held runs out by its timer. Holds
+// live as long as ctx lets them.
+func (l *leases) renewLane(within, ctx context.Context, parts []int) error {
+	for _, p := range parts {
+		asked := time.Now()
+		ok, err := lua.Lease(within, l.redis, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
+		if err != nil {
+			return err
 		}
 		l.mu.Lock()
 		h := l.holds[p]
@@ -86,6 +101,7 @@ func (l *leases) renew(ctx context.Context) {
 		}
 		l.mu.Unlock()
 	}
+	return nil
 }
 
 func (l *leases) release() {

@@ -19,7 +19,8 @@ import (
 // Config of a Pool. Redis, Blocking, Keys, Counter, Rules and Publisher are
 // required; zero elsewhere means the default.
 type Config struct {
-	// Redis serves all short commands; it must not retry by itself (MaxRetries: -1).
+	// Redis serves all short commands; it must not retry by itself (MaxRetries: -1;
+	// on a Cluster stream.NewCluster).
 	Redis redis.UniversalClient
 	// Blocking serves the blocking reads: two connections on a single server
 	// (events, outboxes), two per partition on a Cluster. Its read timeout must

@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"sync"
 
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -13,22 +14,31 @@ import (
 type Reclaimer struct {
 	*folder
 	config Config
-	reader *stream.Reader
 }
 
 func newReclaimer(f *folder, c Config) *Reclaimer {
-	return &Reclaimer{folder: f, config: c, reader: stream.NewReader(c.Redis, c.Keys, c.Consumer, c.Keys.All())}
+	return &Reclaimer{folder: f, config: c}
 }
 
 // Run looks for such events until ctx ends, then finishes what it holds, while
-// work lasts.
+// work lasts. A fold is tried until it succeeds, so on a Cluster, where one
+// server may be away alone, each partition is looked after by itself.
 func (r *Reclaimer) Run(ctx, work context.Context) {
+	var lanes sync.WaitGroup
+	for _, parts := range stream.Lanes(r.redis, r.keys) {
+		lanes.Go(func() { r.runLane(ctx, work, parts) })
+	}
+	lanes.Wait()
+}
+
+func (r *Reclaimer) runLane(ctx, work context.Context, parts []int) {
+	reader := stream.NewReader(r.redis, r.keys, r.config.Consumer, parts)
 	for {
-		for p := range r.keys.Partitions {
+		for _, p := range parts {
 			if ctx.Err() != nil {
 				return
 			}
-			if err := r.reclaim(ctx, work, p); err != nil {
+			if err := r.reclaim(ctx, work, reader, p); err != nil {
 				r.log.Warn("reclaiming failed, trying again later", "partition", p, "error", err)
 			}
 		}
@@ -40,10 +50,10 @@ func (r *Reclaimer) Run(ctx, work context.Context) {
 
 // reclaim goes once through what is pending in partition p. A step can bring no
 // event and still have more to see: only the cursor says when it is done.
-func (r *Reclaimer) reclaim(ctx, work context.Context, p int) error {
+func (r *Reclaimer) reclaim(ctx, work context.Context, reader *stream.Reader, p int) error {
 	cursor := "0-0"
 	for ctx.Err() == nil {
-		batch, next, trimmed, err := r.reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
+		batch, next, trimmed, err := reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
 		if err != nil {
 			return err
 		}

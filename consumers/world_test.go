@@ -24,9 +24,9 @@ import (
 // world is one prefix with rules, in which pools of consumers live and die.
 type world struct {
 	t        testing.TB
-	url      string        // what pools connect to: on the shared Redis as the user work
-	redis    *redis.Client // the test's own hand
-	work     *redis.Client // the pools'
+	url      string                // what pools connect to: on the shared Redis as the user work
+	redis    redis.UniversalClient // the test's own hand
+	work     redis.UniversalClient // the pools'
 	keys     *stream.Keys
 	rules    *windows.Rules
 	counter  *windows.Redis
@@ -37,6 +37,11 @@ type world struct {
 }
 
 func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
+	t.Helper()
+	return newWorldOf(t, url, 4, rules...)
+}
+
+func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule) *world {
 	t.Helper()
 	if len(rules) == 0 {
 		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}}}
@@ -50,7 +55,7 @@ func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
 	if w.rules, err = windows.NewRules(rules); err != nil {
 		t.Fatal(err)
 	}
-	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), 4); err != nil {
+	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), partitions); err != nil {
 		t.Fatal(err)
 	}
 	w.counter = windows.NewRedis(w.work, w.keys)
@@ -61,14 +66,21 @@ func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
 	return w
 }
 
-func client(t testing.TB, url string) *redis.Client {
+// client connects to a server, or with several URLs, separated by commas, to a Cluster.
+func client(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
+	var c redis.UniversalClient
+	if strings.Contains(url, ",") {
+		addrs := strings.Split(strings.ReplaceAll(url, "redis://", ""), ",")
+		c = stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40, DialerRetries: 1})
+	} else {
+		opts, err := redis.ParseURL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
+		c = redis.NewClient(opts)
 	}
-	opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
-	c := redis.NewClient(opts)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

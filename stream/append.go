@@ -16,8 +16,8 @@ import (
 // DefaultRetention is how long workers may be away without losing an event.
 const DefaultRetention = 10 * time.Minute
 
-// Log appends events. Its client must not retry (MaxRetries: -1): where a reply
-// was lost, a retry appends again and nobody would know.
+// Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
+// NewCluster): where a reply was lost, a retry appends again and nobody would know.
 type Log struct {
 	redis     redis.UniversalClient
 	keys      *Keys

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,54 +10,58 @@ import (
 
 // Backlog is what workers have before them in one partition.
 type Backlog struct {
-	// Oldest is the age of the oldest event that no worker has read, by Redis's
-	// clock; 0 where all are read.
+	// Oldest is the age of the oldest event that no worker has read, by the clock
+	// of the server that holds it; 0 where all are read.
 	Oldest time.Duration
 	// Pending events are read and not yet counted.
 	Pending int64
 }
 
-// Backlogs measures every partition, in two round trips. Redis's own `lag` is
-// not true after a trim; the age of what comes after the last delivered ID is.
-func Backlogs(ctx context.Context, c redis.UniversalClient, k *Keys) ([]Backlog, error) {
+// Backlogs measures every partition: partition → what is there. One whose server
+// does not answer is left out, and the error says why. Redis's own `lag` is not
+// true after a trim; the age of what comes after the last delivered ID is.
+func Backlogs(ctx context.Context, c redis.UniversalClient, k *Keys) (map[int]Backlog, error) {
+	clocks, failed := Clocks(ctx, c, k)
 	pipe := c.Pipeline()
-	clock := pipe.Time(ctx)
-	groups := make([]*redis.XInfoGroupsCmd, k.Partitions)
-	for p := range groups {
+	groups := make(map[int]*redis.XInfoGroupsCmd, len(clocks))
+	for p := range clocks {
 		groups[p] = pipe.XInfoGroups(ctx, k.Events(p))
 	}
-	// A stream that is not there is an error of its own command.
-	if _, err := pipe.Exec(ctx); err != nil && clock.Err() != nil {
-		return nil, fmt.Errorf("measuring the backlog: %w", err)
-	}
-	now := clock.Val()
+	_, _ = pipe.Exec(ctx) // each command has its own error; a stream that is not there is one
 
 	next := c.Pipeline()
-	list := make([]Backlog, k.Partitions)
-	unread := make([]*redis.XMessageSliceCmd, k.Partitions)
-	for p := range list {
+	list := make(map[int]Backlog, len(clocks))
+	unread := make(map[int]*redis.XMessageSliceCmd, len(clocks))
+	for p := range clocks {
+		if err := groups[p].Err(); err != nil && !IsRefusal(err) {
+			failed = errors.Join(failed, err)
+			continue
+		}
 		from := "-" // without a group nobody has read anything
 		for _, g := range groups[p].Val() {
 			if g.Name == Group {
-				list[p].Pending = g.Pending
+				list[p] = Backlog{Pending: g.Pending}
 				from = "(" + g.LastDeliveredID
 			}
 		}
 		unread[p] = next.XRangeN(ctx, k.Events(p), from, "+", 1)
 	}
-	if _, err := next.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("measuring the backlog: %w", err)
+	_, _ = next.Exec(ctx)
+	for p, cmd := range unread {
+		if err := cmd.Err(); err != nil {
+			failed = errors.Join(failed, err)
+			delete(list, p)
+			continue
+		}
+		list[p] = Backlog{Oldest: Age(cmd.Val(), clocks[p]), Pending: list[p].Pending}
 	}
-	for p := range list {
-		list[p].Oldest = Age(unread[p].Val(), now)
-	}
-	return list, nil
+	return list, failed
 }
 
-// Age is how old the first message is, 0 where there is none.
-func Age(list []redis.XMessage, now time.Time) time.Duration {
+// Age is how old the first message is by a clock in ms, 0 where there is none.
+func Age(list []redis.XMessage, now int64) time.Duration {
 	if len(list) == 0 {
 		return 0
 	}
-	return max(0, now.Sub(time.UnixMilli(idMs(list[0].ID))))
+	return max(0, time.Duration(now-idMs(list[0].ID))*time.Millisecond)
 }

@@ -58,7 +58,7 @@ func newLog(t testing.TB, c *redis.Client, k *stream.Keys, retention time.Durati
 
 // stored gives the events of all partitions as they stand in Redis: key → the
 // counts of its entries, in order.
-func stored(t testing.TB, c *redis.Client, k *stream.Keys) map[string][]int64 {
+func stored(t testing.TB, c redis.UniversalClient, k *stream.Keys) map[string][]int64 {
 	t.Helper()
 	got := map[string][]int64{}
 	for _, p := range k.All() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -91,19 +92,8 @@ func haveImage(d *testcontainers.DockerProvider, image string) error {
 	return nil
 }
 
-// contained is a server in a container. It implements backend.
-type contained struct {
-	image  string
-	ctr    *testcontainers.DockerContainer
-	docker client.APIClient
-	at     string
-	ready  func(addr string) error
-	paused bool
-}
-
-// runContainer starts a container of image whose server listens on port. With
-// keepPort it has the same port on the host after a restart.
-func runContainer(image string, port int, keepPort bool, ready func(addr string) error, opts ...testcontainers.ContainerCustomizer) (*contained, error) {
+// dockerWith gives the Docker engine once it has what it takes to run image.
+func dockerWith(image string) (*testcontainers.DockerProvider, error) {
 	d, err := docker()
 	if err != nil {
 		return nil, err
@@ -117,11 +107,32 @@ func runContainer(image string, port int, keepPort bool, ready func(addr string)
 			return nil, fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
 		}
 	}
+	return d, nil
+}
+
+func labelled() testcontainers.CustomizeRequestOption {
+	return testcontainers.WithLabels(map[string]string{ContainerLabel: cmp.Or(os.Getenv(EnvRun), strconv.Itoa(os.Getpid()))})
+}
+
+// contained is a server in a container. It implements backend.
+type contained struct {
+	image  string
+	ctr    *testcontainers.DockerContainer
+	docker client.APIClient
+	at     string
+	ready  func(addr string) error
+	paused bool
+}
+
+// runContainer starts a container of image whose server listens on port. With
+// keepPort it has the same port on the host after a restart.
+func runContainer(image string, port int, keepPort bool, ready func(addr string) error, opts ...testcontainers.ContainerCustomizer) (*contained, error) {
+	d, err := dockerWith(image)
+	if err != nil {
+		return nil, err
+	}
 	inside := fmt.Sprintf("%d/tcp", port)
-	opts = append(opts,
-		testcontainers.WithExposedPorts(inside),
-		testcontainers.WithLabels(map[string]string{ContainerLabel: cmp.Or(os.Getenv(EnvRun), strconv.Itoa(os.Getpid()))}),
-	)
+	opts = append(opts, testcontainers.WithExposedPorts(inside), labelled())
 	if keepPort {
 		host, err := freePort()
 		if err != nil {
@@ -157,6 +168,41 @@ func redisContainer(args []string) (backend, error) {
 	)
 	if err != nil {
 		return nil, err
+	}
+	return c, nil
+}
+
+// redisOnHostNetwork runs a Redis in a container that shares the host's network:
+// the nodes of a cluster tell each other and their clients where they are, which
+// must be true from everywhere.
+func redisOnHostNetwork(args []string) (backend, error) {
+	image := cmp.Or(os.Getenv(EnvRedisImage), DefaultRedisImage)
+	d, err := dockerWith(image)
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	cmd := append([]string{"redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(port)}, redisSettings...)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ctr, err := testcontainers.Run(ctx, image, labelled(),
+		testcontainers.WithCmd(append(cmd, args...)...),
+		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) { c.NetworkMode = "host" }),
+		testcontainers.WithWaitStrategy(wait.ForLog("Ready to accept connections").WithPollInterval(pollEvery)),
+	)
+	c := &contained{
+		image: image, ctr: ctr, docker: d.Client(), at: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		ready: func(addr string) error { return awaitRedis(addr, 0, nil) },
+	}
+	if err == nil {
+		err = c.ready(c.at)
+	}
+	if err != nil {
+		c.remove()
+		return nil, fmt.Errorf("run %s on the host's network: %w", image, err)
 	}
 	return c, nil
 }

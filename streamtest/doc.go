@@ -1,6 +1,7 @@
 // Package streamtest gives tests the servers they need: a real Redis and a
 // real NATS shared by the tests of one package, private ones that a test may
-// stop, kill or freeze, and embedded ones. Tests alone import it.
+// stop, kill or freeze, embedded ones, and a Redis Cluster whose slots move and
+// whose masters die. Tests alone import it.
 //
 // A package that takes a shared server says so once:
 //
@@ -19,5 +20,5 @@
 // on the shared Redis, NewSecuredRedis and NewSecuredNATS for servers that know
 // nobody else.
 //
-// Read redis.go next, then users.go and wait.go.
+// Read redis.go next, then users.go, cluster.go and wait.go.
 package streamtest

@@ -102,7 +102,7 @@ func TestNoServer(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it took %v to see that there is no server", took)
 	}
-	for _, test := range []string{"TestRedis", "TestNATS", "TestOwnRedis"} {
+	for _, test := range []string{"TestRedis", "TestNATS", "TestOwnRedis", "TestCluster"} {
 		if out, passed := child(t, test, append(none, EnvRequire+"=1")...); passed || !strings.Contains(out, "is required (STREAMCOUNTER_TEST_REQUIRE=1): "+test) {
 			t.Errorf("with servers required %s passed=%v, want a failure that says so:\n%s", test, passed, out)
 		}

@@ -45,6 +45,15 @@ func redisProcess(dir string, args []string) (backend, error) {
 	return nil, err
 }
 
+// clusterProcess starts a redis-server with a directory of its own, where it
+// keeps what it knows of its cluster over restarts.
+func clusterProcess(dir string, args []string) (backend, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make a directory for redis-server: %w", err)
+	}
+	return redisProcess(dir, args)
+}
+
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

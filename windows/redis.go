@@ -28,8 +28,8 @@ var forms = map[string]string{
 }
 
 // Redis is the shared Counter, and what workers and sweepers change it with.
-// Its client must not retry (MaxRetries: -1): a check that is sent twice
-// charges twice.
+// Its client must not retry (MaxRetries: -1; on a Cluster stream.NewCluster): a
+// check that is sent twice charges twice.
 type Redis struct {
 	redis redis.UniversalClient
 	keys  *stream.Keys
@@ -127,6 +127,19 @@ func (s *Redis) now() lua.Now {
 
 func (s *Redis) counter(r *Rule, key string) string {
 	return s.keys.Counter(s.keys.Partition(key), forms[r.Algorithm], key)
+}
+
+// Lanes is how many lanes there are: servers, or parts of one, that may answer or
+// not independently of each other. A single server is one lane, and each
+// partition of a Cluster is.
+func (s *Redis) Lanes() int { return len(stream.Lanes(s.redis, s.keys)) }
+
+// Lane is the lane that answers for a key, from 0.
+func (s *Redis) Lane(key string) int {
+	if _, cluster := s.redis.(*redis.ClusterClient); !cluster {
+		return 0
+	}
+	return s.keys.Partition(key)
 }
 
 // Check implements Counter. Where the keys lie in several partitions it looks
@@ -254,29 +267,37 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 	}, unmatched, nil
 }
 
-// NextDue gives Redis's clock in ms and, per partition, when the next key must
-// be looked at again by that clock. Partitions with none are left out.
-func (s *Redis) NextDue(ctx context.Context) (now int64, next map[int]int64, err error) {
+// Next is when a partition is to be swept again.
+type Next struct {
+	NowMs int64 // by the clock of the server that holds it
+	DueMs int64 // when the first of its keys must be looked at, by that clock
+}
+
+// NextDue gives, per partition, when the next key must be looked at. Partitions
+// with none are left out, and those whose server does not answer; then the error
+// says why, and the others are there all the same.
+func (s *Redis) NextDue(ctx context.Context) (map[int]Next, error) {
 	pipe := s.redis.Pipeline()
-	clock := pipe.Time(ctx)
 	heads := make([]*redis.ZSliceCmd, s.keys.Partitions)
 	for p := range heads {
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return 0, nil, fmt.Errorf("reading what is due: %w", err)
-	}
-	now = clock.Val().UnixMilli()
-	if s.Now != nil {
-		now = s.Now()
-	}
-	next = map[int]int64{}
+	_, err := pipe.Exec(ctx)
+	clocks, clockErr := stream.Clocks(ctx, s.redis, s.keys)
+	next := map[int]Next{}
 	for p, head := range heads {
-		if z := head.Val(); len(z) > 0 {
-			next[p] = int64(z[0].Score)
+		now, ok := clocks[p]
+		if s.Now != nil {
+			now = s.Now()
+		}
+		if z := head.Val(); ok && head.Err() == nil && len(z) > 0 {
+			next[p] = Next{now, int64(z[0].Score)}
 		}
 	}
-	return now, next, nil
+	if err = errors.Join(err, clockErr); err != nil {
+		err = fmt.Errorf("reading what is due: %w", err)
+	}
+	return next, err
 }
 
 // Due gives up to n keys of partition p that are to be looked at by `until`, the

@@ -127,22 +127,24 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 			t.Fatal(err)
 		}
 	}
-	reader := stream.NewReader(s.reader, s.keys, "test", s.keys.All())
-	if err := reader.CreateGroups(ctx); err != nil {
-		t.Fatal(err)
-	}
-	batches, err := reader.Read(ctx, 10_000, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
 	read := map[int][]windows.Event{}
-	for _, b := range batches {
-		for _, m := range b.Messages {
-			e, err := m.Decode()
-			if err != nil {
-				t.Fatal(err)
+	for _, parts := range stream.Lanes(s.reader, s.keys) {
+		reader := stream.NewReader(s.reader, s.keys, "test", parts)
+		if err := reader.CreateGroups(ctx); err != nil {
+			t.Fatal(err)
+		}
+		batches, err := reader.Read(ctx, 10_000, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range batches {
+			for _, m := range b.Messages {
+				e, err := m.Decode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
 			}
-			read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
 		}
 	}
 	return read

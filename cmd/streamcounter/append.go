@@ -67,12 +67,15 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 	if _, embedded, _ := embeddedPort(target, 0); embedded {
 		return blame("redis", fmt.Errorf("%q: append needs a server that runs, such as the one that `streamcounter dev` prints", target))
 	}
-	short, blocking, err := connectRedis(cmd.Context(), target)
+	short, blocking, err := connectRedis(cmd.Context(), target, keys.Partitions)
 	if err != nil {
 		return err
 	}
 	defer short.Close()
 	defer blocking.Close()
+	if err := answersForAll(cmd.Context(), short, keys); err != nil {
+		return blame("redis", err)
+	}
 	if err := stream.CheckMeta(cmd.Context(), short, keys); err != nil {
 		return blame("partitions", err)
 	}

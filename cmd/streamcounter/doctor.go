@@ -96,7 +96,7 @@ func examine(cmd *cobra.Command) (doctor.Report, error) {
 func examineRedis(ctx context.Context, target string, config doctor.RedisConfig) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	short, blocking, err := connectRedis(ctx, target)
+	short, blocking, err := connectRedis(ctx, target, 1)
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(), Why: "nothing counts without it", Mend: "start it, or correct --redis"}}
 	}

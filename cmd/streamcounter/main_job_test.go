@@ -31,26 +31,30 @@ type world struct {
 	prefix    string
 	rulesFile string
 	rules     *windows.Rules
-	redis     *redis.Client
+	redis     redis.UniversalClient
 	keys      *stream.Keys
 	counter   *windows.Redis
 }
 
 func newWorld(t testing.TB, rulesText string) *world {
 	t.Helper()
-	w := &world{t: t, redisURL: streamtest.Redis(t), natsURL: streamtest.NATS(t), prefix: streamtest.Prefix(t), rulesFile: writeFile(t, "rules.yml", rulesText)}
+	return newWorldAt(t, streamtest.Redis(t), 16, rulesText)
+}
+
+func newWorldAt(t testing.TB, redisURL string, partitions int, rulesText string) *world {
+	t.Helper()
+	w := &world{t: t, redisURL: redisURL, natsURL: streamtest.NATS(t), prefix: streamtest.Prefix(t), rulesFile: writeFile(t, "rules.yml", rulesText)}
 	var err error
 	if w.rules, err = windows.Load(w.rulesFile); err != nil {
 		t.Fatal(err)
 	}
-	opts, err := redis.ParseURL(w.redisURL)
+	opts, err := redisOptions(w.redisURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.MaxRetries = -1
-	w.redis = redis.NewClient(opts)
+	w.redis = openRedisClient(opts)
 	t.Cleanup(func() { _ = w.redis.Close() })
-	if w.keys, err = stream.NewKeys(w.prefix, 16); err != nil {
+	if w.keys, err = stream.NewKeys(w.prefix, partitions); err != nil {
 		t.Fatal(err)
 	}
 	w.counter = windows.NewRedis(w.redis, w.keys)

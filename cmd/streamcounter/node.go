@@ -127,7 +127,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		n.atStop(stop)
 		n.redisURL = "redis://" + addr
 	}
-	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL); err != nil {
+	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, n.keys.Partitions); err != nil {
 		return err
 	}
 	n.atStop(func() {
@@ -135,6 +135,9 @@ func (n *node) openRedis(ctx context.Context) error {
 			n.log.Warn("closing Redis", "error", err)
 		}
 	})
+	if err := answersForAll(ctx, n.redis, n.keys); err != nil {
+		return blame("redis", err)
+	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
 		return blame("partitions", err)
 	}
@@ -226,7 +229,9 @@ func (n *node) addChecks() error {
 	}
 	service, err := check.NewService(check.Config{
 		Counter: n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
-		MaxBacklog: n.maxBacklog(), Keys: n.keys, Backlogs: func(ctx context.Context) ([]stream.Backlog, error) { return stream.Backlogs(ctx, n.redis, n.keys) },
+		MaxBacklog: n.maxBacklog(), Keys: n.keys, Backlogs: func(ctx context.Context) (map[int]stream.Backlog, error) {
+			return stream.Backlogs(ctx, n.redis, n.keys)
+		},
 	})
 	if err != nil {
 		return err

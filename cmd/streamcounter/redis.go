@@ -6,17 +6,21 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // connectRedis opens the clients that a --redis value asks for, and proves that
 // a server answers. Neither retries by itself: where a reply was lost, a retry
-// would append or charge twice.
-func connectRedis(ctx context.Context, target string) (short, blocking redis.UniversalClient, err error) {
+// would append or charge twice. A client connects when it is used, so a command
+// that reads no streams has no connections of the blocking one.
+func connectRedis(ctx context.Context, target string, partitions int) (short, blocking redis.UniversalClient, err error) {
 	opts, err := redisOptions(target)
 	if err != nil {
 		return nil, nil, blame("redis", err)
@@ -25,16 +29,13 @@ func connectRedis(ctx context.Context, target string) (short, blocking redis.Uni
 		return nil, nil, blame("redis", err)
 	}
 	forBlocking := *opts
-	forBlocking.PoolSize = 2 // events and outboxes; a Cluster client has as many per node
-	if opts.IsClusterMode {
-		forBlocking.PoolSize = 64
-	}
-	return short, redis.NewUniversalClient(&forBlocking), nil
+	forBlocking.PoolSize, forBlocking.PipelinePoolSize = blockingReads(opts.IsClusterMode, partitions), -1
+	return short, openRedisClient(&forBlocking), nil
 }
 
 // dialRedis opens one client and proves that a server answers.
 func dialRedis(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
-	c := redis.NewUniversalClient(opts)
+	c := openRedisClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := c.Ping(ping).Err(); err != nil {
@@ -43,11 +44,47 @@ func dialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 	return c, nil
 }
 
+func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
+	if o.IsClusterMode {
+		return stream.NewCluster(o.Cluster())
+	}
+	return redis.NewUniversalClient(o)
+}
+
+// blockingReads is how many reads may wait at one server at the same time: one
+// of events and one of outboxes, and on a Cluster, where a command may touch one
+// slot only, as many for each partition; all of them can lie on one node. The
+// map of slots needs a connection now and then too.
+func blockingReads(cluster bool, partitions int) int {
+	if cluster {
+		return 2*partitions + 1
+	}
+	return 2
+}
+
+// answersForAll refuses one node of a Cluster that was given as if it were all of
+// Redis: it answers for some partitions and would leave the others uncounted.
+func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys) error {
+	pipe := c.Pipeline()
+	pipe.HGet(ctx, k.Meta(), "version")
+	for _, p := range k.All() {
+		pipe.HGet(ctx, k.Levels(p), "")
+	}
+	cmds, _ := pipe.Exec(ctx) // a command that fails otherwise says so where it matters
+	for _, cmd := range cmds {
+		if _, moved := redis.IsMovedError(cmd.Err()); moved {
+			return errors.New("it is one node of a Redis Cluster: give two or more of its nodes, separated by commas")
+		}
+	}
+	return nil
+}
+
 func redisOptions(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
 		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if rest, ok := strings.CutPrefix(target, "redis+sentinel://"); ok {

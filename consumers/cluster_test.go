@@ -1,0 +1,372 @@
+package consumers_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// clusterRate is what two slow cores take beside everything else; by hand 20000.
+var clusterRate = flag.Int("cluster-rate", usualRate, "events per second that the tests of a Cluster append")
+
+const usualRate = 3000
+
+// clusterRules: numbered keys that have one event each, hot keys that have many,
+// keys that soon stand at a limit, and keys that are charged by checks.
+func clusterRules() []*windows.Rule {
+	much := []windows.Window{{Limit: 1_000_000, Per: time.Hour}}
+	return []*windows.Rule{
+		{Name: "numbered", Match: "event:*", Windows: much},
+		{Name: "hot", Match: "hot:*", Windows: much},
+		{Name: "limited", Match: "limited:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}, Hold: time.Second},
+		{Name: "asked", Match: "asked:*", Windows: much},
+	}
+}
+
+// load appends events and asks checks until it is stopped, and keeps account of
+// what became of each.
+type load struct {
+	w    *world
+	next atomic.Int64 // numbers the events
+
+	mu              sync.Mutex
+	acked, perhaps  map[string]int64 // key → units of events
+	asked, unsure   map[string]int64 // key → units of checks
+	failed, refused int              // appended events that are unknown, and that are certainly not stored
+	total           int64            // of acked
+
+	stop func()
+}
+
+func startLoad(w *world) *load {
+	l := &load{w: w, acked: map[string]int64{}, perhaps: map[string]int64{}, asked: map[string]int64{}, unsure: map[string]int64{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	const producers, batch = 4, 40
+	for range producers {
+		all.Go(func() {
+			tick := time.NewTicker(time.Second * producers * batch / time.Duration(*clusterRate))
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					l.append(batch)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-tick.C:
+				l.check(fmt.Sprintf("asked:%d", n%32))
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	l.stop = sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+	})
+	w.t.Cleanup(l.stop)
+	return l
+}
+
+func (l *load) append(n int) {
+	events := make([]api.Event, 0, n)
+	for range n / 2 {
+		i := l.next.Add(1)
+		second := fmt.Sprintf("hot:%d", i%30)
+		if i%8 == 0 {
+			second = fmt.Sprintf("limited:%d", i/8%8)
+		}
+		events = append(events, api.Event{Key: fmt.Sprintf("event:%d", i), Count: 1}, api.Event{Key: second, Count: 1 + i%3})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	out := l.w.log.Append(ctx, events)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range events {
+		l.acked[e.Key] += e.Count
+		l.total += e.Count
+	}
+	for _, e := range slices.Concat(out.Refused, out.Unknown) {
+		l.acked[e.Key] -= e.Count
+		l.total -= e.Count
+	}
+	for _, e := range out.Unknown {
+		l.perhaps[e.Key] += e.Count
+	}
+	l.failed += len(out.Unknown)
+	l.refused += len(out.Refused)
+}
+
+func (l *load) check(key string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	_, err := l.w.counter.Check(ctx, []windows.Ask{{Rule: l.w.rules.Match(key), Key: key, Cost: 1}})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.asked[key]++
+	case !redis.IsTryAgainError(err):
+		l.unsure[key]++
+	}
+}
+
+// more waits until n more units have been appended and acknowledged, or as many
+// times n as the rate is above the usual.
+func (l *load) more(n int64) {
+	l.w.t.Helper()
+	n = n * int64(*clusterRate) / usualRate
+	read := func() int64 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.total
+	}
+	from := read()
+	l.w.eventually(fmt.Sprintf("%d more units are appended", n), func() (bool, string) {
+		now := read()
+		return now >= from+n, fmt.Sprint(now - from)
+	})
+}
+
+// stored gives what stands in the event streams: key → units, and how often each
+// numbered event is there.
+func (w *world) stored() map[string]int64 {
+	w.t.Helper()
+	got := map[string]int64{}
+	for p := range w.keys.Partitions {
+		list, err := w.redis.XRange(context.Background(), w.keys.Events(p), "-", "+").Result()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, m := range list {
+			e, err := stream.Message{ID: m.ID, Values: m.Values}.Decode()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			got[e.Key] += e.Count
+		}
+	}
+	return got
+}
+
+// counted gives what the counters of these keys hold.
+func (w *world) counted(keys []string) map[string]int64 {
+	w.t.Helper()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	got := map[string]int64{}
+	for some := range slices.Chunk(keys, len(keys)/8+1) {
+		all.Go(func() {
+			for _, key := range some {
+				st, err := w.counter.Peek(context.Background(), w.rules.Match(key), key)
+				if err != nil {
+					w.t.Errorf("peek at %s: %v", key, err)
+					return
+				}
+				mu.Lock()
+				got[key] = st.Windows[0].Used
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return got
+}
+
+// settled waits until all that is stored is read, acknowledged and published.
+func (w *world) settled() {
+	w.t.Helper()
+	w.eventually("all is read, acknowledged and published", func() (bool, string) {
+		for p := range w.keys.Partitions {
+			ctx := context.Background()
+			groups, err := w.redis.XInfoGroups(ctx, w.keys.Events(p)).Result()
+			if err != nil || len(groups) != 1 {
+				return false, fmt.Sprint(p, groups, err)
+			}
+			unread, err := w.redis.XRangeN(ctx, w.keys.Events(p), "("+groups[0].LastDeliveredID, "+", 1).Result()
+			if err != nil || len(unread) > 0 || groups[0].Pending > 0 {
+				return false, fmt.Sprintf("partition %d: %d pending, unread %v, %v", p, groups[0].Pending, unread, err)
+			}
+			if n := w.redis.XLen(ctx, w.keys.Outbox(p)).Val(); n > 0 {
+				return false, fmt.Sprintf("partition %d: %d in the outbox", p, n)
+			}
+		}
+		return true, ""
+	})
+}
+
+// audit holds the counters against the streams, and the streams against what the
+// producers know. It gives how many acknowledged units are gone.
+func (l *load) audit() (lost int64) {
+	t, w := l.w.t, l.w
+	t.Helper()
+	l.stop()
+	w.settled()
+	stored := w.stored()
+	keys := map[string]bool{}
+	for _, m := range []map[string]int64{l.acked, l.perhaps, stored} {
+		for key := range m {
+			keys[key] = true
+		}
+	}
+	counted := w.counted(slices.Collect(maps.Keys(keys)))
+	wrong := 0
+	for key := range keys {
+		// Every stored event is counted exactly once: counts and acks went together.
+		if counted[key] != stored[key] {
+			if wrong++; wrong < 10 {
+				t.Errorf("%s: %d units are counted, %d stand in the stream", key, counted[key], stored[key])
+			}
+		}
+		// None is there twice, and none that nobody sent.
+		if stored[key] > l.acked[key]+l.perhaps[key] {
+			if wrong++; wrong < 10 {
+				t.Errorf("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key], l.acked[key], l.perhaps[key])
+			}
+		}
+		lost += max(0, l.acked[key]-stored[key])
+	}
+	if wrong > 0 {
+		t.Errorf("%d keys are wrong", wrong)
+	}
+	throttled := map[string]bool{}
+	for k, err := range w.counter.Throttled(context.Background()) {
+		if err != nil {
+			t.Error(err)
+		}
+		throttled[k.Key] = true
+	}
+	for key := range keys {
+		if rule := w.rules.Match(key); throttled[key] != (counted[key] >= rule.Windows[0].Limit) {
+			t.Errorf("%s stands at %d of %d, throttled: %v", key, counted[key], rule.Windows[0].Limit, throttled[key])
+		}
+	}
+	t.Logf("%d events acknowledged, %d unknown, %d refused; %d units of %d acknowledged are lost; %d keys throttled, %d transitions published",
+		l.next.Load()*2-int64(l.failed+l.refused), l.failed, l.refused, lost, l.total, len(throttled), int(w.sample("transitions_total")))
+	if len(throttled) == 0 {
+		t.Error("no key was throttled: the outboxes were not tested")
+	}
+	return lost
+}
+
+// auditChecks holds what checks were told against what they charged.
+func (l *load) auditChecks() (lost int64) {
+	t := l.w.t
+	t.Helper()
+	keys := map[string]bool{}
+	for key := range l.asked {
+		keys[key] = true
+	}
+	for key, used := range l.w.counted(slices.Collect(maps.Keys(keys))) {
+		if used > l.asked[key]+l.unsure[key] {
+			t.Errorf("%s: %d charged, of %d checks admitted and %d perhaps", key, used, l.asked[key], l.unsure[key])
+		}
+		lost += max(0, l.asked[key]-used)
+	}
+	return lost
+}
+
+// TestCluster does to a Cluster under load what is done to Clusters.
+func TestCluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	t.Run("slots move", func(t *testing.T) { slotsMoveUnderLoad(t, c) })
+	t.Run("a master dies", func(t *testing.T) { aMasterDiesUnderLoad(t, c) })
+}
+
+// Slots of busy partitions move to other masters while events come, workers fold
+// and checks are asked: nothing is lost and nothing counted twice.
+func slotsMoveUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
+	w := newWorldOf(t, c.URL(), 16, clusterRules()...)
+	w.start(&recorder{}, nil)
+	w.start(&recorder{}, nil)
+	began := time.Now()
+	l := startLoad(w)
+	l.more(1000)
+	for p := range 4 {
+		slot := c.Slot(w.keys.Events(p))
+		steps := 0
+		c.Migrate(slot, c.OtherMaster(slot), func(int) {
+			if steps++; steps%20 == 1 { // among them before the first key
+				l.more(200)
+			}
+			if p == 0 && steps == 2 { // the slot is in two parts
+				w.eventually("a fold meets the moving slot for longer than its client waits", func() (bool, string) {
+					n := w.sample("fold_failures_total")
+					return n > 0, fmt.Sprint(n)
+				})
+			}
+		})
+	}
+	l.more(1000)
+	l.stop()
+	took := time.Since(began)
+	if lost := l.audit(); lost != 0 {
+		t.Errorf("%d acknowledged units are lost", lost)
+	}
+	if lost := l.auditChecks(); lost != 0 {
+		t.Errorf("%d units of admitted checks are lost", lost)
+	}
+	t.Logf("%.0f events/s, 4 of 16 slots moved, %v folds tried again, %v events claimed",
+		float64(l.next.Load()*2)/took.Seconds(), w.sample("fold_failures_total"), w.sample("claims_total"))
+}
+
+// A master dies with acknowledged writes that no replica has. What it takes with
+// it, it takes whole: counts, acks and outbox fit together at the new master.
+func aMasterDiesUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
+	w := newWorldOf(t, c.URL(), 16, clusterRules()...)
+	w.start(&recorder{}, nil)
+	w.start(&recorder{}, nil)
+	l := startLoad(w)
+	l.more(1500)
+	slot := c.Slot(w.keys.Events(0))
+	resume := c.CutReplicaOf(slot)
+	// Another prefix begins now: the new master will know neither its streams nor
+	// its groups, but its workers and producers go on.
+	young := newWorldOf(t, c.URL(), 16, clusterRules()...)
+	young.start(&recorder{}, nil)
+	yl := startLoad(young)
+	yl.more(500)
+	l.more(1000) // a third of it at the master that goes
+	old := c.KillMasterOf(slot)
+	killed := time.Now()
+	resume()
+	c.AwaitNewMaster(slot, old)
+	over := time.Since(killed)
+	l.more(1000)
+	yl.more(1000)
+	l.stop()
+	yl.stop()
+	lost, lostChecks := l.audit(), l.auditChecks()
+	t.Logf("the replica served after %v; lost: %d units of events, %d of checks", over.Round(time.Millisecond), lost, lostChecks)
+	if lost == 0 {
+		t.Error("nothing was lost: the replica was not cut off, so nothing was tested")
+	}
+	t.Logf("lost of the young prefix: %d units of events, %d of checks", yl.audit(), yl.auditChecks())
+	c.Revive() // as a replica, which brings nothing back
+	if again := l.audit(); again != lost {
+		t.Errorf("after the old master came back %d units are lost, before %d", again, lost)
+	}
+}

@@ -1,0 +1,199 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// connectCluster gives a client as the commands have it.
+func connectCluster(t testing.TB, c *streamtest.RedisCluster, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+	t.Helper()
+	o := &redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true, DisableIdentity: true, DialerRetries: 1, ReadTimeout: 5 * time.Second}
+	for _, f := range change {
+		f(o)
+	}
+	client := stream.NewCluster(o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestCluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	t.Run("nothing is sent twice", func(t *testing.T) { nothingIsSentTwice(t, c) })
+	t.Run("redirects are followed", func(t *testing.T) { redirectsAreFollowed(t, c) })
+	t.Run("a reader follows its slot", func(t *testing.T) { aReaderFollowsItsSlot(t, c) })
+	t.Run("a new master is found", func(t *testing.T) { aNewMasterIsFound(t, c) }) // the last: it kills
+}
+
+// Where a reply is lost the command may have been executed, on a Cluster too, where
+// go-redis by itself would send it again.
+func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
+	var mu sync.Mutex
+	proxies := map[string]*lossyProxy{} // node → what stands before it
+	client := connectCluster(t, c, func(o *redis.ClusterOptions) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if proxies[addr] == nil {
+				proxies[addr] = newLossyProxy(t, addr)
+			}
+			var d net.Dialer
+			return d.DialContext(ctx, network, proxies[addr].addr)
+		}
+	})
+	ctx, k := t.Context(), newKeys(t, 16)
+	log, err := stream.NewLog(client, k, time.Hour)
+	must(t, err)
+	list := events(64)
+	must(t, log.Append(ctx, list).Err) // every node has a connection now
+	before := stored(t, client, k)
+	node := c.MasterOf(c.Slot(k.Events(0)))
+
+	proxies[node].lose.Store(true)
+	out := log.Append(ctx, list)
+	if !errors.Is(out.Err, api.ErrOutcomeUnknown) || len(out.Unknown) == 0 || len(out.Refused) != 0 {
+		t.Errorf("with a reply lost: %d unknown, %d refused, error %v", len(out.Unknown), len(out.Refused), out.Err)
+	}
+	for key, counts := range stored(t, client, k) {
+		if len(counts) != len(before[key])+1 {
+			t.Errorf("key %s has %d entries after %d were appended", key, len(counts), len(before[key])+1)
+		}
+	}
+
+	key := k.Events(0)
+	n := client.XLen(ctx, key).Val()
+	proxies[node].lose.Store(true)
+	err = client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", "single"}}).Err()
+	if after := client.XLen(ctx, key).Val(); err == nil || after != n+1 {
+		t.Errorf("one command with its reply lost: error %v, %d entries more, want an error and 1", err, after-n)
+	}
+}
+
+// While a slot moves, single commands and pipelines are sent on to where their keys
+// are, and a script whose keys are apart waits.
+func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
+	client := connectCluster(t, c)
+	ctx, k := t.Context(), newKeys(t, 16)
+	log, err := stream.NewLog(client, k, time.Hour)
+	must(t, err)
+	must(t, log.Append(ctx, events(64)).Err)
+	const p = 5
+	slot := c.Slot(k.Events(p))
+	for i := range 15 {
+		must(t, client.Set(ctx, k.Counter(p, "fixed", fmt.Sprint(i)), "1", time.Hour).Err())
+	}
+	lease := func() {
+		held, err := lua.Lease(ctx, client, k.Relay(p), "me", 60_000)
+		if must(t, err); !held {
+			t.Error("the lease is gone")
+		}
+	}
+	lease()
+	asked := 0
+	c.Migrate(slot, c.OtherMaster(slot), func(int) {
+		out := log.Append(ctx, events(64)) // every slot, this one too
+		must(t, out.Err)
+		asked++
+		lease() // one key: it is sent on with ASKING
+		for i := range 15 {
+			must(t, client.Get(ctx, k.Counter(p, "fixed", fmt.Sprint(i))).Err())
+		}
+		// The second counter is nowhere: Redis cannot know where it would be.
+		within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		err := client.Eval(within, "return 1", []string{k.Events(p), k.Dead(p)}).Err()
+		if !redis.IsTryAgainError(err) || stream.IsRefusal(err) {
+			t.Errorf("a script with a key that is missing, while the slot moves: %v, want TRYAGAIN", err)
+		}
+	})
+	must(t, log.Append(ctx, events(64)).Err)
+	for key, counts := range stored(t, client, k) {
+		if len(counts) != asked+2 {
+			t.Errorf("key %s has %d entries, %d were appended", key, len(counts), asked+2)
+		}
+	}
+}
+
+// A reader that waits at one node when the slot moves reads on at the other, with
+// the group as it was.
+func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
+	client, blocking := connectCluster(t, c), connectCluster(t, c)
+	ctx, k := t.Context(), newKeys(t, 1)
+	log, err := stream.NewLog(client, k, time.Hour)
+	must(t, err)
+	r := stream.NewReader(blocking, k, "c", []int{0})
+	must(t, r.CreateGroups(ctx))
+	must(t, log.Append(ctx, events(3)).Err)
+	read := make(chan string, 100)
+	done := make(chan struct{})
+	reading, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(done)
+		for reading.Err() == nil {
+			got, err := r.Read(ctx, 10, 100*time.Millisecond)
+			if err != nil {
+				t.Errorf("reading while the slot moves: %v", err)
+			}
+			for _, b := range got {
+				for _, m := range b.Messages {
+					read <- m.Values["key"].(string)
+				}
+			}
+		}
+	}()
+	defer func() { stop(); <-done }()
+	slot := c.Slot(k.Events(0))
+	c.Migrate(slot, c.OtherMaster(slot), func(int) { must(t, log.Append(ctx, events(3)).Err) })
+	must(t, log.Append(ctx, events(3)).Err)
+	var got []string
+	for range 12 {
+		select {
+		case key := <-read:
+			got = append(got, key)
+		case <-time.After(20 * time.Second):
+			t.Fatalf("read only %v", got)
+		}
+	}
+	if want := strings.TrimSpace(strings.Repeat("user:0 user:1 user:2 ", 4)); strings.Join(got, " ") != want {
+		t.Errorf("read %v, want each once, in order", got)
+	}
+}
+
+// A dead master redirects nobody. The client learns of the new one all the same.
+func aNewMasterIsFound(t *testing.T, c *streamtest.RedisCluster) {
+	client := connectCluster(t, c)
+	ctx, k := t.Context(), newKeys(t, 16)
+	log, err := stream.NewLog(client, k, time.Hour)
+	must(t, err)
+	must(t, log.Append(ctx, events(64)).Err)
+	slot := c.Slot(k.Events(0))
+	c.AwaitNewMaster(slot, c.KillMasterOf(slot))
+	began := time.Now()
+	streamtest.Eventually(t, 30*time.Second, "an append succeeds in all partitions", func() (bool, string) {
+		out := log.Append(ctx, events(64))
+		return out.Err == nil, fmt.Sprint(out.Err)
+	})
+	t.Logf("the client was right %v after the cluster was", time.Since(began).Round(time.Millisecond))
+	c.AwaitWhole()
+	began = time.Now()
+	clocks, err := stream.Clocks(ctx, client, k)
+	if err != nil || len(clocks) != 16 {
+		t.Errorf("clocks of %d partitions, %v", len(clocks), err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,245 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// TestRedisCluster runs what counts on a Cluster, where keys in the wrong slot,
+// undeclared keys and commands over several slots are errors.
+func TestRedisCluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	t.Run("every algorithm equals the recount", func(t *testing.T) {
+		for _, a := range windows.Algorithms {
+			s, run := newStore(t, client, client, client, nil), 0
+			rapid.Check(t, func(rt *rapid.T) {
+				run++
+				newTimeline(rt, s, a, fmt.Sprintf("user:%d-", run)).run()
+			})
+		}
+	})
+	t.Run("keys of several partitions", func(t *testing.T) { keysOfSeveralPartitions(t, client) })
+	t.Run("levels, sweeps and resets", func(t *testing.T) { levelsOnACluster(t, client) })
+	t.Run("a clock that is ahead", func(t *testing.T) { aClockThatIsAhead(t, c) })
+	t.Run("checks while a slot moves", func(t *testing.T) { checksWhileASlotMoves(t, c, client) })
+}
+
+func keysOfSeveralPartitions(t *testing.T, client redis.UniversalClient) {
+	ctx := context.Background()
+	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Hour}}})
+	s := newStore(t, client, client, client, rules)
+	rule := rules.List()[0]
+	ask := func(keys ...string) windows.Verdict {
+		t.Helper()
+		var asks []windows.Ask
+		for _, k := range keys {
+			asks = append(asks, windows.Ask{Rule: rule, Key: k, Cost: 1})
+		}
+		v, err := s.Check(ctx, asks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	together, apart := []string{"a{x}", "b{x}"}, []string{"user:1", "user:2", "user:3", "user:4", "user:5", "user:6"}
+	for n := range 5 {
+		if v := ask(together...); v.Allowed != (n < 3) || !v.Atomic {
+			t.Errorf("check %d of keys in one partition: allowed %v, atomic %v", n, v.Allowed, v.Atomic)
+		}
+		if v := ask(apart...); v.Allowed != (n < 3) || v.Atomic {
+			t.Errorf("check %d of keys in several partitions: allowed %v, atomic %v", n, v.Allowed, v.Atomic)
+		}
+	}
+	for _, key := range append(together, apart...) {
+		if st, err := s.Peek(ctx, rule, key); err != nil || st.Windows[0].Used != 3 {
+			t.Errorf("%s has used %+v, %v; want 3", key, st.Windows, err)
+		}
+	}
+}
+
+// Keys of many partitions are throttled by events and released by sweeps.
+func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
+	ctx := context.Background()
+	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}, Hold: time.Second})
+	s := newStore(t, client, client, client, rules)
+	rule := rules.List()[0]
+	var keys []string
+	for i := range 12 {
+		key := fmt.Sprintf("user:%d", i)
+		keys = append(keys, key)
+		s.fold(t, rule, windows.Event{Ms: s.clock.ms, Key: key, Count: 2})
+	}
+	slices.Sort(keys)
+	throttled := func() []string {
+		t.Helper()
+		list := []string{}
+		for k, err := range s.store.Throttled(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, k.Key)
+		}
+		slices.Sort(list)
+		return list
+	}
+	if got := throttled(); !slices.Equal(got, keys) {
+		t.Errorf("throttled: %v, want %v", got, keys)
+	}
+	if had, err := s.Reset(ctx, rule, "user:0"); err != nil || !had {
+		t.Errorf("reset: %v, %v", had, err)
+	}
+	if got := throttled(); len(got) != 11 {
+		t.Errorf("throttled after a reset: %v", got)
+	}
+	due, err := s.store.NextDue(ctx)
+	if err != nil || len(due) == 0 {
+		t.Errorf("due: %v, %v", due, err)
+	}
+	s.clock.ms += 61_000
+	s.sweep(t)
+	if got := throttled(); len(got) != 0 {
+		t.Errorf("throttled after the window: %v", got)
+	}
+	released := 0
+	for _, line := range s.transitions(t) {
+		if line[:8] == "released" {
+			released++
+		}
+	}
+	if released != 12 {
+		t.Errorf("%d keys were released, want 12", released)
+	}
+}
+
+// shifted is a node whose clock is an hour ahead, for those who ask it from outside.
+type shifted struct{ asked atomic.Int64 }
+
+func (s *shifted) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *shifted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if t, ok := cmd.(*redis.TimeCmd); ok {
+			s.asked.Add(1)
+			t.SetVal(t.Val().Add(time.Hour))
+		}
+		return err
+	}
+}
+func (s *shifted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// Each partition is due by the clock of the node that holds it.
+func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
+	ctx := context.Background()
+	ahead := &shifted{}
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3]})
+	t.Cleanup(func() { _ = client.Close() })
+	s := newStore(t, client, client, client, nil)
+	s.store.Now = nil
+	node := c.MasterOf(c.Slot(s.keys.Events(0)))
+	client.OnNewNode(func(n *redis.Client) {
+		if n.Options().Addr == node {
+			n.AddHook(ahead)
+		}
+	})
+	for p := range s.keys.Partitions {
+		if err := client.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: float64(p + 1), Member: "user:1"}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	due, err := s.store.NextDue(ctx)
+	if err != nil || len(due) != s.keys.Partitions {
+		t.Fatalf("due: %v, %v", due, err)
+	}
+	true_, behind := time.Now().UnixMilli(), 0
+	for p, n := range due {
+		if n.DueMs != int64(p+1) {
+			t.Errorf("partition %d is due at %d, want %d", p, n.DueMs, p+1)
+		}
+		isAhead := n.NowMs > true_+30*60_000
+		if holds := c.MasterOf(c.Slot(s.keys.Events(p))) == node; isAhead != holds {
+			t.Errorf("partition %d: the clock is ahead: %v, want %v", p, isAhead, holds)
+		}
+		if !isAhead {
+			behind++
+		}
+	}
+	if behind == 0 || ahead.asked.Load() == 0 {
+		t.Error("all partitions lie on one node: nothing was tested")
+	}
+}
+
+// A check whose slot is on the move waits or is refused; it is charged once or not
+// at all, and the keys of other slots are not concerned.
+func checksWhileASlotMoves(t *testing.T, c *streamtest.RedisCluster, client redis.UniversalClient) {
+	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}})
+	s := newStore(t, client, client, client, rules)
+	rule := rules.List()[0]
+	charged, perhaps := map[string]int64{}, map[string]int64{}
+	check := func(key string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		_, err := s.Check(ctx, []windows.Ask{{Rule: rule, Key: key, Cost: 1}})
+		switch {
+		case err == nil:
+			charged[key]++
+		case !redis.IsTryAgainError(err): // its answer came too late on a busy machine
+			t.Logf("check of %s: %v", key, err)
+			perhaps[key]++
+		}
+		return err
+	}
+	moving := "user:1"
+	for i := range 40 {
+		key := fmt.Sprintf("user:%d{%s}", i, moving) // they share its partition
+		if err := check(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	still := "user:0"
+	for i := 2; s.keys.Partition(still) == s.keys.Partition(moving); i++ {
+		still = fmt.Sprintf("user:%d", i)
+	}
+	slot := c.Slot(s.keys.Levels(s.keys.Partition(moving)))
+	refused := 0
+	c.Migrate(slot, c.OtherMaster(slot), func(int) {
+		for i := range 3 {
+			if check(fmt.Sprintf("user:%d{%s}", i, moving)) != nil {
+				refused++
+			}
+		}
+		if err := check(still); redis.IsTryAgainError(err) {
+			t.Errorf("a check of another slot: %v", err)
+		}
+	})
+	if refused == 0 {
+		t.Error("no check was put off: the move was not seen")
+	}
+	streamtest.Eventually(t, 10*time.Second, "a check is answered after the move", func() (bool, string) {
+		err := check(moving)
+		return err == nil, fmt.Sprint(err)
+	})
+	for key, want := range charged {
+		st, err := s.Peek(context.Background(), rule, key)
+		if err != nil || st.Windows[0].Used < want || st.Windows[0].Used > want+perhaps[key] {
+			t.Errorf("%s has used %+v, %v; %d checks of it were admitted, %d perhaps", key, st.Windows, err, want, perhaps[key])
+		}
+	}
+	if len(charged) != 42 {
+		t.Errorf("%d keys were charged, want 42", len(charged))
+	}
+}
