@@ -65,10 +65,11 @@ func blockingReads(cluster bool, partitions int) int {
 // answersForAll refuses one node of a Cluster that was given as if it were all of
 // Redis: it answers for some partitions and would leave the others uncounted.
 func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys) error {
+	// What every user may do, a producer too, and what changes nothing: GT never
+	// brings an expiry nearer, nor gives one to a key that has none.
 	pipe := c.Pipeline()
-	pipe.HGet(ctx, k.Meta(), "version")
 	for _, p := range k.All() {
-		pipe.HGet(ctx, k.Levels(p), "")
+		pipe.Do(ctx, "PEXPIRE", k.Events(p), 1, "GT")
 	}
 	cmds, _ := pipe.Exec(ctx) // a command that fails otherwise says so where it matters
 	for _, cmd := range cmds {
