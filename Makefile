@@ -26,6 +26,17 @@ test: ## Run the tests; without Docker or redis-server they say what they skip
 race: ## Run the tests with the race detector
 	go test -race -timeout 15m ./...
 
+# Each fuzz test in turn, for FUZZTIME each; go test ./... runs their corpora alone.
+FUZZTIME ?= 60s
+.PHONY: fuzz
+fuzz: ## Run each fuzz test for FUZZTIME (60s)
+	@set -e; for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel 2 $$package; \
+		done; \
+	done
+
 .PHONY: lint
 lint: ## Check formatting, vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "gofmt -w would change:"; gofmt -l .; exit 1; }

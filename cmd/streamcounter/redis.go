@@ -107,7 +107,11 @@ func redisOptions(target string) (*redis.UniversalOptions, error) {
 		}
 		one, err := redis.ParseURL(part)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(withoutURL(err).Error(), "redis: "))
+			reason := withoutURL(err)
+			if strings.Contains(target, "@") { // whatever is said of it may have a part of the password
+				reason = errNoURL
+			}
+			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(reason.Error(), "redis: "))
 		}
 		o.Addrs = append(o.Addrs, one.Addr)
 		if i == 0 {
@@ -126,11 +130,13 @@ func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
 }
 
+var errNoURL = errors.New("it is no URL (in a name or password, write @ : / # ? % as %40 %3A %2F %23 %3F %25)")
+
 // withoutURL takes the target out of an error about its form: it can hold a password.
 func withoutURL(err error) error {
 	var bad *url.Error
 	if errors.As(err, &bad) {
-		return errors.New("it is no URL (in a name or password, write @ : / # ? % as %40 %3A %2F %23 %3F %25)")
+		return errNoURL
 	}
 	return err
 }

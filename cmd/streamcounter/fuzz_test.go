@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// FuzzPlainLine: KEY or KEY COUNT is taken as it stands if it is valid, and
+// nothing else is.
+func FuzzPlainLine(f *testing.F) {
+	for _, line := range []string{"user:42 3", "user:42", "", " \t", "a 0", "a -1", "a 1.5", "a 1000000001", "a 5 6", "\xff 1", "a\u00a0b 2", "a\u20283", "\x00", "5", "5 5", "a +7", strings.Repeat("k", 513), "é 1\r"} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		e, skip, err := plainLine(line)
+		fields := strings.Fields(line)
+		if skip != (len(fields) == 0) {
+			t.Fatalf("%q: skip %t", line, skip)
+		}
+		if skip {
+			return
+		}
+		n, ok := int64(1), len(fields) <= 2
+		if len(fields) == 2 {
+			var bad error
+			n, bad = strconv.ParseInt(fields[1], 10, 64)
+			ok = bad == nil && n >= 1 && n <= 1_000_000_000
+		}
+		ok = ok && api.ValidateKey(fields[0]) == nil
+		if (err == nil) != ok || ok && (e.Key != fields[0] || e.Count != n) {
+			t.Fatalf("%q: %+v, %v", line, e, err)
+		}
+		wantShort(t, err)
+	})
+}
+
+// FuzzLogLine: a line of a web server's log is an event of its first word, or
+// an error; with its time or without.
+func FuzzLogLine(f *testing.F) {
+	for _, line := range []string{
+		`83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 203023 "-" "Mozilla/5.0"`,
+		`::1 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache_pb.gif HTTP/1.0" 200 2326`,
+		`host - a b c [x [10/Oct/2000:13:55:36 -0700] "`, `- - - [31/Feb/2015:10:05:03 +0000] "`, `h - - [] "`, `h [a] "`, "\xff - - [17/May/2015:10:05:03 +0000] \"", "h\x00 - - [17/May/2015:10:05:03 +0000] \"",
+		`h - - [17/May/99999:10:05:03 +0000] "`, " ", `h - - [17/May/0000:10:05:03 +9999] "`, strings.Repeat("k", 510) + ` - - [17/May/2015:10:05:03 +0000] "`,
+	} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		e, skip, err := logLine(line)
+		if skip != (strings.TrimSpace(line) == "") {
+			t.Fatalf("%q: skip %t", line, skip)
+		}
+		wantShort(t, err)
+		if err == nil && !skip {
+			host, _, _ := strings.Cut(line, " ")
+			if e.Key != "ip:"+host || e.Count != 1 || e.Validate() != nil {
+				t.Fatalf("%q: %+v", line, e)
+			}
+		}
+		at, key, skip2, err2 := timedLogLine(line)
+		wantShort(t, err2)
+		if skip2 != skip || err != nil && err2 == nil || err2 == nil && key != e.Key {
+			t.Fatalf("%q: with its time %v %q %t %v, without %+v %t %v", line, at, key, skip2, err2, e, skip, err)
+		}
+	})
+}
+
+// wantShort: an error about a line is one line of a person's size, however long
+// or odd the line is.
+func wantShort(t *testing.T, err error) {
+	t.Helper()
+	if err != nil && (len(err.Error()) > 400 || strings.ContainsAny(err.Error(), "\n\r\x00\x1b")) {
+		t.Fatalf("an error to be shown: %q", err)
+	}
+}
+
+// FuzzTargets: a target is read or refused, and no message has its password.
+func FuzzTargets(f *testing.F) {
+	for _, s := range [][4]string{
+		{"redis://", "user", "hunter2", "10.0.0.1:6379/0"}, {"rediss://", "", "pa/ss", "host"}, {"redis://", "u", "p@ss@", "host:1"}, {"redis+sentinel://", "u", "p#w?x", "a:1,b:2/main"}, {"redis+sentinel://", "", "", "a:1"},
+		{"redis://", "u", "100%", "h:x"}, {"nats://", "token", "", "h:4222"}, {"", "u", "pw", "h:1"}, {"redis://", "u", "p:q", "h:1,redis://h:2"}, {"redis://", "u", "a b", "[::1]:6379"},
+		{"redis://", "u", "://", "h:99999"}, {"redis://h:1,redis://", "u", "second", "h:2/3?db=x"}, {"\x01redis://", "u", "ctl", "h"}, {"redis+sentinel://", "u", "%zz", "a/b/c"}, {"unix://", "u", "sock", "/tmp/x"},
+	} {
+		f.Add(s[0], s[1], s[2], s[3])
+	}
+	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
+		// Long enough not to be a part of anything else that is said.
+		secret := "s3cr3t" + password + "s3cr3t"
+		if strings.Contains(rest, "@") {
+			return // all before it would be a password
+		}
+		target := scheme + user + ":" + secret + "@" + rest
+		says := redacted(target)
+		opts, err := redisOptions(target)
+		if err != nil {
+			says += err.Error()
+			wantNoMore(t, target, err)
+		} else if len(opts.Addrs) == 0 || opts.MaxRetries != -1 {
+			t.Fatalf("%q is read as %+v", target, opts)
+		} else {
+			says += fmt.Sprint(opts.Addrs)
+		}
+		if strings.Contains(says, "s3cr3t") {
+			t.Fatalf("%q: %s", target, says)
+		}
+		if !strings.HasSuffix(redacted(target), rest) {
+			t.Fatalf("%q is shown as %q", target, redacted(target))
+		}
+	})
+}
+
+func wantNoMore(t *testing.T, target string, err error) {
+	t.Helper()
+	if len(err.Error()) > len(target)+200 {
+		t.Fatalf("an error of %d bytes for a target of %d", len(err.Error()), len(target))
+	}
+}
