@@ -101,7 +101,8 @@ local function levels(levels, due, outbox)
   -- drop ends all that a record says, for a rule or window that is gone or a reset.
   local function drop(x, rec)
     if rec.throttle then
-      emit(x, 'released', 100, rec.windows[int(rec.throttle.ms)], 0, x.now, x.now)
+      -- The window that spoke may have fallen before.
+      emit(x, 'released', 100, rec.windows[int(rec.throttle.ms)] or {ms = rec.throttle.ms, limit = 0}, 0, x.now, x.now)
       rec.throttle = nil
     end
     for _, w in ipairs(rec.list) do fall(x, w, 0, 0, x.now) end

@@ -3,6 +3,8 @@ package windows_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,6 +263,33 @@ func TestSinceIsTheEventThatCrossed(t *testing.T) {
 			if got["state"] != want.state || got["since"] != want.since || got["until"] != want.until || got["at"] != fmt.Sprint(int64(start)) {
 				t.Errorf("transition %d: %v, expected %+v", i, got, want)
 			}
+		}
+	})
+}
+
+// The window that spoke for a throttle fell, as its limit was raised, while
+// another still stands at the top; then the rule goes. The key is released all the same.
+func TestReleasedWithoutTheWindowThatSpoke(t *testing.T) {
+	two := func(long int64) *windows.Rules {
+		return rulesOf(t, apiRule(func(r *windows.Rule) {
+			r.Windows = []windows.Window{{Limit: 10, Per: 10 * time.Second}, {Limit: long, Per: 20 * time.Second}}
+			r.Alerts = nil
+		}))
+	}
+	eachRedis(t, two(10), func(t *testing.T, s *store) {
+		ctx, p := context.Background(), s.keys.Partition("k")
+		tale{t, s}.check("k", 10)
+		for _, rules := range []*windows.Rules{two(100), rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "other" }))} {
+			s.clock.ms += 2000
+			if _, err := s.store.Sweep(ctx, p, rules, []string{"k"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := s.transitions(t); len(got) == 0 || !slices.ContainsFunc(got, func(x string) bool { return strings.HasPrefix(x, "released api/k") }) {
+			t.Fatalf("transitions %v, no release", got)
+		}
+		if n := s.redis.HLen(ctx, s.keys.Levels(p)).Val(); n != 0 {
+			t.Fatalf("%d records are left", n)
 		}
 	})
 }
