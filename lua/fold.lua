@@ -34,14 +34,16 @@ end
 if g ~= groups then error('rules name ' .. g .. ' groups, KEYS has ' .. groups) end
 
 -- Arithmetic on what is no number is an error, and cheaper than asking.
-local heads, times, given = {}, {}, false -- group -> where it stands in ARGV, its time; any ids
+-- An event whose producer gave it an ID of the future happened now, at the latest:
+-- taken at its word, it would put every other event of the batch out of its window.
+local heads, times, ahead, given = {}, {}, {}, false -- group -> where it stands in ARGV, its time, whether that is not its ID's; any ids
 for i = 1, groups do
   heads[i] = at
   at = at + 2 + ARGV[at + 1]
   local ms = match(ARGV[at - 1], '^%d+') + 0
+  if ms > now then ms, ahead[i] = now, true end
   times[i] = ms
   given = given or find(ARGV[at - 1], ' ', 1, true)
-  if ms > now then now = ms end
 end
 if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
 if given then call('ZCARD', IDS) end -- its type is proven
@@ -124,6 +126,7 @@ for r, rule in ipairs(rules) do
     gone = gone + n - acked
     if acked > 0 then
       local o, ms, count = owner[i], times[i], ARGV[h]
+      if ahead[i] then id = nil end
       local last = lasts[o]
       if ms <= (last > now and last or now) - span then
         late = late + acked

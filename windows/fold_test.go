@@ -228,3 +228,31 @@ func TestTotalStartsOverWithACleanLog(t *testing.T) {
 		}
 	})
 }
+
+// An event with an ID of the future counts now, and takes nothing from the others
+// of its batch, whose windows it would otherwise end.
+func TestFoldOfAFutureEvent(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, a := range windows.Algorithms {
+			s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 100, Per: time.Minute}}})
+			k, other := "k"+a, "other{k"+a+"}"
+			p := s.keys.Partition(k)
+			// The stream takes only rising IDs, so the events of now come first.
+			batch := s.append(t, windows.Event{Key: other, Ms: s.clock.ms, Count: 2}, windows.Event{Key: k, Ms: s.clock.ms, Count: 3},
+				windows.Event{Key: k, Ms: s.clock.ms + 3_600_000, Count: 4})[p]
+			if f := s.foldBatch(t, p, batch); f.Folded != 3 || f.Late != 0 {
+				t.Fatalf("%s: %+v", a, f)
+			}
+			if n, m := used(t, s, k), used(t, s, other); n != 7 || m != 2 {
+				t.Fatalf("%s: used %d and %d, expected 7 and 2", a, n, m)
+			}
+			st, err := s.Peek(context.Background(), s.rules.Match(k), k)
+			if err != nil || st.NowMs != s.clock.ms {
+				t.Fatalf("%s: the clock of the key is %d ms ahead, %v", a, st.NowMs-s.clock.ms, err)
+			}
+			if err := s.redis.Del(context.Background(), s.keys.Events(p)).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
