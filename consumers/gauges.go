@@ -37,12 +37,6 @@ func (g *Gauges) Run(ctx context.Context) {
 // others stay as they were last seen.
 func (g *Gauges) measure(ctx context.Context) error {
 	backlogs, failed := stream.Backlogs(ctx, g.redis, g.keys)
-	for p, b := range backlogs {
-		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
-		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
-	}
-	clocks, err := stream.Clocks(ctx, g.redis, g.keys)
-	failed = errors.Join(failed, err)
 	pipe := g.redis.Pipeline()
 	depth := make([]*redis.IntCmd, g.keys.Partitions)
 	head := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
@@ -51,13 +45,15 @@ func (g *Gauges) measure(ctx context.Context) error {
 		head[p] = pipe.XRangeN(ctx, g.keys.Outbox(p), "-", "+", 1)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	for p, now := range clocks {
+	for p, b := range backlogs {
+		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
+		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
 		if err := errors.Join(depth[p].Err(), head[p].Err()); err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(stream.Age(head[p].Val(), now).Seconds())
+		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(stream.Age(head[p].Val(), b.NowMs).Seconds())
 	}
 	return failed
 }

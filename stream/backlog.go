@@ -10,6 +10,8 @@ import (
 
 // Backlog is what workers have before them in one partition.
 type Backlog struct {
+	// NowMs is the clock by which it was measured: that of the partition's server.
+	NowMs int64
 	// Oldest is the age of the oldest event that no worker has read, by the clock
 	// of the server that holds it; 0 where all are read.
 	Oldest time.Duration
@@ -53,7 +55,7 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *Keys) (map[int]Ba
 			delete(list, p)
 			continue
 		}
-		list[p] = Backlog{Oldest: Age(cmd.Val(), clocks[p]), Pending: list[p].Pending}
+		list[p] = Backlog{NowMs: clocks[p], Oldest: Age(cmd.Val(), clocks[p]), Pending: list[p].Pending}
 	}
 	return list, failed
 }
