@@ -43,10 +43,9 @@ local function text_of(x, bytes)
 end
 
 -- total_at is the running total at the end of bucket b, where `current` is the
--- bucket of the newest event.
+-- bucket of the newest event and b lies at most `slots` before it.
 local function total_at(r, b, current)
   if b >= current then return r.total end
-  if b < current - r.slots then return 0 end
   return number_at(r.ring, r.bytes, b % r.slots)
 end
 
