@@ -64,16 +64,16 @@ end
 
 -- standing puts into a reply, from n + 1 on, where a counter stands in each
 -- window: the units used, when the first of them come back and when all have (ms,
--- 0 where none are used). It gives the new n.
-local function standing(reply, n, s)
+-- 0 where none are used), leaving out the last `less` units. It gives the new n.
+local function standing(reply, n, s, less)
   local rule = s.rule
   local free_at = rule.algo.free_at
   for w = 1, rule.n do
     local used, back, empty = rule.algo.used(s, w), 0, 0
-    if used > 0 then
+    if used > less then
       back, empty = free_at(s, w, used - 1), free_at(s, w, 0)
     end
-    reply[n + 1], reply[n + 2], reply[n + 3] = used, back, empty
+    reply[n + 1], reply[n + 2], reply[n + 3] = used - less, back, empty
     n = n + 3
   end
   return n
