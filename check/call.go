@@ -132,26 +132,49 @@ func (s *Service) answer(c *call, d decision) (api.ChecksAnswer, error) {
 		if c.index[i] < 0 {
 			continue
 		}
-		a, one := c.asks[c.index[i]], &out.Checks[i]
-		one.Rule, one.Source, one.Shadow, one.Allowed = a.Rule.Name, d.source, a.Rule.Shadow, d.Allowed
-		label := d.outcome
-		if d.Items != nil {
-			item := d.Items[c.index[i]]
-			one.Windows = item.WindowStates(a.Rule)
-			one.RetryAfterMs = item.RetryAfter.Milliseconds()
-			if a.Rule.Shadow && one.RetryAfterMs != 0 {
-				one.WouldDeny, one.RetryAfterMs = true, 0
-				label += "shadow_denied"
-			} else {
-				label += outcomeOf(d.Allowed)
-			}
-			out.RetryAfterMs = max(out.RetryAfterMs, one.RetryAfterMs)
-		} else {
-			one.Note = "Redis cannot answer, the rule's on_error decided"
-		}
-		s.config.Metrics.check(a.Rule.Name, label)
+		cost := out.Checks[i].Cost
+		out.Checks[i] = answerOf(c.asks[c.index[i]], d, c.index[i])
+		out.Checks[i].Cost = cost // its own: the ask has the sum
+		out.RetryAfterMs = max(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
+		s.count(c.asks[c.index[i]], d, c.index[i])
 	}
 	return out, d.err
+}
+
+// answerOf words a decision about ask i.
+func answerOf(a windows.Ask, d decision, i int) api.CheckAnswer {
+	out := api.CheckAnswer{
+		Allowed: d.Allowed, Rule: a.Rule.Name, Key: a.Key, Cost: a.Cost, Windows: []api.WindowState{},
+		Source: d.source, Shadow: a.Rule.Shadow,
+	}
+	if d.Items == nil {
+		out.Note = "Redis cannot answer, the rule's on_error decided"
+		return out
+	}
+	out.Windows = d.Items[i].WindowStates(a.Rule)
+	out.RetryAfterMs = d.Items[i].RetryAfter.Milliseconds()
+	if d.wouldDeny(a, i) {
+		out.WouldDeny, out.RetryAfterMs = true, 0
+	}
+	return out
+}
+
+// wouldDeny tells that a shadow rule would have denied ask i.
+func (d decision) wouldDeny(a windows.Ask, i int) bool {
+	return a.Rule.Shadow && d.Items[i].RetryAfter != 0
+}
+
+// count counts what became of ask i.
+func (s *Service) count(a windows.Ask, d decision, i int) {
+	label := d.outcome
+	switch {
+	case d.Items == nil:
+	case d.wouldDeny(a, i):
+		label += "shadow_denied"
+	default:
+		label += outcomeOf(d.Allowed)
+	}
+	s.config.Metrics.check(a.Rule.Name, label)
 }
 
 func outcomeOf(allowed bool) string {
