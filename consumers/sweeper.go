@@ -106,7 +106,7 @@ func (s *Sweeper) sweep(ctx context.Context, p int, now int64) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.counter.Sweep(ctx, p, s.rules(), keys); err != nil {
+		if _, _, err := s.counter.Sweep(ctx, p, s.rules(), keys); err != nil {
 			return err
 		}
 		if len(keys) < sweepStep {
@@ -122,7 +122,7 @@ func (s *Sweeper) all(ctx context.Context) error {
 	for p := range s.config.Keys.Partitions {
 		keys, err := s.counter.Levelled(ctx, p)
 		for step := range slices.Chunk(keys, sweepStep) {
-			if _, e := s.counter.Sweep(ctx, p, s.rules(), step); e != nil {
+			if _, _, e := s.counter.Sweep(ctx, p, s.rules(), step); e != nil {
 				err = e
 				break
 			}

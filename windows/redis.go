@@ -262,7 +262,7 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions,
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions, Unreadable: reply.Unreadable,
 		Merged: int64(len(events) - len(unmatched) - groups),
 	}, unmatched, nil
 }
@@ -320,11 +320,11 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	return keys, nil
 }
 
-// Sweep looks again at keys of partition p, due or not, and gives how many
-// transitions that wrote.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions int64, err error) {
+// Sweep looks again at keys of partition p, due or not. It gives how many
+// transitions that wrote, and how many records it forgot that were none of ours.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions, forgotten int64, err error) {
 	if len(keys) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	items := make([]lua.SweepItem, len(keys))
 	for i, key := range keys {
