@@ -24,6 +24,7 @@ local function levels(levels, due, outbox)
   local GRACE_MS = 5000
   -- No level ends later than this after now: two of the longest windows, and a hold.
   local FAR_MS = 8589934592
+  local LONG = string.rep('%d', 17) -- digits that no number of ours has
 
   -- parse_spec reads a rule's levels:
   --   name;hold;shadow;ms,limit,pct=threshold,pct=threshold,...;ms,...
@@ -48,7 +49,7 @@ local function levels(levels, due, outbox)
     local rec = {windows = {}, list = {}}
     local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
     local name, at = match(text, '^([a-z0-9-]+)()')
-    if not name or #name > 64 then return none end
+    if not name or #name > 64 or find(text, LONG, at) then return none end
     rec.rule = name
     for from, ms, limit, till, moved, raised, to in string.gmatch(text, '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()') do
       local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved), raised = {}}
