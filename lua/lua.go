@@ -94,8 +94,9 @@ type FoldArgs struct {
 }
 
 // FoldReply counts events: folded, too late for every window, already counted
-// by somebody, sent before by their producer; and transitions.
-type FoldReply struct{ Folded, Late, Gone, Again, Transitions int64 }
+// by somebody, sent before by their producer; transitions; and counters that were
+// found unreadable.
+type FoldReply struct{ Folded, Late, Gone, Again, Transitions, Unreadable int64 }
 
 // Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
 func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) {
@@ -125,11 +126,11 @@ func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) 
 			}
 		}
 	}
-	n, err := eval(ctx, c, "fold", algorithms, keys, args, 5)
+	n, err := eval(ctx, c, "fold", algorithms, keys, args, 6)
 	if err != nil {
 		return FoldReply{}, err
 	}
-	return FoldReply{n[0], n[1], n[2], n[3], n[4]}, nil
+	return FoldReply{n[0], n[1], n[2], n[3], n[4], n[5]}, nil
 }
 
 // CheckPartition names the keys of one partition that checks touch.
@@ -244,8 +245,9 @@ type SweepItem struct {
 	Rule    *Rule
 }
 
-// Sweep runs sweep.lua over keys of one partition and gives the transitions written.
-func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem) (int64, error) {
+// Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
+// and how many records were none of ours and are forgotten.
+func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem) (transitions, forgotten int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
 	args := append(make([]any, 0, 1+16*len(items)), now.arg())
 	algorithms := make([]string, 0, 1)
@@ -258,11 +260,11 @@ func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 		args = it.Rule.appendTo(append(args, 1))
 		algorithms = with(algorithms, it.Rule.Algorithm)
 	}
-	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 1)
+	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 2)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return n[0], nil
+	return n[0], n[1], nil
 }
 
 // Reset runs reset.lua over all counters that a key may have; it reports whether there was one.

@@ -4,6 +4,7 @@
 -- Upvalues are cheaper than globals, and these run for every event.
 local call, pcall = redis.call, redis.pcall
 local match, find, sub, format, floor = string.match, string.find, string.sub, string.format, math.floor
+local tonumber = tonumber
 local KEYS, ARGV = KEYS, ARGV
 
 -- Integers leave Lua through int(), exact below 2^53: `..` and tostring round at
@@ -33,6 +34,29 @@ end
 -- under one that is handed in, none may end before its window has passed.
 local LEAST = ARGV[1] ~= '' and 600000 or 0
 
+-- What stands in a counter's place need not be ours: another type, text where
+-- numbers belong, a time that no clock has reached. It is unreadable: it counts
+-- as empty, and the next write takes its place. So whatever is read of a counter is
+-- held against bounds, and nothing that was read fails after the first write.
+local DAY = 86400000 -- ms that the newest event of a counter may be ahead of the clock
+local unreadable = 0 -- counters found so
+
+-- foreign tells that an error was for a key of another type; any other ends the script.
+local function foreign(reply)
+  if sub(reply.err, 1, 9) ~= 'WRONGTYPE' then error(reply) end
+  return true
+end
+
+-- renew makes a stream take entries again in which somebody has put the greatest
+-- ID there is, and keeps what else stands in it.
+local function renew(stream)
+  local kept = call('XRANGE', stream, '-', '9007199254740991')
+  call('UNLINK', stream)
+  for _, e in ipairs(kept) do
+    if #e[2] <= 100 then call('XADD', stream, e[1], unpack(e[2])) end
+  end
+end
+
 -- algorithms: name in a rule -> its functions; one file each.
 --
 -- A counter's state is two values, not a table, as fold opens one per event:
@@ -40,7 +64,8 @@ local LEAST = ARGV[1] ~= '' and 600000 or 0
 --   total  whatever else the algorithm keeps
 --
 --   open(counter, now, rule)  reads the state: last, total, and an upper bound
---                             of what any window can hold
+--                             of what any window can hold; one that is unreadable
+--                             is empty
 --   add(counter, rule, last, total, ms, id, count)  writes `count` more units at
 --                             `ms` and gives the new state. `count` is text as it
 --                             came or an integer from int(); `id` is the event's

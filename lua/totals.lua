@@ -20,6 +20,12 @@ local ERA = 2251799813685248 -- 2^51
 -- script stays short however many have aged, and they go twice as fast as they came.
 local TRIM = 10000
 
+-- The state of an unreadable log is that of one that is to be unlinked.
+local function discard()
+  unreadable = unreadable + 1
+  return 0, -TRIM, 0
+end
+
 -- grow gives the total with count more units at ms, and whether that entry keeps
 -- house (trims, renews the expiry) for itself and those that follow it.
 local function grow(every, last, total, ms, count)
@@ -32,12 +38,23 @@ local function grow(every, last, total, ms, count)
 end
 
 -- running_totals gives `used` and `free_at` over a log's one look-up:
---   look(counter, ms)  the first entry at ms or later: its ms, count and total
+--   look(counter, from)  the first entry from there on: its ms, count and total, and
+--                        where to look for the next
 local function running_totals(look)
+  -- What somebody else wrote between ours is stepped over; where that does not
+  -- end, the window holds all that the total says, as it cannot hold more.
   local function first_from(s, ms)
-    local at, count, total = look(s.counter, ms)
-    while total > s.total do total = total - ERA end
-    return at, count, total
+    local from = int(ms)
+    for _ = 1, 100 do
+      local at, count, total, after = look(s.counter, from)
+      if not at then break end
+      if count and total and count >= 0 and count <= total and total < 4 * ERA then
+        while total > s.total do total = total - ERA end
+        return at, count, total
+      end
+      from = after
+    end
+    return s.last, s.total, s.total
   end
 
   -- s[w] is what window w was found to be: the total before its first entry,

@@ -253,7 +253,7 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions,
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions, Unreadable: reply.Unreadable,
 		Merged: int64(len(events) - len(unmatched) - groups),
 	}, unmatched, nil
 }
@@ -264,13 +264,13 @@ type Next struct {
 	DueMs int64 // when the first of its keys must be looked at, by that clock
 }
 
-// NextDue gives, per partition, when the next key must be looked at. Partitions
+// NextDue gives, for each of these partitions, when its next key must be looked at. Partitions
 // with none are left out, and those whose server does not answer; then the error
 // says why, and the others are there all the same.
-func (s *Redis) NextDue(ctx context.Context) (map[int]Next, error) {
+func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) {
 	pipe := s.redis.Pipeline()
-	heads := make([]*redis.ZSliceCmd, s.keys.Partitions)
-	for p := range heads {
+	heads := make(map[int]*redis.ZSliceCmd, len(parts))
+	for _, p := range parts {
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
 	_, err := pipe.Exec(ctx)
@@ -282,7 +282,7 @@ func (s *Redis) NextDue(ctx context.Context) (map[int]Next, error) {
 			now = s.Now()
 		}
 		if z := head.Val(); ok && head.Err() == nil && len(z) > 0 {
-			next[p] = Next{now, int64(z[0].Score)}
+			next[p] = Next{now, int64(min(max(z[0].Score, 0), 1<<53))} // a stranger may have put it to infinity
 		}
 	}
 	if err = errors.Join(err, clockErr); err != nil {
@@ -311,11 +311,11 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	return keys, nil
 }
 
-// Sweep looks again at keys of partition p, due or not, and gives how many
-// transitions that wrote.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions int64, err error) {
+// Sweep looks again at keys of partition p, due or not. It gives how many
+// transitions that wrote, and how many records it forgot that were none of ours.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions, forgotten int64, err error) {
 	if len(keys) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	items := make([]lua.SweepItem, len(keys))
 	for i, key := range keys {

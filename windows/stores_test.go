@@ -182,7 +182,7 @@ func (s *store) sweep(t testing.TB) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
+		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
 	}
