@@ -155,7 +155,7 @@ type CheckArgs struct {
 	Now        Now
 	Partitions []CheckPartition
 	Rules      []*Rule
-	Counters   []CheckCounter // each once
+	Counters   []CheckCounter // each once; shortest where those of one rule and partition stand together
 	Calls      [][]CheckItem
 }
 
@@ -188,24 +188,32 @@ func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, erro
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox)
 	}
-	args := append(make([]any, 0, 3+12*len(a.Rules)+2*len(a.Counters)+3*len(a.Calls)), a.Now.arg(), len(a.Partitions), len(a.Rules))
+	args := append(make([]any, 0, 16+12*len(a.Rules)+5*len(a.Counters)), a.Now.arg(), len(a.Partitions), len(a.Rules))
 	algorithms := make([]string, 0, 1)
 	for _, r := range a.Rules {
 		args = r.appendTo(args)
 		algorithms = with(algorithms, r.Algorithm)
 	}
-	for _, c := range a.Counters {
+	run := 0
+	for i, c := range a.Counters {
 		keys = append(keys, c.Counter)
-		args = append(args, c.Rule+1, c.Partition+1)
+		run++
+		if next := i + 1; next == len(a.Counters) || a.Counters[next].Rule != c.Rule || a.Counters[next].Partition != c.Partition {
+			args = append(args, run, c.Rule+1, c.Partition+1)
+			run = 0
+		}
 	}
 	windows := func(it CheckItem) int { return len(a.Rules[a.Counters[it.Counter].Rule].Windows) }
 	want, items := 1, 0
 	for _, call := range a.Calls {
-		args = append(args, len(call))
 		want++
 		items += len(call)
-		for _, it := range call {
-			args = append(args, it.Cost, it.Counter+1)
+		for i, it := range call {
+			number := it.Counter + 1
+			if i < len(call)-1 {
+				number = -number
+			}
+			args = append(args, it.Cost, number)
 			want += 2 + 3*windows(it)
 		}
 	}

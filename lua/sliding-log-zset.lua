@@ -18,7 +18,7 @@ function zset_log.open(counter, now, rule)
   end
   local last, total = tonumber(e[2]), entry_of(e[1])
   total = tonumber(total)
-  if not (last and total and total >= 1 and total < 3 * ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
+  if not (last and total and total >= 1 and total < TOP + ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -34,7 +34,7 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
       if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
     end
   end
-  call('ZADD', counter, int(ms), format('%016d:%d', sum, count + 0))
+  call('ZADD', counter, time(ms), format('%016d:%d', sum, count + 0))
   if house then call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune))) end
   return ms, sum
 end
@@ -43,5 +43,5 @@ zset_log.used, zset_log.free_at = running_totals(function(counter, from)
   local e = call('ZRANGEBYSCORE', counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   if not e[1] then return end
   local total, count = entry_of(e[1])
-  return floor(e[2]), tonumber(count), tonumber(total), '(' .. e[2]
+  return floor(e[2]), tonumber(count), tonumber(total), e[2]
 end)

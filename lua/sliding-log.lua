@@ -10,7 +10,7 @@ local function open_log(counter, now, rule)
     return 0, 0, 0
   end
   local last, total = match(e[1], '^%d+') + 0, tonumber(e[2][4])
-  if not (total and total >= 1 and total < 3 * ERA and total % 1 == 0 and last <= now + DAY) then return discard() end
+  if not (total and total >= 1 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -21,7 +21,7 @@ end
 -- there is) a new one begins.
 local function add_to_log(counter, rule, last, total, ms, id, count)
   if ms < last then ms = last end
-  if ms == last or not id then id = int(ms) .. '-*' end
+  if ms == last or not id then id = next_id(ms) end
   local sum, house = grow(rule.tune, last, total, ms, count)
   local t, reply = int(sum), nil
   if not house then
@@ -49,7 +49,7 @@ local used_of_log, log_free_at = running_totals(function(counter, from)
   local e = call('XRANGE', counter, from, '+', 'COUNT', '1')[1]
   if not e then return end
   local fields = e[2]
-  return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), '(' .. e[1]
+  return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), e[1]
 end)
 
 algorithms['sliding-log'] = {open = open_log, add = add_to_log, used = used_of_log, free_at = log_free_at}

@@ -1,8 +1,10 @@
 package windows
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -32,6 +34,7 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Ask) ([]Verdict, error)
 				later = append(later, i)
 			}
 		}
+		b.arrange()
 		reply, err := lua.Check(ctx, s.redis, b.args)
 		if err != nil {
 			return nil, err
@@ -96,6 +99,32 @@ func (b *checkBatch) add(asks []Ask) (bool, error) {
 	}
 	b.args.Calls = append(b.args.Calls, items)
 	return true, nil
+}
+
+// arrange puts counters of the same rule and partition together.
+func (b *checkBatch) arrange() {
+	if len(b.args.Partitions) == 1 && len(b.args.Rules) == 1 {
+		return
+	}
+	order := make([]int, len(b.args.Counters)) // new place → old
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := b.args.Counters[i], b.args.Counters[j]
+		return cmp.Or(cmp.Compare(x.Partition, y.Partition), cmp.Compare(x.Rule, y.Rule))
+	})
+	place := make([]int, len(order)) // old place → new
+	counters := make([]lua.CheckCounter, len(order))
+	for to, from := range order {
+		place[from], counters[to] = to, b.args.Counters[from]
+	}
+	b.args.Counters = counters
+	for _, call := range b.args.Calls {
+		for i := range call {
+			call[i].Counter = place[call[i].Counter]
+		}
+	}
 }
 
 func (b *checkBatch) rule(r *Rule) int {
