@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"compare":           {"measure", "stream", "windows"},
 	"bench":             {"api", "measure", "stream", "windows"},
 	"doctor":            {"alerts", "deploy", "stream", "windows"},
-	"cmd/streamcounter": {"api", "alerts", "bench", "check", "compare", "consumers", "doctor", "stream", "windows"},
+	"cmd/streamcounter": {"api", "alerts", "bench", "check", "compare", "consumers", "doctor", "rls", "stream", "windows"},
 	"streamtest":        {"deploy"},
 	"faults":            {},
 	"deploy":            {},

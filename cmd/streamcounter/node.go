@@ -23,6 +23,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/rls"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -38,6 +39,7 @@ type node struct {
 
 	keys     *stream.Keys
 	rules    *windows.Source
+	limits   func() *rls.Limits // those that belong to the present rules, nil without --rls-config
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *windows.Redis
@@ -50,7 +52,7 @@ type node struct {
 }
 
 func newNode(o options, rules *windows.Source, log *slog.Logger) *node {
-	n := &node{options: o, rules: rules, log: log, registry: prometheus.NewRegistry(), mux: http.NewServeMux()}
+	n := &node{options: o, rules: rules, limits: func() *rls.Limits { return rls.LimitsOf(rules) }, log: log, registry: prometheus.NewRegistry(), mux: http.NewServeMux()}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
 	return n

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/streamcounter/streamcounter/rls"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// openRules opens the rules file and the limits of --rls-config as one source of
+// rules. With limits a server can do without a rules file; dev then keeps its
+// example beside them.
+func (c command) openRules(o *options, log *slog.Logger) (*windows.Source, error) {
+	path, config := o.text("rules"), o.text("rls-config")
+	if config == "" {
+		return c.rules(path, log)
+	}
+	source := rls.SourceConfig{Limits: config, Rules: path, Options: limitOptions(o), Log: log}
+	if path == "" && c.example {
+		example, err := c.rules("", log)
+		if err != nil {
+			return nil, err
+		}
+		source.Base = example.Rules()
+	}
+	return rls.NewSource(source)
+}
+
+func limitOptions(o *options) []rls.Option {
+	return []rls.Option{rls.Algorithm(o.text("rls-algorithm")), rls.Tag(o.text("rls-tag"))}
+}
