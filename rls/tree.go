@@ -195,7 +195,7 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 		return nil
 	}
 	if most := api.MaxKeyBytes - sumBytes; at.size > most {
-		return at.f.ErrorAt(r.at, "the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long", at.dotted, at.size, most)
+		return at.f.ErrorAt(r.at, "the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long", api.Shorten(at.dotted), at.size, most)
 	}
 	b.limits.count++
 	l := &Limit{
