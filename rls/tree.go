@@ -67,6 +67,13 @@ func (b *builder) finish() error {
 		return nil
 	}
 	slices.SortStableFunc(b.rules, func(x, y placed) int { return cmp.Compare(y.depth, x.depth) })
+	// Beside `value: "*"` a key without value is never found.
+	seen := map[string]bool{}
+	b.rules = slices.DeleteFunc(b.rules, func(p placed) bool {
+		twice := seen[p.rule.Match]
+		seen[p.rule.Match] = true
+		return twice
+	})
 	list := make([]*windows.Rule, len(b.rules))
 	for i, p := range b.rules {
 		list[i] = p.rule
