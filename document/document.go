@@ -16,9 +16,9 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// MaxNodes bounds how many values of one file are read: aliases can make a few
-// lines of YAML stand for any number of them.
-const MaxNodes = 1_000_000
+// aliased is how many more values than bytes a file may have. Aliases are counted
+// at each use: by them a few lines of YAML can stand for any number of values.
+const aliased = 10_000
 
 // Document is a YAML file while it is read. Walking the syntax tree ourselves,
 // rather than decoding into structs, is what keeps every value's place, refuses
@@ -29,7 +29,7 @@ type Document struct {
 	source  string
 	places  map[string]*token.Token // field, as in rules[0].windows[1].per → where it stands
 	anchors map[string]ast.Node     // &name → what it names
-	left    int                     // of MaxNodes
+	left    int                     // how many more values may come
 }
 
 // Setter takes in the value of a field, whose name from the top is at.
@@ -54,7 +54,7 @@ const (
 func Read(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
 	// Windows editors write both; go-yaml miscounts the lines after a CRLF.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
-	d := &Document{name, string(data), map[string]*token.Token{}, map[string]ast.Node{}, MaxNodes}
+	d := &Document{name, string(data), map[string]*token.Token{}, map[string]ast.Node{}, len(data) + aliased}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return nil, d.syntax(err)
@@ -128,7 +128,7 @@ func (d *Document) visit(n ast.Node, at string, set Setter) error {
 		return err
 	}
 	if d.left--; d.left < 0 {
-		return d.errorf(start(n), "more than %d values, aliases counted at each use", MaxNodes)
+		return d.errorf(start(n), "more than %d values, aliases counted at each use", len(d.source)+aliased)
 	}
 	d.places[at] = start(n)
 	return set(n, at)

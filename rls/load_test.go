@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -156,4 +157,38 @@ func TestRulesOfAConfiguration(t *testing.T) {
 		b.WriteString(r.Match + "\t" + r.Name + "\n")
 	}
 	golden(t, "testdata/rules.txt", b.String())
+}
+
+// Aliases make a few lines stand for a million descriptors.
+func TestAliasesAreBounded(t *testing.T) {
+	yaml := "domain: d\ndescriptors:\n"
+	for depth := range 7 {
+		yaml += "  - key: level" + strconv.Itoa(depth) + "\n    descriptors: &l" + strconv.Itoa(depth) + "\n"
+		for i := range 10 {
+			yaml += "      - {key: k" + strconv.Itoa(i)
+			if depth > 0 {
+				yaml += ", descriptors: *l" + strconv.Itoa(depth-1)
+			}
+			yaml += "}\n"
+		}
+	}
+	_, err := parse([]text{{"f.yaml", []byte(yaml)}}, options{})
+	if err == nil || !strings.Contains(err.Error(), "values, aliases counted at each use") {
+		t.Error(err)
+	}
+}
+
+// Beside `value: "*"` a key without value has nothing left to find.
+func TestAStarTakesAll(t *testing.T) {
+	l, err := parse([]text{{"f.yaml", []byte(`domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: k, value: "*", rate_limit: {unit: day, requests_per_unit: 2}}
+`)}}, options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 || l.Rules()[0] != got.Rule {
+		t.Errorf("%+v of %+v", got, l.Rules())
+	}
 }

@@ -89,10 +89,11 @@ func (g generator) request(t *rapid.T, list []*descriptor) *commonv3.RateLimitDe
 			for i, piece := range strings.Split(r.value, "*") {
 				switch {
 				case r.value == "":
+					value += strings.Repeat("é/", rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "long"))
 				case i == 0:
 					value = piece
 				default:
-					value += g.text(t, "star", 8) + piece
+					value += g.text(t, "star", 8) + strings.Repeat("é/", rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "long")) + piece
 				}
 			}
 		}
