@@ -3,7 +3,8 @@ package rls
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
+	"math/big"
+	"strings"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
@@ -162,22 +163,34 @@ func fits(pieces []string, text []byte) bool {
 	return true
 }
 
-// long writes a key of over 512 bytes so that it still fits its rule: what is
-// fixed stands whole, what a star stands for is cut, and the last of these ends
-// in the SHA-256 of the whole key. By its digits the cut form could fit a rule
-// that the value did not; then the sum is summed again.
+// long writes a key of over 512 bytes so that it still fits its rule, and no rule
+// that its values did not fit: what is fixed stands whole, what stars stand for
+// is cut, and the last of these ends in the SHA-256 of the whole key. Digits of
+// the sum could be what a pattern looks for; then it is written in characters
+// that stand in no pattern.
 func (l *Limits) long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, whole []byte, rule *windows.Rule) string {
-	h := sha256.Sum256(whole)
-	key := shorten(dom, entries, path, tagged, h)
-	for again := 0; again < 16 && rule != nil && l.rules.Match(key) != rule; again++ {
-		h = sha256.Sum256(h[:])
-		key = shorten(dom, entries, path, tagged, h)
+	key := shorten(dom, entries, path, tagged, sum(whole))
+	if rule != nil && l.rules.Match(key) != rule {
+		key = shorten(dom, entries, path, tagged, markedSum(whole))
 	}
 	return key
 }
 
-func shorten(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, h [sha256.Size]byte) string {
-	last, left := -1, api.MaxKeyBytes-sumBytes-len(dom.text)
+// markedSum is about 101 bits of the SHA-256, as long as sum.
+func markedSum(whole []byte) string {
+	h := sha256.Sum256(whole)
+	n, three := new(big.Int).SetBytes(h[:]), big.NewInt(3)
+	out := []byte{'~'}
+	for range sumBytes - 1 {
+		digit := new(big.Int)
+		n.DivMod(n, three, digit)
+		out = append(out, ";=~"[digit.Int64()])
+	}
+	return string(out)
+}
+
+func shorten(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, sum string) string {
+	last, left := -1, api.MaxKeyBytes-len(sum)-len(dom.text)
 	for i, n := range path {
 		if !n.fixed && i != tagged {
 			last = i
@@ -193,31 +206,42 @@ func shorten(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []
 		buf = append(appendText(buf, n.key), '=')
 		value := appendValue(nil, entries[i].GetValue(), i == tagged)
 		pieces := n.around()
-		fill := len(value) - pieceBytes(pieces)
+		fill := len(value) - bytesOf(pieces)
 		switch {
 		case n.fixed:
 			buf = append(buf, n.text...)
-		case i == tagged:
+		case i == tagged || i != last && fill <= left:
 			buf = append(buf, value...)
-		case i != last && fill <= left:
-			buf = append(buf, value...)
-			left -= fill
+			if i != tagged {
+				left -= fill
+			}
 		default:
-			kept := cut(value[len(pieces[0]):], min(left, fill))
+			// The marks between pieces keep a longer piece of another pattern from
+			// standing across them.
+			kept := cut(star(value, pieces), left)
 			left -= len(kept)
 			buf = append(append(buf, pieces[0]...), kept...)
 			if i == last {
-				buf = append(append(buf, '~'), hex.EncodeToString(h[:])...)
+				buf = append(buf, sum...)
+			} else {
+				buf = append(buf, '~')
 			}
-			for _, p := range pieces[1:] {
-				buf = append(buf, p...)
-			}
+			buf = append(buf, strings.Join(pieces[1:], "~")...)
 		}
 		if i == tagged {
 			buf = append(buf, '}')
 		}
 	}
 	return string(buf)
+}
+
+// star gives what the first star of a pattern stands for in a value that fits it.
+func star(value []byte, pieces []string) []byte {
+	value = value[len(pieces[0]) : len(value)-len(pieces[len(pieces)-1])]
+	if len(pieces) > 2 {
+		value, _, _ = bytes.Cut(value, []byte(pieces[1]))
+	}
+	return value
 }
 
 // around gives the pieces of the value's pattern, which for a key without value is *.
@@ -240,10 +264,13 @@ func (n *node) skeleton(value string, tag bool) int {
 	case tag:
 		return size + len(appendValue(nil, value, true))
 	}
-	return size + pieceBytes(n.around())
+	return size + cutBytes(n.around())
 }
 
-func pieceBytes(pieces []string) int {
+// cutBytes is what a cut value takes beside what is kept of it.
+func cutBytes(pieces []string) int { return bytesOf(pieces) + len(pieces) - 1 }
+
+func bytesOf(pieces []string) int {
 	size := 0
 	for _, p := range pieces {
 		size += len(p)

@@ -185,7 +185,7 @@ func (at walk) to(r *descriptor, n *node, tag bool, glob string) walk {
 	case tag:
 		at.size += maxTagValue
 	default:
-		at.size += pieceBytes(n.around())
+		at.size += cutBytes(n.around())
 	}
 	at.dotted += "." + r.key
 	at.plain += "--" + r.key
