@@ -7,6 +7,7 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/windows"
@@ -198,6 +199,46 @@ func TestLongKeys(t *testing.T) {
 		got, _ := l.Find("paths", descriptorOf("path=/api/"+long+"/v1"))
 		if got.PerUnit != 11 || !strings.HasPrefix(got.Key, "paths/path=%2Fapi%2Fé%2F") || !strings.HasSuffix(got.Key, "v1") || len(got.Key) > 512 {
 			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// A server without limits goes by its rules; with limits by these alone. Keys
+// asked for as they are always have the rules.
+func TestFindInAServer(t *testing.T) {
+	l := load(t, "testdata/working")
+	rules, err := windows.NewRules([]*windows.Rule{
+		{Name: "users", Match: "user:*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}, Shadow: true},
+		{Name: "clients", Match: "edge/client=*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		limits  *Limits
+		domain  string
+		d       *commonv3.RateLimitDescriptor
+		key     string
+		perUnit int64 // 0: no limit
+	}{
+		{nil, "streamcounter", descriptorOf("key=user:1"), "user:1", 1},
+		{l, "streamcounter", descriptorOf("key=user:1"), "user:1", 1},
+		{l, "streamcounter", descriptorOf("key=nobody"), "nobody", 0},
+		{nil, "streamcounter", overridden("key=user:1", 7, typev3.RateLimitUnit_DAY), "user:1", 1},
+		{nil, "edge", descriptorOf("client=a"), "edge/client=a", 2},
+		{l, "edge", descriptorOf("client=a"), "edge/client=a", 20},
+		{nil, "edge", descriptorOf("path=a"), "edge/path=a", 0},
+		{nil, "edge", overridden("path=a", 7, typev3.RateLimitUnit_DAY), "edge/path=a;per=86400s", 7},
+		{l, "edge", overridden("path=a", 7, typev3.RateLimitUnit_DAY), "edge/path=a;per=86400s", 7},
+		{nil, "edge", overridden("client=a", 7, typev3.RateLimitUnit_UNKNOWN), "edge/client=a", 2},
+		{l, "nowhere", descriptorOf("client=a"), "", 0},
+	} {
+		got, ok := Find(c.limits, rules, c.domain, c.d, "")
+		if got.Key != c.key || ok != (c.perUnit > 0) || ok && got.Rule.Windows[0].Limit != c.perUnit {
+			t.Errorf("%s %v: %+v, %t; want %s and %d", c.domain, c.d, got, ok, c.key, c.perUnit)
+		}
+		if ok && got.Shadow != got.Rule.Shadow {
+			t.Errorf("%+v: shadow %t", got, got.Rule.Shadow)
 		}
 	}
 }

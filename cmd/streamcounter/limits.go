@@ -3,6 +3,8 @@ package main
 import (
 	"log/slog"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
 	"github.com/streamcounter/streamcounter/rls"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -28,4 +30,9 @@ func (c command) openRules(o *options, log *slog.Logger) (*windows.Source, error
 
 func limitOptions(o *options) []rls.Option {
 	return []rls.Option{rls.Algorithm(o.text("rls-algorithm")), rls.Tag(o.text("rls-tag"))}
+}
+
+// findLimit is what the gRPC interface asks for each descriptor.
+func (n *node) findLimit(domain string, d *commonv3.RateLimitDescriptor) (rls.Limit, bool) {
+	return rls.Find(n.limits(), n.rules.Rules(), domain, d, n.rlsTag)
 }

@@ -15,8 +15,9 @@ import (
 func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Answer checks and take events over HTTP",
-		Long:  "Answers checks atomically from the shared count and appends events, over HTTP. Run as many as you need.",
+		Short: "Answer checks and take events over HTTP and gRPC",
+		Long: `Answers checks atomically from the shared count, over HTTP and, to Envoy's rate
+limit service, over gRPC, and appends events. Run as many as you need.`,
 		Example: `  streamcounter serve --redis redis://redis:6379 --rules rules.yml --http 127.0.0.1:8080
   curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
 		Args: cobra.NoArgs,
@@ -24,7 +25,7 @@ func newServe() *cobra.Command {
 			return command{rules: rulesFile, add: func(_ context.Context, n *node) error { return n.addChecks() }, ready: logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
+	use(cmd, []string{"redis", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
 	return cmd
 }
 
@@ -87,6 +88,9 @@ func (c command) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer l.Close()
+	if err := n.listenGRPC(); err != nil {
+		return err
+	}
 	if err := n.openRedis(cmd.Context()); err != nil {
 		return err
 	}
@@ -111,5 +115,5 @@ func rulesFile(path string, log *slog.Logger) (*windows.Source, error) {
 }
 
 func logReady(n *node) {
-	n.log.Info("ready", "command", n.cmd.Name(), "http", n.httpAddr, "redis", redacted(n.redisURL), "prefix", n.keys.Prefix, "rules", len(n.rules.Rules().List()))
+	n.log.Info("ready", "command", n.cmd.Name(), "http", n.httpAddr, "grpc", n.grpc.addr(), "redis", redacted(n.redisURL), "prefix", n.keys.Prefix, "rules", len(n.rules.Rules().List()))
 }
