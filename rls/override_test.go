@@ -36,6 +36,9 @@ func TestOverride(t *testing.T) {
 		first.Rule.Windows[0].Limit != 5 || first.Rule.Windows[0].Per != time.Minute || !first.Rule.Unlevelled {
 		t.Errorf("%+v %+v", first, first.Rule)
 	}
+	if again := find(overridden("client=b", 5, typev3.RateLimitUnit_SECOND, 60)); again.Rule != first.Rule {
+		t.Error("checks under the same override cannot share a run of the script")
+	}
 	// The same window is the same count, whatever it allows; another is another.
 	if again := find(overridden("client=a plan=trial", 6, typev3.RateLimitUnit_SECOND, 60)); again.Key != first.Key || again.Multiplier != 60 || again.Unit != second {
 		t.Errorf("%+v", again)
@@ -79,5 +82,17 @@ func TestOverridesThatCannotBe(t *testing.T) {
 	}
 	if err := ValidateOverride("edge", descriptorOf("client=a")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Callers can bring any number of limits.
+func TestOverrideRulesAreBounded(t *testing.T) {
+	for n := range uint32(2 * mostOverrideRules) {
+		if _, err := Override("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := overrideRules().Len(); n != mostOverrideRules {
+		t.Errorf("%d rules are kept", n)
 	}
 }
