@@ -29,10 +29,10 @@ the real ones are used.`,
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return command{devRules, addEverything, func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
+			return command{rules: devRules, example: true, add: addEverything, ready: func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
+	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
 		"redis=embedded:16379", "nats=embedded:14222")
 	return cmd
 }

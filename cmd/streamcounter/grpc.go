@@ -53,7 +53,7 @@ func (n *node) addRateLimits(service *check.Service) {
 	if n.grpc == nil {
 		return
 	}
-	rlsv3.RegisterRateLimitServiceServer(n.grpc, check.NewRateLimits(service, check.RateLimitsConfig{Headers: n.flag("rls-headers")}))
+	rlsv3.RegisterRateLimitServiceServer(n.grpc, check.NewRateLimits(service, check.RateLimitsConfig{Find: n.findLimit, Headers: n.flag("rls-headers")}))
 	n.grpc.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/rls"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -39,6 +40,8 @@ type node struct {
 
 	keys     *stream.Keys
 	rules    *windows.Source
+	limits   func() *rls.Limits // those that belong to the present rules, nil without --rls-config
+	rlsTag   string             // --rls-tag, read once: each descriptor of a call needs it
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *windows.Redis
@@ -52,7 +55,7 @@ type node struct {
 }
 
 func newNode(o options, rules *windows.Source, log *slog.Logger) *node {
-	n := &node{options: o, rules: rules, log: log, registry: prometheus.NewRegistry(), mux: http.NewServeMux()}
+	n := &node{options: o, rules: rules, limits: func() *rls.Limits { return rls.LimitsOf(rules) }, log: log, registry: prometheus.NewRegistry(), mux: http.NewServeMux()}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
 	return n
@@ -239,6 +242,7 @@ func (n *node) addChecks() error {
 		return err
 	}
 	n.mux.Handle("/", service.Handler(n.ready))
+	n.rlsTag = n.text("rls-tag")
 	n.addRateLimits(service)
 	return n.err
 }
