@@ -41,7 +41,7 @@ func (r *RateLimits) respond(list []descriptor, asks []windows.Ask, d decision, 
 			s.LimitRemaining = math.MaxUint32
 		case one.DenyAll:
 			s.CurrentLimit = one.wire(nil)
-			if !one.Shadow {
+			if !one.Shadow && !one.Quota {
 				s.Code, out.OverallCode = codeOver, codeOver
 			}
 		case one.ask >= 0:
