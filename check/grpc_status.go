@@ -115,7 +115,10 @@ var units = []struct {
 
 // wire names the limit as Envoy has it: so many per unit, or per several of it.
 func (d *descriptor) wire(w *windows.Window) *limitWire {
-	out := &limitWire{Name: d.Name, RequestsPerUnit: d.PerUnit, Unit: d.Unit}
+	out := &limitWire{RequestsPerUnit: d.PerUnit, Unit: d.Unit}
+	if d.Named {
+		out.Name = d.Name
+	}
 	if d.Multiplier > 1 {
 		out.UnitMultiplier = wrapperspb.UInt32(d.Multiplier)
 	}
