@@ -24,7 +24,7 @@ func newServe() *cobra.Command {
 			return command{rulesFile, func(_ context.Context, n *node) error { return n.addChecks() }, logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "rules", "http", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "rules", "extractors", "http", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"))
 	return cmd
 }
 
@@ -41,7 +41,7 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 			return command{rulesFile, addWorker, logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"}, "http=127.0.0.1:8081")
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"), "http=127.0.0.1:8081")
 	return cmd
 }
 
@@ -80,11 +80,15 @@ func (c command) run(cmd *cobra.Command) error {
 	}
 	n := newNode(o, rules, log)
 	defer n.stop()
-	l, err := n.listen()
+	if err := n.openAccess(); err != nil {
+		return err
+	}
+	l, err := n.listen("http")
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	n.httpAddr = l.Addr().String()
 	if err := n.openRedis(cmd.Context()); err != nil {
 		return err
 	}
@@ -96,6 +100,7 @@ func (c command) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	n.keepRulesFresh(ctx, &running)
+	n.keepFilesFresh(ctx, &running)
 	c.ready(n)
 	return n.run(ctx, l)
 }
