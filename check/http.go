@@ -110,7 +110,7 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name), len(values)))
 			return
 		}
-		if name != "key" && name != "cost" && name != "deny_status" {
+		if name != "key" && name != "cost" && name != "deny_status" && name != "extractor" {
 			writeProblem(w, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
 			return
 		}
@@ -137,7 +137,15 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 		}
 		deny = n
 	}
-	s.one(w, r, req, deny)
+	if !q.Has("extractor") {
+		s.one(w, r, req, deny)
+		return
+	}
+	if q.Has("key") || q.Has("cost") {
+		writeProblem(w, fmt.Errorf("%w: the extractor tells key and cost: give none besides", api.ErrBadRequest))
+		return
+	}
+	s.extracted(w, r, q.Get("extractor"), deny)
 }
 
 func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -67,22 +67,54 @@ func (i *number) UnmarshalYAML(n ast.Node) error {
 
 // decode reads the one document of the file. want lists the fields that there
 // are, for who wrote another.
-func (f yamlFile) decode(data []byte, into any, want string) error {
+func (f yamlFile) decode(data []byte, into any, want string) (err error) {
+	// A file that go-yaml stumbles over must not end a process that reloads it.
+	defer func() {
+		if recover() != nil {
+			err = f.errorf(nil, "it cannot be read: want %s", want)
+		}
+	}()
 	// Windows editors write both; go-yaml miscounts the lines after a CRLF.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
-	dec := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
-	err := dec.Decode(into)
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s:1:1: the file is empty: want %s", f.name, want)
-	}
+	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return f.worded(err, want)
 	}
-	var more any
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: a second document: want one in a file", f.name)
+	var body ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil && body != nil {
+			return f.errorf(doc.Body.GetToken(), "a second document: want one in a file")
+		}
+		if doc.Body != nil {
+			body = doc.Body
+		}
+	}
+	if body == nil {
+		return f.errorf(nil, "the file is empty: want %s", want)
+	}
+	var found plainOnly
+	if ast.Walk(&found, body); found.at != nil {
+		return f.errorf(found.at, "an anchor, alias or tag: want plain values (text that begins with & * or ! needs quotes)")
+	}
+	if err := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict()).Decode(into); err != nil {
+		return f.worded(err, want)
 	}
 	return nil
+}
+
+// plainOnly finds what makes one value stand for another: nobody needs it here,
+// and go-yaml 1.19 panics on a list that holds itself.
+type plainOnly struct{ at *token.Token }
+
+func (p *plainOnly) Visit(n ast.Node) ast.Visitor {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
+		if p.at == nil {
+			p.at = n.GetToken()
+		}
+		return nil
+	}
+	return p
 }
 
 // worded says of go-yaml's errors where and of which kind, in our words: its own quote the file.
@@ -105,7 +137,7 @@ func (f yamlFile) worded(err error, want string) error {
 	case errors.As(err, &placed):
 		return f.errorf(placed.GetToken(), "it is no YAML that can be read here (text that begins with * & ! %% @ ` or has a colon needs quotes)")
 	}
-	return fmt.Errorf("%s: it cannot be read: want %s", f.name, want)
+	return f.errorf(nil, "it cannot be read: want %s", want)
 }
 
 // errorf puts the place before an error; without one it is the file's first line.

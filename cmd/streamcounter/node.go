@@ -237,8 +237,16 @@ func (n *node) addChecks() error {
 	if err != nil {
 		return err
 	}
+	var extractors *check.Extractors
+	if path := n.text("extractors"); path != "" {
+		if extractors, err = check.NewExtractors(path, n.log); err != nil {
+			return blame("extractors", err)
+		}
+		n.fresh["extractors"] = extractors
+	}
 	service, err := check.NewService(check.Config{
-		Counter: n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
+		Extractors: extractors,
+		Counter:    n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
 		MaxBacklog: n.maxBacklog(), Keys: n.keys, Backlogs: func(ctx context.Context) (map[int]stream.Backlog, error) {
 			return stream.Backlogs(ctx, n.redis, n.keys)
 		},
