@@ -20,3 +20,11 @@ func ParseTokens(name string, data []byte) error {
 	_, err := parseTokens(name, data)
 	return err
 }
+
+// ProblemTypes are those of errors.
+func ProblemTypes() (list []string) {
+	for _, p := range problems {
+		list = append(list, problemType+p.name)
+	}
+	return list
+}

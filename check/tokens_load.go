@@ -39,7 +39,7 @@ type tokenEntry struct {
 }
 
 // parseTokens reads the tokens of a file. No error shows a part of one, nor of
-// anything that could be one.
+// anything that could be one by a slip, such as a name.
 func parseTokens(name string, data []byte) (*table, error) {
 	f := yamlFile{name}
 	var in tokensFile
@@ -62,24 +62,24 @@ func parseTokens(name string, data []byte) (*table, error) {
 			return nil, f.errorf(at, "tokens[%d]: want a name of a-z, 0-9 and -, 1 to 64 of them", i)
 		}
 		if first := names[e.Name.value]; first != nil {
-			return nil, f.errorf(e.Name.at, "the name %s is taken in line %d", e.Name.value, first.Position.Line)
+			return nil, f.errorf(e.Name.at, "the name is taken in line %d", first.Position.Line)
 		}
 		names[e.Name.value] = e.Name.at
-		sum, err := e.digest(f)
+		sum, err := e.digest(f, i)
 		if err != nil {
 			return nil, err
 		}
 		if first := lines[sum]; first != nil {
-			return nil, f.errorf(at, "token %s is the same as that in line %d", e.Name.value, first.Position.Line)
+			return nil, f.errorf(at, "tokens[%d] is the same token as that in line %d", i, first.Position.Line)
 		}
 		lines[sum] = at
 		g := grant{name: e.Name.value, digest: sum}
 		if len(e.Scopes) == 0 {
-			return nil, f.errorf(at, "token %s has no scopes: want some of %s", e.Name.value, oneOf(Scopes))
+			return nil, f.errorf(at, "tokens[%d] has no scopes: want some of %s", i, oneOf(Scopes))
 		}
 		for _, s := range e.Scopes {
 			if !slices.Contains(Scopes, Scope(s.value)) {
-				return nil, f.errorf(s.at, "token %s has an unknown scope: want some of %s", e.Name.value, oneOf(Scopes))
+				return nil, f.errorf(s.at, "tokens[%d] has an unknown scope: want some of %s", i, oneOf(Scopes))
 			}
 			g.scopes = append(g.scopes, Scope(s.value))
 		}
@@ -98,19 +98,18 @@ func (e tokenEntry) place() *token.Token {
 	return nil
 }
 
-func (e tokenEntry) digest(f yamlFile) (sum digest, err error) {
-	name := e.Name.value
+func (e tokenEntry) digest(f yamlFile, i int) (sum digest, err error) {
 	switch {
 	case (e.Token.at == nil) == (e.SHA256.at == nil):
-		return sum, f.errorf(e.place(), "token %s: want either token or sha256", name)
+		return sum, f.errorf(e.place(), "tokens[%d]: want either token or sha256", i)
 	case e.SHA256.at != nil:
 		raw, err := hex.DecodeString(strings.ToLower(e.SHA256.value))
 		if err != nil || len(raw) != sha256.Size {
-			return sum, f.errorf(e.SHA256.at, "token %s: want the SHA-256 of the token, 64 hexadecimal digits", name)
+			return sum, f.errorf(e.SHA256.at, "tokens[%d]: want the SHA-256 of the token, 64 hexadecimal digits", i)
 		}
 		return digest(raw), nil
 	case len(e.Token.value) < minTokenBytes || len(e.Token.value) > maxTokenBytes || !tokenForm.MatchString(e.Token.value):
-		return sum, f.errorf(e.Token.at, "token %s: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", name, minTokenBytes, maxTokenBytes)
+		return sum, f.errorf(e.Token.at, "tokens[%d]: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", i, minTokenBytes, maxTokenBytes)
 	}
 	return sha256.Sum256([]byte(e.Token.value)), nil
 }

@@ -114,21 +114,21 @@ func TestTokensFileErrors(t *testing.T) {
 		"unknown field":            {"token: " + secret, ":1:1: unknown field: want tokens"},
 		"a token as a field":       {entry(secret + ": [check]"), ":2:15: unknown field"},
 		"field twice":              {entry("name: b, token: " + secret + ", scopes: [check]"), ":2:15: the field stands there twice"},
-		"neither":                  {entry("scopes: [check]"), "token a: want either token or sha256"},
+		"neither":                  {entry("scopes: [check]"), "tokens[0]: want either token or sha256"},
 		"both":                     {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"), "either token or sha256"},
-		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: token a: want 16 to 512"},
+		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: tokens[0]: want 16 to 512"},
 		"long":                     {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"), "16 to 512"},
 		"odd characters":           {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
 		"beyond ASCII":             {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: token a: want the SHA-256"},
+		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: tokens[0]: want the SHA-256"},
 		"half a hash":              {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"), "64 hexadecimal digits"},
-		"no scopes":                {entry("token: " + secret), "token a has no scopes"},
-		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: token a has an unknown scope"},
+		"no scopes":                {entry("token: " + secret), "tokens[0] has no scopes"},
+		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: tokens[0] has an unknown scope"},
 		"no name":                  {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n", ":2:13: tokens[0]: want a name"},
 		"bad name":                 {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n", "want a name of a-z"},
 		"a list as a token":        {entry("token: [" + secret + "], scopes: [check]"), ":2:22: want text"},
-		"name twice":               {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret + ", scopes: [check]}\n", ":3:12: the name a is taken in line 2"},
-		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", "token b is the same as that in line 2"},
+		"name twice":               {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret + ", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
+		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", "tokens[1] is the same token as that in line 2"},
 		"a second document":        {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n", "a second document"},
 		"a list that holds itself": {"tokens: &a [*a]", ":1:9: an anchor"},
 		"begins with a star":       {entry("token: *" + secret + ", scopes: [check]"), ":2:22: an anchor, alias or tag"},
@@ -186,7 +186,7 @@ func TestTokensReload(t *testing.T) {
 	if err := tokens.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"token gateway has no scopes", "keeping what was there", "chmod o-r"} {
+	for _, want := range []string{"tokens[0] has no scopes", "keeping what was there", "chmod o-r"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, &log)
 		}
