@@ -31,7 +31,7 @@ func must(t testing.TB, err error) {
 
 // connect answers a client like those of the commands: it never sends twice,
 // and gives up at its context's deadline.
-func connect(t *testing.T, addr string) *redis.Client {
+func connect(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{
 		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
