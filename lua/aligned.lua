@@ -10,20 +10,27 @@
 
 local MOST = 4503599627370496 -- 2^52: counts stay there, far above any limit
 
-local function read_aligned(counter, rule)
-  local text, t = call('GET', counter), {}
+local function read_aligned(counter, now, rule)
+  local text, t = pcall('GET', counter), {}
   for i = 1, 2 * rule.n do t[i] = 0 end
   if not text then return 0, t, 0 end
+  local last = not text.err and #text <= 512 and tonumber(match(text, '^%d+') or nil) -- ours take up to 400 bytes
+  if not last or last > now + DAY then
+    if text.err then foreign(text) end
+    unreadable = unreadable + 1
+    return 0, t, 0
+  end
   local bound = 0
   for ms, current, previous in string.gmatch(text, ' (%d+),(%d+),(%d+)') do
     for w = 1, rule.n do
       if rule.ms[w] == ms + 0 then
-        t[2 * w - 1], t[2 * w] = current + 0, previous + 0
+        current, previous = math.min(current + 0, MOST), math.min(previous + 0, MOST)
+        t[2 * w - 1], t[2 * w] = current, previous
         bound = math.max(bound, current + previous)
       end
     end
   end
-  return match(text, '^%d+') + 0, t, bound
+  return last, t, bound
 end
 
 -- aligned_at gives window w as of `now`: where it begins, its units, and those of the one before.
@@ -55,4 +62,20 @@ local function add_aligned(counter, rule, last, t, ms, count, spans)
   end
   call('SET', counter, table.concat(text), 'PX', int(math.max(LEAST, spans * rule.span)))
   return newest, out
+end
+
+-- give_back_aligned takes n units out of window w, from the window before first.
+local function give_back_aligned(s, w, n, spans)
+  local _, current, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
+  local from_previous = spans > 1 and math.min(previous, n) or 0
+  local from_current = math.min(current, n - from_previous)
+  -- As of now, so that nothing is taken out of a window that is over.
+  local t = {}
+  for i = 1, s.rule.n do
+    local _, c, p = aligned_at(s.rule, i, s.last, s.total, s.now)
+    t[2 * i - 1], t[2 * i] = c, p
+  end
+  t[2 * w - 1], t[2 * w] = current - from_current, previous - from_previous
+  add_aligned(s.counter, s.rule, s.now, t, s.now, 0, spans)
+  return from_previous + from_current
 end

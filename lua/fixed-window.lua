@@ -5,7 +5,7 @@
 local fixed_window = {}
 algorithms['fixed-window'] = fixed_window
 
-function fixed_window.open(counter, _, rule) return read_aligned(counter, rule) end
+function fixed_window.open(counter, now, rule) return read_aligned(counter, now, rule) end
 
 function fixed_window.add(counter, rule, last, t, ms, _, count)
   return add_aligned(counter, rule, last, t, ms, count, 1)
@@ -19,3 +19,5 @@ end
 function fixed_window.free_at(s, w)
   return aligned_at(s.rule, w, s.last, s.total, s.now) + s.rule.ms[w]
 end
+
+function fixed_window.give_back(s, w, n) return give_back_aligned(s, w, n, 1) end

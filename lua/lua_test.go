@@ -105,18 +105,24 @@ func TestScriptsValidateFirst(t *testing.T) {
 			keys []string
 			args []any
 		}{
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                   // a group cut short
-			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},         // more groups than keys
-			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},       // a count that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},          // an ID that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")}, // too much
-			{"check", keys[1:], with([]any{"", 0})},                         // cost 0
-			{"check", keys[1:], with([]any{"", 1.5})},                       // half a unit
-			{"check", keys[1:], append([]any{"", 1}, broken...)},            // a limit that is none
-			{"check", keys[1:], with([]any{"soon", 1})},                     // a clock that is none
-			{"reset", keys[1:], []any{"soon"}},                              // a clock that is none
-			{"sweep", keys[1:], []any{""}},                                  // no rule for the key
-			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},             // a letter cut short
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                                  // a group cut short
+			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},                        // more groups than keys
+			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},                      // a count that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},                         // an ID that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")},                // too much
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, -1, 1)},                     // a cost below 0
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1.5, 1)},                    // half a unit
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1)},                         // a check cut short
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, 2)},                      // a counter that is none
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, -1)},                     // a call cut short
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 2, 1, 1, 1)},                      // a rule that is none
+			{"check", keys[1:], append(append([]any{"", 1, 1}, broken...), 1, 1, 1, 1, 1)}, // a limit that is none
+			{"check", keys[1:], with([]any{"soon", 1, 1}, 1, 1, 1, 1, 1)},                  // a clock that is none
+			{"refund", keys[1:], with([]any{"", 0})},                                       // nothing to give back
+			{"refund", keys[1:], with([]any{"", -5})},                                      // less than nothing
+			{"reset", keys[1:], []any{"soon"}},                                             // a clock that is none
+			{"sweep", keys[1:], []any{""}},                                                 // no rule for the key
+			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},                            // a letter cut short
 		} {
 			if err := redis.NewScript(lua.Source(x.op, lua.Algorithms...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
 				t.Errorf("%s %v: no error", x.op, x.args)
@@ -130,9 +136,65 @@ func TestScriptsValidateFirst(t *testing.T) {
 
 // Every operation composes, and only what writes levels carries them.
 func TestSource(t *testing.T) {
-	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
+	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "refund": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
 		if got := strings.Contains(lua.Source(op, lua.Algorithms...), "local function levels("); got != levels {
 			t.Errorf("%s: levels %v, expected %v", op, got, levels)
 		}
 	}
+}
+
+// A lease that no relay of ours can have taken is nobody's: else it would stand for ever.
+func TestALeaseOfNobody(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		key := streamtest.Prefix(t) + ":{0}:relay"
+		for what, set := range map[string]func() error{
+			"without an end":     func() error { return c.Set(ctx, key, "stranger", 0).Err() },
+			"ten years long":     func() error { return c.Set(ctx, key, "stranger", 87_600*time.Hour).Err() },
+			"our own, for ever":  func() error { return c.Set(ctx, key, "a", 0).Err() },
+			"a list":             func() error { return c.RPush(ctx, key, "stranger").Err() },
+			"a hash":             func() error { return c.HSet(ctx, key, "stranger", "x").Err() },
+			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
+		} {
+			if err := set(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lua.Lease(ctx, c, key, "b", 0); err != nil { // given back without having it
+				t.Errorf("%s: giving back: %v", what, err)
+			}
+			held, err := lua.Lease(ctx, c, key, "a", 3000)
+			if err != nil || !held {
+				t.Errorf("%s: %v, %v", what, held, err)
+			}
+			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 || ttl > 3*time.Second {
+				t.Errorf("%s: held by %q for %v", what, holder, ttl)
+			}
+			c.Del(ctx, key)
+		}
+	})
+}
+
+// A dead stream with the greatest ID in it takes letters again, and keeps those it had.
+func TestADeadStreamThatTakesNoMore(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		p := streamtest.Prefix(t)
+		events, dead := p+":{0}:events", p+":{0}:dead"
+		id := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", ""}}).Val()
+		c.XGroupCreate(ctx, events, "workers", "0")
+		c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "w", Streams: []string{events, ">"}, Block: -1})
+		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"reason", "before"}})
+		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: "18446744073709551615-18446744073709551615", Values: []any{"reason", "garbage"}})
+		if c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"x", "y"}}).Err() == nil {
+			t.Skip("this server takes more after the greatest ID") // the embedded Redis
+		}
+		n, err := lua.Bury(ctx, c, events, dead, "workers", 10, []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}})
+		if err != nil || n != 1 {
+			t.Fatalf("buried %d, %v", n, err)
+		}
+		letters := c.XRange(ctx, dead, "-", "+").Val()
+		if len(letters) != 2 || letters[0].Values["reason"] != "before" || letters[1].Values["reason"] != "now" {
+			t.Fatalf("letters: %v", letters)
+		}
+	})
 }

@@ -80,7 +80,7 @@ func (n *node) mayListen(name, addr string) error {
 	if n.guarded() || at.IP.IsLoopback() { // no address at all is all of them
 		return nil
 	}
-	if !n.truth("open") {
+	if !n.flag("open") {
 		return blame(name, fmt.Errorf("%s can be reached by others, and nothing keeps them out: give --tokens (a file of who may do what) or --tls-client-ca (client certificates); "+
 			"or listen on 127.0.0.1; or, where the network itself keeps strangers out, say --open (%s=true)", addr, lookUp("open").env()))
 	}
@@ -126,7 +126,7 @@ func (n *node) keepFilesFresh(ctx context.Context, running *sync.WaitGroup) {
 // checkAccess finds mistakes that need no file.
 func (o *options) checkAccess() {
 	o.number("max-connections")
-	o.truth("open")
+	o.flag("open")
 	for _, name := range []string{"redis", "nats"} {
 		if err := o.clientFiles(name).check(); err != nil && o.err == nil {
 			o.err = err

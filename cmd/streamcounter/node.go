@@ -21,10 +21,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/rls"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -43,11 +45,14 @@ type node struct {
 
 	keys     *stream.Keys
 	rules    *windows.Source
+	limits   func() *rls.Limits // those that belong to the present rules, nil without --rls-config
+	rlsTag   string             // --rls-tag, read once: each descriptor of a call needs it
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *windows.Redis
 	pool     *consumers.Pool
 	nc       *nats.Conn
+	grpc     *grpcServer // nil where nobody asked for it
 
 	redisURL, natsURL, httpAddr string
 	away                        atomic.Bool // Redis, when it was last asked for
@@ -56,7 +61,7 @@ type node struct {
 }
 
 func newNode(o options, rules *windows.Source, log *slog.Logger) *node {
-	n := &node{options: o, rules: rules, log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}}
+	n := &node{options: o, rules: rules, limits: func() *rls.Limits { return rls.LimitsOf(rules) }, log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return n
 }
@@ -255,6 +260,8 @@ func (n *node) addChecks() error {
 		return err
 	}
 	n.router.Add(service.Routes(n.ready)...)
+	n.rlsTag = n.text("rls-tag")
+	n.addRateLimits(service)
 	return n.err
 }
 
@@ -282,41 +289,42 @@ func (n *node) run(ctx context.Context, l net.Listener) error {
 		Handler: n.router, TLSConfig: n.tls, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
-	served := make(chan error, 1)
-	go func() {
+	// The first server that fails ends all.
+	serving, failed := errgroup.WithContext(ctx)
+	serving.Go(func() error {
+		serve := func() error { return server.Serve(l) }
 		if n.tls != nil {
-			served <- server.ServeTLS(l, "", "")
-			return
+			serve = func() error { return server.ServeTLS(l, "", "") }
 		}
-		served <- server.Serve(l)
-	}()
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	if n.grpc != nil {
+		serving.Go(n.grpc.serve)
+	}
 	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPool()
-	worked := make(chan struct{})
-	go func() {
-		defer close(worked)
-		if n.pool != nil {
-			n.pool.Run(poolCtx)
-		}
-	}()
-	var err error
-	select {
-	case <-ctx.Done():
+	var running sync.WaitGroup
+	if n.pool != nil {
+		running.Go(func() { n.pool.Run(poolCtx) })
+	}
+	<-failed.Done()
+	if ctx.Err() != nil {
 		n.log.Info("stopping")
-	case err = <-served:
-		served <- err
 	}
 	// Requests that are being answered and events that are being folded come to
 	// their end side by side, within one timeout.
 	stopPool()
 	within, cancel := context.WithTimeout(context.Background(), n.duration("drain-timeout"))
 	defer cancel()
+	if n.grpc != nil {
+		running.Go(func() { n.grpc.shutdown(within) })
+	}
 	if err := server.Shutdown(within); err != nil {
 		n.log.Warn("requests were cut off", "error", err)
 	}
-	<-worked
-	if e := <-served; e != nil && !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	return err
+	running.Wait()
+	return serving.Wait()
 }

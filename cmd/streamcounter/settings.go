@@ -28,7 +28,12 @@ var settings = []setting{
 	{"nats-replicas", "1", "replicas of the JetStream streams where they are created"},
 	{"nats-monitor", "", "URL of NATS's monitoring port, which alone tells doctor how often the server syncs (http://HOST:8222)"},
 	{"rules", "", "rules file (YAML)"},
+	{"rls-config", "", "limits of Envoy's rate limit service: a YAML file of envoyproxy/ratelimit, or a directory of them; the same for serve and work"},
+	{"rls-tag", "", "key of the descriptor entry whose value chooses the partition, so that descriptors that share it are decided in one step; the same for serve and work"},
+	{"rls-algorithm", "sliding-log", "algorithm of all limits of --rls-config; the same for serve and work"},
 	{"http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"},
+	{"grpc", "127.0.0.1:8082", "address of the gRPC interface (Envoy's rate limit service, health, reflection); empty: none"},
+	{"rls-headers", "false", "add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to what Envoy sends its clients"},
 	{"tokens", "", "file of bearer tokens and their scopes (YAML); empty: none is asked for"},
 	{"tls-cert", "", "certificate (PEM) of HTTP and gRPC; empty: no TLS"},
 	{"tls-key", "", "its private key (PEM)"},
@@ -80,7 +85,7 @@ func use(cmd *cobra.Command, names []string, defaults ...string) {
 		if v, ok := own[name]; ok {
 			def = v
 		}
-		if s.def == "false" {
+		if s.def == "false" { // as --open, or --open=true
 			cmd.Flags().Bool(name, def == "true", s.usage+" ["+s.env()+"]")
 			continue
 		}
@@ -151,20 +156,20 @@ func (o *options) number(name string) int {
 	return n
 }
 
-func (o *options) truth(name string) bool {
-	b, err := strconv.ParseBool(o.text(name))
-	if err != nil {
-		o.fail(name, "expected true or false")
-	}
-	return b
-}
-
 func (o *options) duration(name string) time.Duration {
 	d, err := time.ParseDuration(o.text(name))
 	if err != nil || d <= 0 {
 		o.fail(name, "expected a duration above zero such as 250ms, 10s or 5m")
 	}
 	return d
+}
+
+func (o *options) flag(name string) bool {
+	b, err := strconv.ParseBool(o.text(name))
+	if err != nil {
+		o.fail(name, "expected true or false")
+	}
+	return b
 }
 
 // check reads everything once, so that a typo ends the start before anything runs.
@@ -175,6 +180,7 @@ func (o *options) check() error {
 	for _, name := range []string{"retention", "check-timeout", "min-idle", "drain-timeout"} {
 		o.duration(name)
 	}
+	o.flag("rls-headers")
 	o.checkAccess()
 	if o.maxBacklog() > o.duration("retention") {
 		o.fail("max-backlog", "expected no more than --retention, after which events are lost")
