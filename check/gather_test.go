@@ -44,7 +44,7 @@ func (s *server) run(_ context.Context, calls [][]windows.Ask) ([]windows.Verdic
 	return out, nil
 }
 
-func one(key string, cost int64) [][]windows.Ask {
+func single(key string, cost int64) [][]windows.Ask {
 	return [][]windows.Ask{{{Key: key, Cost: cost}}}
 }
 
@@ -56,7 +56,7 @@ func asks(t *testing.T, g *gatherer, ctx context.Context, key string, cost int64
 	idle := !g.busy
 	g.mu.Unlock()
 	go func() {
-		v, err := g.do(ctx, one(key, cost))
+		v, err := g.do(ctx, single(key, cost))
 		if err != nil {
 			done(windows.Verdict{}, err)
 			return
@@ -218,7 +218,7 @@ func TestGatheringIsBounded(t *testing.T) {
 	for range maxWaiting / 100 {
 		ask(100)
 	}
-	if _, err := g.do(t.Context(), one("one too many", 1)); !errors.Is(err, errTooManyWait) {
+	if _, err := g.do(t.Context(), single("one too many", 1)); !errors.Is(err, errTooManyWait) {
 		t.Errorf("one too many: %v", err)
 	}
 	s.end <- nil
