@@ -103,7 +103,7 @@ local function levels(levels, due, outbox)
     local entry = {'XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
       'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'at', int(x.now), 'since', int(since),
       'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
-    if pcall(unpack(entry)).err then
+    if refused(pcall(unpack(entry))) then
       renew(outbox)
       call(unpack(entry))
     end
