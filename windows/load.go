@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
@@ -25,22 +25,21 @@ func Load(path string) (*Rules, error) {
 	return Parse(path, data)
 }
 
-func read(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load rules: %w", err)
-	}
-	return data, nil
-}
-
 // Parse reads rules as YAML; testdata/working_full.yml shows every field. The
 // first thing wrong, of syntax or of sense, is an error that begins with
 // NAME:LINE:COLUMN, says what was found and what is wanted, and shows the place.
 func Parse(name string, data []byte) (*Rules, error) {
 	// Windows editors write both; go-yaml miscounts the lines after a CRLF.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
-	d := &document{name, string(data), map[string]*token.Token{}, map[string]ast.Node{}}
-	file, err := parser.ParseBytes(data, 0)
+	d := &document{name: name, source: string(data), places: map[string]*token.Token{}, anchors: map[string]ast.Node{}}
+	if len(data) > MaxFileBytes {
+		return nil, d.errorf(nil, "the file is too large: want at most %d bytes", MaxFileBytes)
+	}
+	tokens := lexer.Tokenize(d.source)
+	if err := d.bounds(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return nil, d.syntax(err)
 	}
@@ -103,6 +102,7 @@ type document struct {
 	source  string
 	places  map[string]*token.Token // field, as in rules[0].windows[1].per → where it stands
 	anchors map[string]ast.Node     // &name → what it names
+	values  int                     // how many were visited
 }
 
 // setter takes in the value of a field, whose name from the top is at.
@@ -187,6 +187,9 @@ func leaf[T any](d *document, dst *T, parse func(ast.Node) (T, error)) setter {
 
 // visit notes where the node stands and hands it on.
 func (d *document) visit(n ast.Node, at string, set setter) error {
+	if d.values++; d.values > maxValues {
+		return d.errorf(start(n), "too many values, with all that aliases stand for: want at most %d", maxValues)
+	}
 	n, err := d.resolve(n, at)
 	if err != nil {
 		return err
@@ -258,6 +261,9 @@ func (d *document) fault(rule int, f *fault) error {
 
 func (d *document) errorf(at *token.Token, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
+	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant
+		err = errors.New(strings.ToValidUTF8(text[:maxMessage], "") + "…")
+	}
 	if at == nil || at.Position == nil {
 		return fmt.Errorf("%s:1:1: %w", d.name, err)
 	}
@@ -271,21 +277,28 @@ func (d *document) errorf(at *token.Token, format string, args ...any) error {
 func (d *document) excerpt(line, column int) string {
 	var b strings.Builder
 	lines := strings.Split(strings.TrimRight(d.source, "\n"), "\n")
+	from := max(0, column-maxShown*3/4) // of a long line, the part around the caret
 	for i := max(1, line-3); i <= min(line+3, len(lines)); i++ {
 		mark := ' '
 		if i == line {
 			mark = '>'
 		}
 		head := fmt.Sprintf("%c %2d | ", mark, i)
-		shown := []rune(head + lines[i-1])
-		b.WriteString(string(shown) + "\n")
+		shown := []rune(lines[i-1])
+		shown = shown[min(from, len(shown)):min(from+maxShown, len(shown))]
+		b.WriteString(head + string(shown) + "\n")
 		if i == line {
-			before := shown[:min(len(head)+column-1, len(shown))]
-			b.WriteString(strings.Map(blank, string(before)) + "^\n")
+			before := head + string(shown[:min(column-1-from, len(shown))])
+			b.WriteString(strings.Map(blank, before) + "^\n")
 		}
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
+
+const (
+	maxShown   = 200 // characters of a line
+	maxMessage = 500 // bytes of what is said of it
+)
 
 // blank keeps tabs, so that a caret stands below its character.
 func blank(c rune) rune {

@@ -62,6 +62,9 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
+	if len(list) > MaxRules {
+		return nil, -1, faultf("", "%d rules: want at most %d", len(list), MaxRules)
+	}
 	r := &Rules{named: make(map[string]*Rule, len(list))}
 	for i, given := range list {
 		if given == nil {
