@@ -14,13 +14,7 @@ import (
 )
 
 // keyIn gives a key of the rule api in partition p.
-func (w *world) keyIn(p int, name string) string {
-	for i := 0; ; i++ {
-		if key := fmt.Sprintf("user:%s-%d", name, i); w.keys.Partition(key) == p {
-			return key
-		}
-	}
-}
+func (w *world) keyIn(p int, name string) string { return keyOf(w.keys, p, "user:"+name) }
 
 const toTheTop = "raised 50, raised 100, throttled 100"
 
