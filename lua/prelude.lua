@@ -11,6 +11,18 @@ local KEYS, ARGV = KEYS, ARGV
 -- 14 digits. ('%.0f' is exact too, and takes twice as long.)
 local function int(x) return format('%d', x) end
 
+-- time is int of a time, and next_id the ID of a stream's next entry at it: many
+-- counters of one run are asked for the same.
+local time_ms, time_text, id_ms, id_text
+local function time(ms)
+  if ms ~= time_ms then time_ms, time_text = ms, int(ms) end
+  return time_text
+end
+local function next_id(ms)
+  if ms ~= id_ms then id_ms, id_text = ms, int(ms) .. '-*' end
+  return id_text
+end
+
 -- number reads ARGV[i], which must be an integer >= least; what is no number at
 -- all fails in the arithmetic, which is cheaper than asking. Nothing has been
 -- written when it fails.
@@ -76,29 +88,42 @@ end
 --   used(s, w)                the units in window w of the rule
 --   free_at(s, w, n)          when, with no more traffic, window w will hold at
 --                             most n units, of which it holds more now
+--   give_back(s, w, n)        takes the oldest n units of w, the longest window, out
+--                             of the counter, of which it holds as many; it gives
+--                             how many it took. It writes
 local algorithms = {}
 
--- state_of opens a counter for more than one look: its state, and the clock,
--- never below the newest event's. The slots that are not filled here are for who
--- asked: a table that grows costs more than one that is made large enough.
+-- state_of opens a counter for more than one look: its state, the clock, never
+-- below the newest event's, and used (window -> units). The slots that are not
+-- filled here are for who asked: a table that grows costs more than one that is
+-- made large enough.
 local function state_of(rule, counter, now)
   local last, total = rule.algo.open(counter, now, rule)
-  return {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total,
-          cost = nil, retry = nil, used = nil, key = nil, text = nil, near = nil}
+  local used, of = {0}, rule.algo.used
+  local s = {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total, used = used,
+             spent = 0, at = nil, key = nil, text = nil, near = nil, crossed = nil}
+  for w = 1, rule.n do used[w] = of(s, w) end
+  return s
 end
 
 -- standing puts into a reply, from n + 1 on, where a counter stands in each
 -- window: the units used, when the first of them come back and when all have (ms,
--- 0 where none are used). It gives the new n.
-local function standing(reply, n, s)
+-- 0 where none are used), leaving out the last `less` units. It gives the new n.
+-- (One by one: several at once are set from the last to the first, and the list
+-- would grow from its far end.)
+local function standing(reply, n, s, less)
   local rule = s.rule
-  local free_at = rule.algo.free_at
+  local free_at, all = rule.algo.free_at, s.used
   for w = 1, rule.n do
-    local used, back, empty = rule.algo.used(s, w), 0, 0
-    if used > 0 then
-      back, empty = free_at(s, w, used - 1), free_at(s, w, 0)
+    local used = all[w]
+    reply[n + 1] = used - less
+    if used > less then
+      reply[n + 2] = free_at(s, w, used - 1)
+      reply[n + 3] = free_at(s, w, 0)
+    else
+      reply[n + 2] = 0
+      reply[n + 3] = 0
     end
-    reply[n + 1], reply[n + 2], reply[n + 3] = used, back, empty
     n = n + 3
   end
   return n

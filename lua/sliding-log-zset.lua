@@ -18,7 +18,7 @@ function zset_log.open(counter, now, rule)
   end
   local last, total = tonumber(e[2]), entry_of(e[1])
   total = tonumber(total)
-  if not (last and total and total >= 1 and total < 3 * ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
+  if not (last and total and total >= 1 and total < TOP + ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -34,14 +34,35 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
       if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
     end
   end
-  call('ZADD', counter, int(ms), format('%016d:%d', sum, count + 0))
+  call('ZADD', counter, time(ms), format('%016d:%d', sum, count + 0))
   if house then call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune))) end
   return ms, sum
+end
+
+-- Here the entries themselves are taken out, the last of them in part; at most
+-- TRIM of them, so that the script stays short.
+function zset_log.give_back(s, w, n)
+  local before = s.total - s.used[w] -- the total before the first entry of the window
+  local gone = 0
+  local list = call('ZRANGEBYSCORE', s.counter, '(' .. int(s.now - s.rule.ms[w]), '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
+  for i = 1, #list, 2 do
+    local member = list[i]
+    local total = tonumber((entry_of(member)))
+    if not total then return gone end
+    while total > s.total do total = total - ERA end -- of before a step back
+    call('ZREM', s.counter, member)
+    if total > before + n then
+      call('ZADD', s.counter, list[i + 1], format('%s:%d', match(member, '^%d+'), total - before - n))
+      return n
+    end
+    gone = total - before
+  end
+  return gone
 end
 
 zset_log.used, zset_log.free_at = running_totals(function(counter, from)
   local e = call('ZRANGEBYSCORE', counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   if not e[1] then return end
   local total, count = entry_of(e[1])
-  return floor(e[2]), tonumber(count), tonumber(total), '(' .. e[2]
+  return floor(e[2]), tonumber(count), tonumber(total), e[2]
 end)

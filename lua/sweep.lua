@@ -19,8 +19,7 @@ for i = FIRST, #KEYS do
     local rule
     rule, at = rule_at(at + 1)
     item = state_of(rule, KEYS[i], now)
-    item.used, item.falling = {}, true
-    for w = 1, rule.n do item.used[w] = rule.algo.used(item, w) end
+    item.falling = true
     item.crossed = function() return item.now end
   else
     item, at = {}, at + 1

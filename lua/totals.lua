@@ -13,7 +13,7 @@
 -- A log that never pauses does not start over, so its total steps back by ERA
 -- long before 2^53. It stays at least ERA, more than windows hold (limits end at
 -- 10^12), so an entry whose total is above the newest one's is of the time before.
-local ERA = 2251799813685248 -- 2^51
+local ERA, TOP = 2251799813685248, 4503599627370496 -- 2^51, 2^52
 
 -- A log is trimmed in steps of at most TRIM entries, at the first entry in each
 -- stretch of `every` ms, and each time its total has grown by half as much: a
@@ -26,6 +26,12 @@ local function discard()
   return 0, -TRIM, 0
 end
 
+-- Units that were given back are the oldest of the longest window. The newest
+-- entry then says up to which total all are taken out (floor), and until when that
+-- matters: until those units have left the longest window by themselves.
+-- floors: counter -> {floor, until}, where there is one.
+local floors, any_floor = {}, false
+
 -- grow gives the total with count more units at ms, and whether that entry keeps
 -- house (trims, renews the expiry) for itself and those that follow it.
 local function grow(every, last, total, ms, count)
@@ -33,26 +39,26 @@ local function grow(every, last, total, ms, count)
   local house = total <= 0 or every == 0 or ms - ms % every ~= last - last % every
     or sum % (TRIM / 2) < sum - total
   -- Within a millisecond the order of entries on both sides of a step would be lost.
-  if sum >= 2 * ERA and ms > last then sum = sum - ERA end
+  if sum >= TOP and ms > last then sum = sum - ERA end
   return sum, house
 end
 
 -- running_totals gives `used` and `free_at` over a log's one look-up:
 --   look(counter, from)  the first entry from there on: its ms, count and total, and
---                        where to look for the next
+--                        its place, beyond which to look for the next
 local function running_totals(look)
   -- What somebody else wrote between ours is stepped over; where that does not
   -- end, the window holds all that the total says, as it cannot hold more.
   local function first_from(s, ms)
-    local from = int(ms)
+    local from = time(ms)
     for _ = 1, 100 do
-      local at, count, total, after = look(s.counter, from)
+      local at, count, total, place = look(s.counter, from)
       if not at then break end
-      if count and total and count >= 0 and count <= total and total < 4 * ERA then
+      if count and total and count >= 0 and count <= total and total < 2 * TOP then
         while total > s.total do total = total - ERA end
         return at, count, total
       end
-      from = after
+      from = '(' .. place
     end
     return s.last, s.total, s.total
   end
@@ -70,6 +76,12 @@ local function running_totals(look)
       else
         local at, count, total = first_from(s, from + 1)
         seen = {total - count, total, at}
+        local floor = any_floor and floors[s.counter]
+        if floor then
+          floor = floor[1]
+          while floor > s.total do floor = floor - ERA end
+          if floor > seen[1] then seen[1] = floor end
+        end
       end
       s[w] = seen
     elseif seen[1] > s.total then -- it has stepped back since

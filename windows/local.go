@@ -60,22 +60,23 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 	for i, a := range asks {
 		log, now := l.open(a.Rule, a.Key, clock)
 		var retry int64
+		n := max(1, a.Cost)
 		for _, w := range a.Rule.Windows {
-			if used, _ := log.used(now, w.Per.Milliseconds()); used+a.Cost <= w.Limit {
+			if used, _ := log.used(now, w.Per.Milliseconds()); used+n <= w.Limit {
 				continue
 			}
-			if a.Cost > w.Limit {
+			if n > w.Limit {
 				retry = -1
 				break
 			}
-			retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-a.Cost)-now)
+			retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-n)-now)
 		}
 		v.Items[i].RetryAfter = time.Duration(retry) * time.Millisecond
 		v.Allowed = v.Allowed && (retry == 0 || a.Rule.Shadow)
 	}
 	for i, a := range asks {
 		log, now := l.open(a.Rule, a.Key, clock)
-		if v.Allowed {
+		if v.Allowed && a.Cost > 0 {
 			log.add(now, a.Cost)
 			l.keys[localKey{a.Rule.Name, a.Key}] = log
 		}

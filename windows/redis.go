@@ -92,6 +92,11 @@ func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
 }
 
 func (s *Redis) script(r *Rule) *lua.Rule {
+	// Rules that callers bring are as many as callers like: what they compile to
+	// is not kept, and is cheap without levels.
+	if r.Unlevelled {
+		return compile(r, 0)
+	}
 	v, ok := s.compiled.Load(r)
 	if !ok {
 		every := max(1, r.Longest().Milliseconds()/8)
@@ -142,38 +147,38 @@ func (s *Redis) Lane(key string) int {
 	return s.keys.Partition(key)
 }
 
-// Check implements Counter. Where the keys lie in several partitions it looks
-// first and then takes one partition after the other: a race can then charge
-// some keys of a check that is denied in the end, and Atomic is false.
+// Check implements Counter. On a Cluster, where keys lie in several partitions,
+// it looks first and then takes one partition after the other: a race can then
+// charge some keys of a check that is denied in the end, and Atomic is false.
 func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
-	byPartition := map[int][]int{} // partition → indexes of asks
+	byLane := map[int][]int{} // lane → indexes of asks
 	var order []int
 	for i, a := range asks {
-		p := s.keys.Partition(a.Key)
-		if byPartition[p] == nil {
-			order = append(order, p)
+		lane := s.Lane(a.Key)
+		if byLane[lane] == nil {
+			order = append(order, lane)
 		}
-		byPartition[p] = append(byPartition[p], i)
+		byLane[lane] = append(byLane[lane], i)
 	}
 	if len(order) == 1 {
-		return s.checkOne(ctx, order[0], asks)
+		return s.checkOne(ctx, asks)
 	}
 	v, err := s.look(ctx, asks)
 	if err != nil || !v.Allowed {
 		return v, err
 	}
-	for _, p := range order {
-		some := make([]Ask, len(byPartition[p]))
-		for j, i := range byPartition[p] {
+	for _, lane := range order {
+		some := make([]Ask, len(byLane[lane]))
+		for j, i := range byLane[lane] {
 			some[j] = asks[i]
 		}
-		got, err := s.checkOne(ctx, p, some)
+		got, err := s.checkOne(ctx, some)
 		if err != nil {
 			return v, err
 		}
 		v.Allowed = v.Allowed && got.Allowed
 		v.Transitions += got.Transitions
-		for j, i := range byPartition[p] {
+		for j, i := range byLane[lane] {
 			v.Items[i] = got.Items[j]
 		}
 		if !v.Allowed {
@@ -183,21 +188,12 @@ func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
 	return v, nil
 }
 
-func (s *Redis) checkOne(ctx context.Context, p int, asks []Ask) (Verdict, error) {
-	args := lua.CheckArgs{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), Now: s.now(), Items: make([]lua.CheckItem, len(asks))}
-	for i, a := range asks {
-		args.Items[i] = lua.CheckItem{Counter: s.counter(a.Rule, a.Key), Cost: a.Cost, Rule: s.script(a.Rule)}
-	}
-	reply, err := lua.Check(ctx, s.redis, args)
+func (s *Redis) checkOne(ctx context.Context, asks []Ask) (Verdict, error) {
+	got, err := s.CheckMany(ctx, [][]Ask{asks})
 	if err != nil {
 		return Verdict{}, err
 	}
-	v := Verdict{Allowed: reply.Allowed, Atomic: true, Transitions: reply.Transitions, Items: make([]Standing, len(asks))}
-	for i, it := range reply.Items {
-		v.Items[i] = standingOf(it.NowMs, it.Windows)
-		v.Items[i].RetryAfter = time.Duration(it.RetryMs) * time.Millisecond
-	}
-	return v, nil
+	return got[0], nil
 }
 
 // look answers a check without charging: what each key would be told now.

@@ -198,3 +198,10 @@ func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

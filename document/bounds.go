@@ -1,4 +1,4 @@
-package windows
+package document
 
 import (
 	"fmt"
@@ -8,34 +8,29 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds of a rules file. The parser takes ten seconds and more for 64 KB of
-// brackets, or of entries of one list. Its lexer does not, so the bounds are held
+// Bounds of a file. The parser takes ten seconds and more for 64 KB of brackets, or
+// for a megabyte of entries of one list. Its lexer does not, so the bounds are held
 // against the tokens, before anything is parsed.
 const (
-	MaxFileBytes = 512 << 10
-	// MaxRules bounds every other list of a file as well, and what NewRules takes.
-	MaxRules = 3000
-	// maxKeys is of one mapping: a rule has 9.
-	maxKeys = 100
-	// maxDepth is of lists and mappings in each other: rules take 6.
-	maxDepth = 20
-	// maxNames is of anchors, aliases and tags together.
-	maxNames = 3 * MaxRules
-	// maxValues is of all that the rules are made of, where each alias stands for
-	// what it names: a rule with eight windows and twenty alerts has 50.
-	maxValues = 50 * MaxRules
+	// MaxBytes is the largest file.
+	MaxBytes = 1 << 20
+	// MaxEntries is the longest list.
+	MaxEntries = 20_000
+	maxKeys    = 100 // of one mapping
+	maxDepth   = 40  // of lists and mappings in each other: nested descriptors take 2 each
+	maxNames   = MaxEntries
 )
 
-// read gives a file, if it is not too large to be rules.
-func read(path string) ([]byte, error) {
+// File gives what is in a file, up to a byte more than Read takes: a device has no end.
+func File(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("load rules: %w", err)
+		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1)) // a device has no size
+	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("load rules: %w", err)
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return data, nil
 }
@@ -47,7 +42,7 @@ type block struct {
 }
 
 // bounds gives the first place where the tokens go beyond what the parser is given.
-func (d *document) bounds(tokens token.Tokens) error {
+func (d *Document) bounds(tokens token.Tokens) error {
 	var open []block
 	line, names := 0, 0
 	for _, tk := range tokens {
@@ -101,7 +96,7 @@ func inBlock(open []block, column int, entry bool) []block {
 	return open
 }
 
-func (d *document) within(tk *token.Token, open []block, names int) error {
+func (d *Document) within(tk *token.Token, open []block, names int) error {
 	var top block
 	if len(open) > 0 {
 		top = open[len(open)-1]
@@ -109,8 +104,8 @@ func (d *document) within(tk *token.Token, open []block, names int) error {
 	switch {
 	case len(open) > maxDepth:
 		return d.errorf(tk, "lists and mappings in each other: want at most %d", maxDepth)
-	case top.entries > MaxRules:
-		return d.errorf(tk, "a list: want at most %d entries", MaxRules)
+	case top.entries > MaxEntries:
+		return d.errorf(tk, "a list: want at most %d entries", MaxEntries)
 	case top.keys > maxKeys:
 		return d.errorf(tk, "a mapping: want at most %d keys", maxKeys)
 	case names > maxNames:
