@@ -187,11 +187,11 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 100 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
+		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
 		const records = 250
 		for i := range records {
 			key := fmt.Sprintf("user:garbage-%d", i)
-			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|100,2,"+strings.Repeat("9", 40)+",1,100@1")
+			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|1500,2,"+strings.Repeat("9", 40)+",1,100@1")
 			w.redis.ZAdd(ctx, w.keys.Due(0), redis.Z{Score: -1e300, Member: key})
 		}
 		w.start(r, nil)
