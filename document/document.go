@@ -1,6 +1,7 @@
 // Package document reads YAML files that people write, strictly, and says where
 // in the file a mistake is. Rules files and limits of Envoy's rate limit service
-// are read with it; values.go has the kinds of values, excerpt.go the errors.
+// are read with it; values.go has the kinds of values, excerpt.go the errors,
+// bounds.go what is too much.
 package document
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
@@ -55,7 +57,14 @@ func Read(name string, data []byte, holds string, top func(*Document) Setter) (*
 	// Windows editors write both; go-yaml miscounts the lines after a CRLF.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
 	d := &Document{name, string(data), map[string]*token.Token{}, map[string]ast.Node{}, len(data) + aliased}
-	file, err := parser.ParseBytes(data, 0)
+	if len(data) > MaxBytes {
+		return nil, d.errorf(nil, "the file is too large: want at most %d bytes", MaxBytes)
+	}
+	tokens := lexer.Tokenize(d.source)
+	if err := d.bounds(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return nil, d.syntax(err)
 	}

@@ -23,7 +23,7 @@ local function levels(levels, due, outbox)
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
   -- No level ends later than this after now: two of the longest windows, and a hold.
-  local FAR_MS = 8589934592
+  local FAR_MS = 68719476736
   local LONG = string.rep('%d', 17) -- digits that no number of ours has
 
   -- parse_spec reads a rule's levels:
