@@ -54,7 +54,7 @@ func (r *RateLimits) respond(list []descriptor, asks []windows.Ask, d decision, 
 				out.OverallCode = codeOver
 			}
 		default:
-			s.CurrentLimit = one.wire(&one.Rule.Windows[0])
+			one.status(s, one.standing, true)
 		}
 	}
 	if !d.Allowed {

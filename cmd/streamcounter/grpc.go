@@ -38,7 +38,9 @@ func (n *node) listenGRPC() error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(256<<10), grpc.MaxConcurrentStreams(10_000), grpc.ConnectionTimeout(5*time.Second),
-		grpc.SharedWriteBuffer(true),
+		// Handlers wait for Redis, several of a run each: a goroutine that has served
+		// a call before need not grow its stack again.
+		grpc.NumStreamWorkers(128), grpc.SharedWriteBuffer(true),
 	)
 	n.grpc = &grpcServer{Server: s, health: health.NewServer(), listener: l}
 	healthv1.RegisterHealthServer(s, n.grpc.health)
