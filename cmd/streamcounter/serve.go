@@ -27,7 +27,7 @@ limit service, over gRPC, and appends events. Run as many as you need.`,
 			return command{rules: rulesFile, add: func(_ context.Context, n *node) error { return n.addChecks() }, ready: logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "rules", "rls-config", "rls-tag", "rls-algorithm", "extractors", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"))
 	return cmd
 }
 
@@ -44,7 +44,7 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 			return command{rules: rulesFile, add: addWorker, ready: logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"}, "http=127.0.0.1:8081")
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"), "http=127.0.0.1:8081")
 	return cmd
 }
 
@@ -93,11 +93,15 @@ func (c command) run(cmd *cobra.Command) error {
 	}
 	n := newNode(o, rules, log)
 	defer n.stop()
-	l, err := n.listen()
+	if err := n.openAccess(); err != nil {
+		return err
+	}
+	l, err := n.listen("http")
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	n.httpAddr = l.Addr().String()
 	if err := n.listenGRPC(); err != nil {
 		return err
 	}
@@ -112,6 +116,7 @@ func (c command) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	n.keepRulesFresh(ctx, &running)
+	n.keepFilesFresh(ctx, &running)
 	c.ready(n)
 	return n.run(ctx, l)
 }
