@@ -22,8 +22,8 @@ type Limit struct {
 	// Shadow evaluates and never denies (shadow_mode).
 	Shadow bool
 	// Quota counts on above the limit and does not deny by itself (quota_mode): a
-	// request is denied where all of its quotas are over; see QuotaGroup. Its Rule
-	// is a shadow rule, which counts what a check of the others may still deny.
+	// request is denied where all of its quotas are over. So its Rule is a shadow
+	// rule; whether it is over, the standing's RetryAfter says.
 	Quota bool
 	// Replaces names limits that do not apply to a request beside this one.
 	Replaces []string
