@@ -110,7 +110,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml", "--extractors", "extractors.yml",
-		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--check-timeout", "10s")
+		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--grpc", "127.0.0.1:0", "--check-timeout", "10s")
 	s.answers("8080", "/readyz")
 	return s
 }
