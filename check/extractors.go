@@ -73,9 +73,9 @@ func (s *Service) extracted(w http.ResponseWriter, r *http.Request, name string,
 	case errors.Is(err, errMissing) && x.pass:
 		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1, Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, errMissing):
-		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		writeRefusal(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
 	case err != nil:
-		writeProblem(w, err)
+		writeRefusal(w, err, denyStatus)
 	default:
 		s.one(w, r, req, denyStatus)
 	}

@@ -129,6 +129,15 @@ func TestExtractorsDeny(t *testing.T) {
 		t.Errorf("%d %v %s", a.status, a.header, a.text)
 	}
 	wantStatus(t, ask("&deny_status=403"), 403)
+	// What a caller can get wrong on purpose is a denial too, or a proxy that passes
+	// errors of the check would pass him.
+	for query, want := range map[string]string{
+		"extractor=by-key": "bad-request", "key=": "bad-key", "key=user:1&cost=11": "cost-exceeds-limit",
+	} {
+		wantProblem(t, w.do(t, "GET", "/v1/check?deny_status=403&"+query, ""), 403, want, "")
+		wantProblem(t, w.do(t, "GET", "/v1/check?"+query, ""), 400, want, "")
+	}
+	wantProblem(t, w.do(t, "GET", "/v1/check?deny_status=403&extractor=none", ""), 400, "bad-request", "no extractor")
 	for _, more := range []string{"&key=a", "&cost=1", "&key=a&cost=2"} {
 		wantProblem(t, ask(more), 400, "bad-request", "the extractor tells key and cost")
 	}

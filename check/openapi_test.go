@@ -121,6 +121,7 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
 	ask(open, 429, "GET", "/v1/check?key=user:1", "")
 	ask(open, 418, "GET", "/v1/check?key=user:1&deny_status=418", "")
+	ask(open, 418, "GET", "/v1/check?key=user:1&cost=11&deny_status=418", "")
 	ask(open, 200, "GET", "/v1/check?key=nobody", "")
 	ask(open, 200, "GET", "/v1/check?extractor=by-address", "")
 	ask(open, 200, "GET", "/v1/check?extractor=by-secret", "")

@@ -234,6 +234,14 @@ func TestNginx(t *testing.T) {
 	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 || resp.Header.Get("RateLimit") != `"web";r=4;t=3600` {
 		t.Errorf("the backend's own 403: %s %v", resp.Status, resp.Header)
 	}
+	// As much as nginx takes: an error of the check would let it pass.
+	long := []string{}
+	for i := range 4 {
+		long = append(long, fmt.Sprintf("X-Long-%d: %s", i, strings.Repeat("x", 8000)))
+	}
+	if resp := s.get("127.0.0.7", "/", long...); resp.StatusCode != 429 {
+		t.Errorf("with 32 kB of headers: %s, want 429", resp.Status)
+	}
 	s.away()
 	if resp := s.get("127.0.0.7", "/"); resp.StatusCode != 200 {
 		t.Errorf("streamcounter is away: %s, want the backend's answer", resp.Status)
