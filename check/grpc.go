@@ -48,7 +48,7 @@ func NewRateLimits(s *Service, c RateLimitsConfig) *RateLimits {
 			if rule == nil {
 				return rls.Limit{Key: key}, false
 			}
-			return rls.Limit{Key: key, Rule: rule, Name: rule.Name}, true
+			return rls.Limit{Key: key, Rule: rule, Name: rule.Name, Named: true}, true
 		}
 	}
 	return &RateLimits{service: s, config: c}

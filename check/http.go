@@ -70,6 +70,10 @@ func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
+	if body.Each {
+		s.each(w, r, body)
+		return
+	}
 	req, err := body.request()
 	if err != nil {
 		writeProblem(w, err)
@@ -176,6 +180,7 @@ type checkBody struct {
 	Key    string      `json:"key"`
 	Cost   *int64      `json:"cost"`
 	Checks []checkBody `json:"checks"`
+	Each   bool        `json:"each"` // Checks are decided independently of each other
 }
 
 func (b checkBody) request() (api.CheckRequest, error) {
@@ -194,8 +199,8 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	}
 	r.Checks = []api.CheckRequest{}
 	for i, one := range b.Checks {
-		if one.Checks != nil {
-			return r, fmt.Errorf(`%w: checks[%d] has "checks" of its own`, api.ErrBadRequest, i)
+		if one.Checks != nil || one.Each {
+			return r, fmt.Errorf(`%w: checks[%d] has "checks" or "each" of its own`, api.ErrBadRequest, i)
 		}
 		c, err := one.request()
 		if err != nil {
