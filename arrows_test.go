@@ -25,7 +25,7 @@ var arrows = map[string][]string{
 	"consumers":         {"api", "lua", "stream", "windows"},
 	"alerts":            {"api"},
 	"reload":            {},
-	"check":             {"api", "reload", "rls", "stream", "windows"},
+	"check":             {"api", "document", "reload", "rls", "stream", "windows"},
 	"measure":           {},
 	"compare":           {"measure", "stream", "windows"},
 	"bench":             {"api", "measure", "stream", "windows"},

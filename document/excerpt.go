@@ -37,6 +37,9 @@ func (d *Document) errorf(at *token.Token, format string, args ...any) error {
 		return fmt.Errorf("%s:1:1: %w", d.name, err)
 	}
 	p := at.Position
+	if d.secret {
+		return fmt.Errorf("%s:%d:%d: %w", d.name, p.Line, p.Column, err)
+	}
 	return fmt.Errorf("%s:%d:%d: %w\n%s", d.name, p.Line, p.Column, err, d.excerpt(p.Line, p.Column))
 }
 
@@ -93,18 +96,32 @@ func label(at string) string {
 	return at[strings.LastIndexByte(at, '.')+1:] + " "
 }
 
-func show(n ast.Node) string {
-	switch n := n.(type) {
+// show is what stands there, for an error that goes on with what is wanted.
+func (d *Document) show(n ast.Node) string {
+	switch n.(type) {
 	case *ast.MappingNode:
 		return "is a mapping"
 	case *ast.SequenceNode:
 		return "is a list"
 	case *ast.NullNode:
 		return "is empty"
+	}
+	if d.secret {
+		return "is something else"
+	}
+	switch n := n.(type) {
 	case *ast.StringNode:
 		return strconv.Quote(n.Value)
 	case *ast.LiteralNode:
 		return strconv.Quote(n.Value.Value)
 	}
 	return n.GetToken().Value
+}
+
+// quoted is a word of the file after a space, or nothing where it may be secret.
+func (d *Document) quoted(word string) string {
+	if d.secret {
+		return ""
+	}
+	return " " + strconv.Quote(word)
 }
