@@ -21,9 +21,8 @@ type Limit struct {
 	DenyAll bool
 	// Shadow evaluates and never denies (shadow_mode).
 	Shadow bool
-	// Quota counts on above the limit and does not deny by itself (quota_mode): a
-	// request is denied where all of its quotas are over. So its Rule is a shadow
-	// rule; whether it is over, the standing's RetryAfter says.
+	// Quota counts on above the limit and denies nothing (quota_mode). Its Rule is a
+	// shadow rule.
 	Quota bool
 	// Replaces names limits that do not apply to a request beside this one.
 	Replaces []string
