@@ -34,6 +34,10 @@ type Limit struct {
 	Multiplier uint32
 }
 
+// onError is that of all limits: while Redis cannot answer a call is an error, and
+// Envoy's own failure_mode_deny says what becomes of the request.
+const onError = windows.OnErrorDeny
+
 // Replaced says which limits of one request do not apply to it, because another
 // of them replaces them by name. Unlimited ones replace and are not replaced.
 func Replaced(limits []Limit) []bool {
