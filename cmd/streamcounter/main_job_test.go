@@ -342,38 +342,6 @@ func TestTransitionsSurviveAnAbsenceOfNATS(t *testing.T) {
 	x.verify()
 }
 
-// The same with a cluster of three and as many replicas: the stream's leader is
-// stopped, then two of three are away, then all at once.
-func TestTransitionsSurviveANATSCluster(t *testing.T) {
-	outage := absence(t)
-	cluster := streamtest.OwnNATSCluster(t)
-	x := newCrossings(t, cluster.URL(), 3)
-	x.load(time.Second)
-	leader := max(0, cluster.LeaderOf(strings.ToUpper(x.w.prefix)+"_ALERTS"))
-	cluster.Stop(leader)
-	x.load(time.Second)
-	cluster.Start(leader)
-	x.load(time.Second)
-
-	cluster.Stop(0)
-	cluster.Stop(1)
-	x.load(outage)
-	cluster.Start(0)
-	cluster.Start(1)
-	x.load(time.Second)
-
-	for i := range 3 {
-		cluster.Stop(i)
-	}
-	x.load(time.Second)
-	for i := range 3 {
-		cluster.Start(i)
-	}
-	cluster.AwaitLeader()
-	x.load(time.Second)
-	x.verify()
-}
-
 // absence is how long NATS is to be away: STREAMCOUNTER_TEST_OUTAGE, or 3s.
 func absence(t *testing.T) time.Duration {
 	t.Helper()
