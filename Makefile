@@ -51,6 +51,10 @@ bench: ## Run the benchmarks
 faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in the seed's order
 	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
 
+.PHONY: soak
+soak: ## Count KEYS=10000000 keys twice, and see that no process grows; table and plot in bin/soak
+	KEYS=$(or $(KEYS),10000000) SOAK=$(CURDIR)/bin/soak go test ./faults -run TestSoak -count=1 -v -timeout 2h
+
 .PHONY: images
 images: ## Build all images from this machine, without a registry
 	deploy/images.sh
