@@ -26,8 +26,9 @@ const (
 	soakLimit  = 64 << 20
 	soakMargin = 32 << 20
 	// soakGrowth is how much more the last third of a run may hold than the first.
-	// A process that kept 20 bytes of each of 5 million keys would hold 66 MB more.
-	soakGrowth = 16 << 20
+	// A process that kept 20 bytes of each of 5 million keys would hold 66 MB more,
+	// and pass the limit.
+	soakGrowth = 6 << 20
 )
 
 // Nearly all keys are small and gone within seconds, so that Redis holds few of

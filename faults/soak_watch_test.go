@@ -7,7 +7,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"image/color"
 	"io"
 	"net/http"
 	"os"
@@ -15,12 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 
 	"github.com/streamcounter/streamcounter/measure"
 	"github.com/streamcounter/streamcounter/stream"
@@ -208,56 +201,4 @@ func (rows soakRows) write(path string, names []string) error {
 	}
 	w.Flush()
 	return errors.Join(w.Error(), f.Sync())
-}
-
-// soakColors can be told apart by most who are colour-blind (Okabe and Ito).
-var soakColors = []color.RGBA{{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}}
-
-// plot draws resident memory over the keys that had come, beside the time.
-func (rows soakRows) plot(path string, names []string) error {
-	byKeys := plot.New()
-	byTime := plot.New()
-	byKeys.X.Label.Text, byTime.X.Label.Text = "million keys that had come", "minutes"
-	for _, p := range []*plot.Plot{byKeys, byTime} {
-		p.Y.Label.Text, p.Y.Min = "MiB", 0
-		p.Legend.Top = true
-	}
-	for i, name := range append(slices.Clone(names), "Redis, used_memory") {
-		over, along := make(plotter.XYs, len(rows)), make(plotter.XYs, len(rows))
-		for j, r := range rows {
-			n := r.memory
-			if i < len(names) {
-				n = r.rss[i]
-			}
-			over[j] = plotter.XY{X: float64(r.keys) / 1e6, Y: float64(n) / (1 << 20)}
-			along[j] = plotter.XY{X: r.at.Minutes(), Y: over[j].Y}
-		}
-		for p, points := range map[*plot.Plot]plotter.XYs{byKeys: over, byTime: along} {
-			line, err := plotter.NewLine(points)
-			if err != nil {
-				return err
-			}
-			line.Color = soakColors[i%len(soakColors)]
-			p.Add(line)
-			p.Legend.Add(name, line)
-			p.Y.Max = max(p.Y.Max, soakLimit*1.3/(1<<20))
-		}
-	}
-	for _, p := range []*plot.Plot{byKeys, byTime} {
-		limit := plotter.NewFunction(func(float64) float64 { return soakLimit >> 20 })
-		limit.Color, limit.Dashes = color.RGBA{200, 30, 30, 255}, []vg.Length{4, 3}
-		p.Add(limit)
-		p.Legend.Add("GOMEMLIMIT", limit)
-	}
-	canvas := vgimg.NewWith(vgimg.UseWH(11*vg.Inch, 4*vg.Inch), vgimg.UseDPI(80))
-	c := draw.New(canvas)
-	byKeys.Draw(draw.Crop(c, 0, -5.6*vg.Inch, 0, 0))
-	byTime.Draw(draw.Crop(c, 5.6*vg.Inch, 0, 0, 0))
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = vgimg.PngCanvas{Canvas: canvas}.WriteTo(f)
-	return err
 }
