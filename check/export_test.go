@@ -28,3 +28,8 @@ func ProblemTypes() (list []string) {
 	}
 	return list
 }
+
+const MaxLocalKeys = maxLocalKeys
+
+// LocalKeys is how many keys the service counts by itself.
+func LocalKeys(s *Service) int { return s.local.Len() }

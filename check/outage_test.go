@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -249,4 +250,23 @@ func TestCallersWhoHangUpOpenNoBreaker(t *testing.T) {
 			t.Errorf("%s, want it from Redis", a.text)
 		}
 	}, outageRules...)
+}
+
+// While Redis is away a server counts by itself, and does not grow with the keys
+// that are asked for.
+func TestLocalCountsAreBounded(t *testing.T) {
+	w := newWorldWithin(t, timeout, connect(t, "127.0.0.1:1"), onError("local", windows.OnErrorLocal))
+	const most, many = check.MaxLocalKeys, check.MaxLocalKeys + 1000
+	reqs := make([]api.CheckRequest, many)
+	for i := range reqs {
+		reqs[i] = api.CheckRequest{Key: fmt.Sprint("local:", i), Cost: 1}
+	}
+	for i, e := range w.service.CheckEach(t.Context(), reqs) {
+		if e.Err != nil || !e.Answer.Allowed || e.Answer.Source != api.SourceLocal {
+			t.Fatalf("%s: %+v, %v, want it allowed by this process", reqs[i].Key, e.Answer, e.Err)
+		}
+	}
+	if n := check.LocalKeys(w.service); n != most {
+		t.Errorf("%d keys are held after %d, want %d", n, many, most)
+	}
 }

@@ -33,6 +33,10 @@ type Config struct {
 	Extractors *Extractors
 }
 
+// maxLocalKeys bounds what the counts of this process take while Redis is away,
+// some 40 MB, whoever asks for how many keys (docs/decisions/0030).
+const maxLocalKeys = 100_000
+
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
 // from waiting for it, and each rule's on_error decides (decide.go).
 type Service struct {
@@ -52,7 +56,9 @@ func NewService(c Config) (*Service, error) {
 	if c.MaxBacklog > 0 && (c.Backlogs == nil || c.Keys == nil) {
 		return nil, errors.New("check: MaxBacklog needs Backlogs and Keys")
 	}
-	s := &Service{config: c, local: windows.NewLocal(nil), backlog: backlog{measure: c.Backlogs, now: time.Now}}
+	local := windows.NewLocal(nil)
+	local.MaxKeys = maxLocalKeys
+	s := &Service{config: c, local: local, backlog: backlog{measure: c.Backlogs, now: time.Now}}
 	for range c.Counter.Lanes() {
 		s.lanes = append(s.lanes, newLane(c.Counter, c.Timeout))
 	}

@@ -10,6 +10,10 @@ import (
 // tests hold the scripts against it. It keeps only what some window can still
 // see: a key that has gone quiet is forgotten in passing.
 type Local struct {
+	// MaxKeys bounds the keys it holds; 0: no bound. A further key takes the place
+	// of any other, which then begins anew. Set it before the first use.
+	MaxKeys int
+
 	now func() int64 // ms
 
 	mu   sync.Mutex
@@ -46,7 +50,7 @@ func (l *Local) Add(rule *Rule, key string, ms, count int64) {
 	log, now := l.open(rule, key, max(l.now(), ms))
 	if ms > now-log.span {
 		log.add(ms, count)
-		l.keys[localKey{rule.Name, key}] = log
+		l.keep(localKey{rule.Name, key}, log)
 	}
 }
 
@@ -78,7 +82,7 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 		log, now := l.open(a.Rule, a.Key, clock)
 		if v.Allowed && a.Cost > 0 {
 			log.add(now, a.Cost)
-			l.keys[localKey{a.Rule.Name, a.Key}] = log
+			l.keep(localKey{a.Rule.Name, a.Key}, log)
 		}
 		retry := v.Items[i].RetryAfter
 		v.Items[i] = standing(a.Rule, log, now)
@@ -117,6 +121,17 @@ func (l *Local) open(rule *Rule, key string, now int64) (*localLog, int64) {
 	}
 	log.trim(now, span)
 	return log, now
+}
+
+// keep holds a key's log, and makes room for it.
+func (l *Local) keep(key localKey, log *localLog) {
+	if l.keys[key] == nil && l.MaxKeys > 0 && len(l.keys) >= l.MaxKeys {
+		for other := range l.keys { // a map gives them in no order
+			delete(l.keys, other)
+			break
+		}
+	}
+	l.keys[key] = log
 }
 
 // forget looks at a few keys, as a map gives them in no order, and drops those
