@@ -30,4 +30,8 @@ var (
 	ErrBacklog = errors.New("workers are behind")
 	// ErrUnavailable: the store did not answer in time.
 	ErrUnavailable = errors.New("store unavailable")
+	// ErrUnauthenticated: no token, or one that nobody knows.
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrForbidden: a token that is known and may not do this.
+	ErrForbidden = errors.New("not permitted")
 )

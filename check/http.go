@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/api/headers"
 )
 
 // Bounds of a request.
@@ -89,7 +90,7 @@ func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	setHeaders(w.Header(), answer.Checks, answer.RetryAfterMs)
+	headers.Set(w.Header(), answer.Checks, answer.RetryAfterMs)
 	if answer.Allowed {
 		writeJSON(w, "application/json", http.StatusOK, answer)
 		return
@@ -147,7 +148,7 @@ func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckReque
 		writeProblem(w, err)
 		return
 	}
-	setHeaders(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
+	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
 	if a.Allowed {
 		writeJSON(w, "application/json", http.StatusOK, a)
 		return
