@@ -109,7 +109,11 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 	}
 	v := windows.Verdict{Allowed: true, Atomic: true}
 	if len(b.asks) > 0 {
-		if v, err = r.counter.Check(ctx, b.asks); err != nil {
+		v, err = r.counter.Check(ctx, b.asks)
+		switch {
+		case err != nil && v.Items != nil: // of several partitions, some may be charged
+			return api.ChecksAnswer{}, client.Lost(err)
+		case err != nil:
 			return api.ChecksAnswer{}, failure(err)
 		}
 	}
