@@ -7,9 +7,10 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// keepEnded is how long a decision that has ended is remembered at most: until
-// then a late copy of an older message does nothing.
-const keepEnded = 10 * 60 * 1000 // ms
+// A decision that has ended is remembered until copies of what it ended have
+// expired by themselves: until then a late one does nothing. But at least for as long as
+// a release stands in the stream, and at most ten minutes.
+const keepLeast, keepMost = 60_000, 600_000 // ms
 
 // apply takes one message. Only the goroutine of Run calls it.
 func (g *Guard) apply(data []byte) {
@@ -43,9 +44,9 @@ func (g *Guard) apply(data []byte) {
 	}
 	stood := old != nil && old.standsAt(now)
 	if !d.throttled {
-		d.keepMs = now + keepEnded
-		if old != nil && old.throttled {
-			d.keepMs = min(d.keepMs, old.expiresMs) // copies of what it ends expire by themselves
+		d.keepMs = now + keepLeast
+		if old != nil {
+			d.keepMs = min(max(d.keepMs, old.keepMs), now+keepMost)
 		}
 	}
 	g.held.put(s, t.Key, d)

@@ -90,13 +90,10 @@ func (t *table) count(before, after int64) {
 	}
 }
 
-// rebuild leaves the dead behind and makes room for as many again. Who is
+// rebuild leaves the dead behind and makes room for half as many again at least. Who is
 // searching the old slots finds there what was true a moment ago.
 func (t *table) rebuild() {
-	size := max(fewestSlots, 1<<bits.Len(uint(4*t.live-1)))
-	if t.live == 0 {
-		size = fewestSlots
-	}
+	size := max(fewestSlots, 1<<bits.Len(uint(3*t.live))) // a sixth to a third taken
 	old, fresh := *t.slots.Load(), make([]slot, size)
 	t.taken = t.live
 	for i := range old {
