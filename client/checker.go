@@ -84,6 +84,37 @@ func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	return out, nil
 }
 
+// EachValid is CheckEach for those of the requests that a server would take; the
+// others have their error, and nobody is asked.
+func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]Each, error)) ([]Each, error) {
+	if len(reqs) == 0 {
+		_, err := ValidateAll(reqs)
+		return nil, err
+	}
+	out := make([]Each, len(reqs))
+	var valid []api.CheckRequest
+	var at []int // in valid → in reqs
+	for i, r := range reqs {
+		r, err := Validate(r)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		valid, at = append(valid, r), append(at, i)
+	}
+	if len(valid) == 0 {
+		return out, nil
+	}
+	some, err := check(valid)
+	if err != nil {
+		return nil, err
+	}
+	for j, i := range at {
+		out[i] = some[j]
+	}
+	return out, nil
+}
+
 // atOnce bounds how many checks InParallel has under way.
 const atOnce = 16
 

@@ -109,11 +109,9 @@ func (g *GRPC) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 // CheckEach implements Checker, with a call for each: the service decides the
 // descriptors of one call all or nothing.
 func (g *GRPC) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
-	reqs, err := ValidateAll(reqs)
-	if err != nil {
-		return nil, err
-	}
-	return InParallel(ctx, reqs, g.Check), nil
+	return EachValid(reqs, func(reqs []api.CheckRequest) ([]Each, error) {
+		return InParallel(ctx, reqs, g.Check), nil
+	})
 }
 
 // Peek implements Checker.

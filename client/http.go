@@ -129,31 +129,29 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 
 // CheckEach implements Checker.
 func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
-	reqs, err := ValidateAll(reqs)
-	if err != nil {
-		return nil, err
-	}
-	var a struct {
-		Checks []struct {
-			api.CheckAnswer
-			Error  string `json:"error"` // a problem's type
-			Detail string `json:"detail"`
-		} `json:"checks"`
-	}
-	if _, err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
-		return nil, err
-	}
-	if len(a.Checks) != len(reqs) {
-		return nil, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
-	}
-	out := make([]Each, len(reqs))
-	for i, c := range a.Checks {
-		out[i].CheckAnswer = c.CheckAnswer
-		if c.Error != "" {
-			out[i].Err = named(c.Error, c.Detail)
+	return EachValid(reqs, func(reqs []api.CheckRequest) ([]Each, error) {
+		var a struct {
+			Checks []struct {
+				api.CheckAnswer
+				Error  string `json:"error"` // a problem's type
+				Detail string `json:"detail"`
+			} `json:"checks"`
 		}
-	}
-	return out, nil
+		if _, err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
+			return nil, err
+		}
+		if len(a.Checks) != len(reqs) {
+			return nil, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+		}
+		out := make([]Each, len(reqs))
+		for i, c := range a.Checks {
+			out[i].CheckAnswer = c.CheckAnswer
+			if c.Error != "" {
+				out[i].Err = named(c.Error, c.Detail)
+			}
+		}
+		return out, nil
+	})
 }
 
 // Peek implements Checker.

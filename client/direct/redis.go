@@ -122,11 +122,9 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 
 // CheckEach implements client.Checker.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]client.Each, error) {
-	reqs, err := client.ValidateAll(reqs)
-	if err != nil {
-		return nil, err
-	}
-	return client.InParallel(ctx, reqs, r.Check), nil
+	return client.EachValid(reqs, func(reqs []api.CheckRequest) ([]client.Each, error) {
+		return client.InParallel(ctx, reqs, r.Check), nil
+	})
 }
 
 // Peek implements client.Checker.
