@@ -44,6 +44,7 @@ type proxy struct {
 	open   map[net.Conn]bool
 	cut    bool
 	black  chan struct{} // not nil: swallow until it is closed
+	lose   bool          // the next thing that the server says is lost, and the connection with it
 	passed int           // connections made so far
 }
 
@@ -91,7 +92,7 @@ func (p *proxy) serve(c net.Conn) {
 		both.Go(func() {
 			defer c.Close()
 			defer s.Close()
-			_, _ = io.Copy(holding{way[0], p}, way[1])
+			_, _ = io.Copy(holding{way[0], p, way[1] == s}, way[1])
 		})
 	}
 	both.Wait()
@@ -104,13 +105,18 @@ func (p *proxy) serve(c net.Conn) {
 // holding writes when the proxy lets through.
 type holding struct {
 	net.Conn
-	p *proxy
+	p      *proxy
+	answer bool
 }
 
 func (h holding) Write(b []byte) (int, error) {
 	h.p.mu.Lock()
-	black := h.p.black
+	black, lost := h.p.black, h.answer && h.p.lose
+	h.p.lose = h.p.lose && !lost
 	h.p.mu.Unlock()
+	if lost {
+		return 0, net.ErrClosed
+	}
 	if black != nil {
 		<-black
 	}
@@ -122,6 +128,13 @@ func (p *proxy) blackhole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.black = make(chan struct{})
+}
+
+// loseAReply hands the next request on, and nothing back.
+func (p *proxy) loseAReply() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = true
 }
 
 func (p *proxy) heal() {
