@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -167,4 +168,51 @@ func TestErrorsKeepTheirIdentityOverEveryTransport(t *testing.T) {
 			}
 		}
 	}, tenAMinute)
+}
+
+// Limit 50 per 10 s, a full burst on each side of a full ten seconds: 50 admitted.
+func TestABoundaryOverEveryTransport(t *testing.T) {
+	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, _ transport) {
+		w.clock.Store(1_700_000_009_999)
+		admitted := 0
+		for range 2 {
+			for range 50 {
+				a, err := c.Check(t.Context(), api.CheckRequest{Key: "burst:1"})
+				must(t, err)
+				if a.Allowed {
+					admitted++
+				}
+			}
+			w.clock.Add(2)
+		}
+		if admitted != 50 {
+			t.Errorf("%d of 100 admitted, want 50", admitted)
+		}
+	}, rule("burst", nil, windows.Window{Limit: 50, Per: 10 * time.Second}))
+}
+
+// Where Redis is away and the rule says deny, the server has decided: no policy
+// of ours overrules the operator. Straight to Redis nobody has, so ours does.
+func TestRedisIsAway(t *testing.T) {
+	denying := rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, windows.Window{Limit: 5, Per: time.Minute})
+	for _, way := range transports {
+		t.Run(way.name, func(t *testing.T) {
+			server := streamtest.OwnRedis(t)
+			w := newWorld(t, connectRedis(t, server.Addr()), 200*time.Millisecond, denying)
+			c := way.open(t, w)
+			server.Stop()
+			_, err := c.Check(t.Context(), api.CheckRequest{Key: "deny:1"})
+			decided := way.name != "redis"
+			if !errors.Is(err, api.ErrUnavailable) || errors.Is(err, client.ErrNoAnswer) == decided {
+				t.Errorf("error %v, decided %t", err, decided)
+			}
+			a, err := newClient(t, c, client.Config{Timeout: patience, Retries: -1}).Check(t.Context(), api.CheckRequest{Key: "deny:1"})
+			if a.Allowed == decided || (err == nil) == decided {
+				t.Errorf("%+v, %v, want it allowed by our policy where nobody else decided", a, err)
+			}
+			if _, err := c.Peek(t.Context(), "deny:1"); !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrOutcomeUnknown) {
+				t.Errorf("peek: %v", err)
+			}
+		})
+	}
 }
