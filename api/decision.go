@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -78,6 +79,57 @@ func (t Transition) MessageID(prefix string) string {
 		parts = append(parts, strconv.FormatInt(t.UntilMs, 10))
 	}
 	return strings.Join(append(parts, KeyToken(t.Key)), "/")
+}
+
+// Bounds of a transition's times.
+const (
+	maxMs     = 253402300799999           // the last ms of the year 9999, where RFC 3339 ends
+	maxLastMs = 366 * 24 * 60 * 60 * 1000 // how long after AtMs a decision may expire
+)
+
+// Validate reports the first thing wrong with the transition, wrapping
+// ErrBadTransition. What it passes has a subject within its subtree that NATS takes,
+// and a time to live.
+func (t Transition) Validate() error {
+	if !isRuleName(t.Rule) {
+		return fmt.Errorf("%w: rule %s, expected 1 to 64 of a-z, 0-9 and -", ErrBadTransition, Shorten(t.Rule))
+	}
+	if err := ValidateKey(t.Key); err != nil {
+		return fmt.Errorf("%w: %w", ErrBadTransition, err)
+	}
+	switch t.State {
+	case StateThrottled, StateReleased:
+		if t.Level != LevelThrottled {
+			return fmt.Errorf("%w: a throttle decision of level %d, expected %d", ErrBadTransition, t.Level, LevelThrottled)
+		}
+	case StateRaised, StateCleared:
+		if t.Level < 1 || t.Level > LevelThrottled {
+			return fmt.Errorf("%w: level %d, expected 1 to %d", ErrBadTransition, t.Level, LevelThrottled)
+		}
+	default:
+		return fmt.Errorf("%w: unknown state %s", ErrBadTransition, Shorten(string(t.State)))
+	}
+	for _, f := range []struct {
+		name             string
+		n, least, atMost int64
+	}{
+		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53}, {"at", t.AtMs, 0, maxMs},
+		{"since", t.SinceMs, 0, maxMs}, {"until", t.UntilMs, 0, maxMs}, {"expires", t.ExpiresMs, 0, min(maxMs, t.AtMs+maxLastMs)},
+	} {
+		if f.n < f.least || f.n > f.atMost {
+			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrBadTransition, f.name, f.n, f.least, f.atMost)
+		}
+	}
+	return nil
+}
+
+func isRuleName(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 64
 }
 
 // At is AtMs as a time.

@@ -11,6 +11,8 @@ var (
 	ErrBadCount = errors.New("bad count")
 	// ErrBadID: an event's id that is over 128 bytes, not UTF-8, or holds a control character.
 	ErrBadID = errors.New("bad id")
+	// ErrBadTransition: a transition that cannot be published; none of ours wrote it.
+	ErrBadTransition = errors.New("bad transition")
 	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
 	ErrBadRequest = errors.New("bad request")
 	// ErrBodyTooLarge: a request body over the server's bound.

@@ -63,16 +63,16 @@ func TestChecksOfSeveralPartitions(t *testing.T) {
 		}
 		a := w.post(t, `{"checks":[{"key":"user:1","cost":9},{"key":"user:2","cost":2}]}`)
 		wantStatus(t, a, 200)
-		if a.body["allowed"] != true || a.body["atomic"] != false {
-			t.Errorf("%s, want allowed and not atomic", a.text)
+		if a.body["allowed"] != true || a.body["atomic"] != true {
+			t.Errorf("%s, want allowed and atomic: one server holds all partitions", a.text)
 		}
 		if got := nth(t, a, 1)["windows"]; !cmp.Equal(got, []any{window(10, 60_000, 2, 60_000)}) {
 			t.Errorf("the second key's windows: %v", got)
 		}
 		a = w.post(t, `{"checks":[{"key":"user:2"},{"key":"user:1","cost":2}]}`)
 		wantProblem(t, a, 429, "over-limit", "nothing was charged")
-		if a.body["atomic"] != false || a.num("retry_after_ms") < 1 {
-			t.Errorf("denial %s, want not atomic and a wait", a.text)
+		if a.body["atomic"] != true || a.num("retry_after_ms") < 1 {
+			t.Errorf("denial %s, want atomic and a wait", a.text)
 		}
 		if n, m := w.used(t, one), w.used(t, two); n != 9 || m != 2 {
 			t.Errorf("%d and %d used after a denial, want 9 and 2", n, m)

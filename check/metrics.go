@@ -1,6 +1,8 @@
 package check
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -28,3 +30,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		unknown:  f.NewCounter(prometheus.CounterOpts{Name: "streamcounter_events_append_unknown_total", Help: "Events whose reply was lost: they may be in the log or not."}),
 	}
 }
+
+// observe notes how long an answer took.
+func (m *Metrics) observe(start time.Time) { m.seconds.Observe(time.Since(start).Seconds()) }
+
+// check counts one check by its rule's name and what became of it.
+func (m *Metrics) check(rule, outcome string) { m.checks.WithLabelValues(rule, outcome).Inc() }

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/stream"
@@ -35,15 +32,12 @@ type Config struct {
 }
 
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
-// from waiting for it, and each rule's on_error decides.
+// from waiting for it, and each rule's on_error decides (decide.go).
 type Service struct {
 	config  Config
 	local   *windows.Local
 	backlog backlog
-	// One per lane: on a Cluster, a partition that moves or fails over must not
-	// take the answer from the others. sony/gobreaker: small, widely used, no state
-	// of its own to keep.
-	breakers []*gobreaker.CircuitBreaker[windows.Verdict]
+	lanes   []*lane
 }
 
 // NewService checks the configuration.
@@ -58,150 +52,9 @@ func NewService(c Config) (*Service, error) {
 	}
 	s := &Service{config: c, local: windows.NewLocal(nil), backlog: backlog{measure: c.Backlogs, now: time.Now}}
 	for range c.Counter.Lanes() {
-		s.breakers = append(s.breakers, gobreaker.NewCircuitBreaker[windows.Verdict](gobreaker.Settings{
-			Name:    "redis",
-			Timeout: 500 * time.Millisecond, // open for this long, then one check tries
-			ReadyToTrip: func(n gobreaker.Counts) bool {
-				return n.ConsecutiveFailures >= 5
-			},
-			IsSuccessful: func(err error) bool {
-				return err == nil || errors.Is(err, context.Canceled) || stream.IsRefusal(err) ||
-					errors.Is(err, gobreaker.ErrOpenState) // of another lane of the same check
-			},
-		}))
+		s.lanes = append(s.lanes, newLane(c.Counter, c.Timeout))
 	}
 	return s, nil
-}
-
-// Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or
-// ErrCostExceedsLimit where no answer can be given, and api.ErrUnavailable,
-// together with an answer, where Redis is away and the rule says deny.
-func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	all, err := s.CheckAll(ctx, []api.CheckRequest{req})
-	if len(all.Checks) != 1 {
-		return api.CheckAnswer{}, err
-	}
-	return all.Checks[0], err
-}
-
-// CheckAll answers several keys, all or nothing. Costs of a key that stands in
-// several checks are added up.
-func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	start := time.Now()
-	defer func() { s.config.Metrics.seconds.Observe(time.Since(start).Seconds()) }()
-	rules := s.config.Rules()
-	out := api.ChecksAnswer{Allowed: true, Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
-	var asks []windows.Ask
-	index := make([]int, len(reqs))          // request → its ask, -1 where no rule matches
-	byKey := make(map[string]int, len(reqs)) // key → its ask
-	for i, r := range reqs {
-		cost := cmp.Or(r.Cost, 1)
-		if err := (api.Event{Key: r.Key, Count: cost}).Validate(); err != nil {
-			return api.ChecksAnswer{}, err
-		}
-		out.Checks[i] = api.CheckAnswer{Allowed: true, Key: r.Key, Cost: cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
-		rule := rules.Match(r.Key)
-		if rule == nil {
-			index[i] = -1
-			out.Checks[i].Note = "no rule matches this key"
-			s.config.Metrics.checks.WithLabelValues("", "allowed").Inc()
-			continue
-		}
-		at, seen := byKey[r.Key]
-		if !seen {
-			at = len(asks)
-			byKey[r.Key] = at
-			asks = append(asks, windows.Ask{Rule: rule, Key: r.Key})
-		}
-		asks[at].Cost += cost
-		if asks[at].Cost > rule.Smallest() && !rule.Shadow {
-			return api.ChecksAnswer{}, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit, asks[at].Cost, api.Shorten(r.Key), rule.Name, rule.Smallest())
-		}
-		index[i] = at
-	}
-	if len(asks) == 0 {
-		return out, nil
-	}
-	verdict, source, outcome, err := s.decide(ctx, asks)
-	out.Allowed, out.Atomic = verdict.Allowed, verdict.Atomic
-	for i := range out.Checks {
-		if index[i] < 0 {
-			continue
-		}
-		a, c := asks[index[i]], &out.Checks[i]
-		c.Rule, c.Source, c.Shadow, c.Allowed = a.Rule.Name, source, a.Rule.Shadow, verdict.Allowed
-		label := outcome
-		if verdict.Items != nil {
-			item := verdict.Items[index[i]]
-			c.Windows = item.WindowStates(a.Rule)
-			c.RetryAfterMs = item.RetryAfter.Milliseconds()
-			if a.Rule.Shadow && c.RetryAfterMs != 0 {
-				c.WouldDeny, c.RetryAfterMs = true, 0
-				label += "shadow_denied"
-			} else {
-				label += outcomeOf(verdict.Allowed)
-			}
-			out.RetryAfterMs = max(out.RetryAfterMs, c.RetryAfterMs)
-		} else {
-			c.Note = "Redis cannot answer, the rule's on_error decided"
-		}
-		s.config.Metrics.checks.WithLabelValues(a.Rule.Name, label).Inc()
-	}
-	return out, err
-}
-
-func outcomeOf(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "denied"
-}
-
-// decide asks Redis within the deadline, and where it cannot answer the
-// strictest on_error among the rules: deny, then local, then allow. outcome is
-// the metric's label, or its beginning where there is a standing.
-func (s *Service) decide(ctx context.Context, asks []windows.Ask) (v windows.Verdict, source api.Source, outcome string, err error) {
-	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
-	defer cancel()
-	v, err = s.ask(within, asks)
-	if err == nil {
-		return v, api.SourceRedis, "", nil
-	}
-	if ctx.Err() != nil {
-		return windows.Verdict{}, api.SourcePolicy, "canceled", fmt.Errorf("check: %w", ctx.Err())
-	}
-	policy := windows.OnErrorAllow
-	for _, a := range asks {
-		switch {
-		case a.Rule.Shadow:
-		case a.Rule.OnError == windows.OnErrorDeny:
-			policy = windows.OnErrorDeny
-		case a.Rule.OnError == windows.OnErrorLocal && policy == windows.OnErrorAllow:
-			policy = windows.OnErrorLocal
-		}
-	}
-	switch policy {
-	case windows.OnErrorDeny:
-		return windows.Verdict{Atomic: true}, api.SourcePolicy, "error_deny", fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-	case windows.OnErrorLocal:
-		v, err := s.local.Check(ctx, asks)
-		return v, api.SourceLocal, "local_", err
-	}
-	return windows.Verdict{Allowed: true, Atomic: true}, api.SourcePolicy, "error_allow", nil
-}
-
-// ask asks Redis, through the breaker of each lane that answers for one of the keys.
-func (s *Service) ask(ctx context.Context, asks []windows.Ask) (windows.Verdict, error) {
-	ask := func() (windows.Verdict, error) { return s.config.Counter.Check(ctx, asks) }
-	var lanes []int
-	for _, a := range asks {
-		if lane := s.config.Counter.Lane(a.Key); !slices.Contains(lanes, lane) {
-			lanes = append(lanes, lane)
-			inner := ask
-			ask = func() (windows.Verdict, error) { return s.breakers[lane].Execute(inner) }
-		}
-	}
-	return ask()
 }
 
 // Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.

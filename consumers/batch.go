@@ -28,15 +28,28 @@ type folder struct {
 	rules   func() *windows.Rules
 	metrics *Metrics
 	log     *slog.Logger
+	aside   *quarantine
 }
 
 // fold sees a batch through until each of its events is acknowledged, trying
-// again for as long as ctx allows: sending a fold again is safe. Only ctx's end
-// is returned; then the events stay pending for somebody to claim.
+// again for as long as ctx allows: sending a fold again is safe. On an error (ctx
+// has ended, the partition is left out) events stay pending for somebody to claim.
 func (f *folder) fold(ctx context.Context, b stream.Batch) error {
 	if len(b.Messages) == 0 {
 		return nil
 	}
+	err := f.settle(ctx, b)
+	if stream.IsRefusal(err) {
+		aside, lookErr := f.aside.look(ctx, b.Partition)
+		if aside {
+			err = fmt.Errorf("%w: %w", errAside, err)
+		}
+		err = errors.Join(err, lookErr)
+	}
+	return err
+}
+
+func (f *folder) settle(ctx context.Context, b stream.Batch) error {
 	events, letters := f.decode(b)
 	start := time.Now()
 	unmatched, err := f.count(ctx, b.Partition, events)
@@ -72,8 +85,8 @@ func (f *folder) decode(b stream.Batch) (events []windows.Event, letters []lua.D
 }
 
 // count folds events and gives the IDs of those that no rule matches. Where the
-// script refuses a batch (a counter of a wrong type, say) it narrows down on the
-// event that does it and buries that one alone.
+// script refuses a batch, and not for the partition's own keys, it narrows down on
+// the event that does it and buries that one alone.
 func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unmatched []string, err error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -88,6 +101,12 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 		}
 		return err
 	})
+	if refused != nil {
+		aside, lookErr := f.aside.look(ctx, p)
+		if aside || lookErr != nil {
+			return nil, errors.Join(refused, lookErr)
+		}
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -109,6 +128,7 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	f.metrics.gone.Add(float64(folded.Gone))
 	f.metrics.again.Add(float64(folded.Again))
 	f.metrics.merged.Add(float64(folded.Merged))
+	f.metrics.unreadable.Add(float64(folded.Unreadable))
 	return unmatched, nil
 }
 
@@ -118,11 +138,16 @@ func (f *folder) bury(ctx context.Context, p int, letters []lua.DeadLetter) erro
 		return nil
 	}
 	f.log.Warn("events cannot be counted, they go to the dead stream", "stream", f.keys.Dead(p), "events", len(letters), "first", letters[0].ID, "reason", letters[0].Reason)
-	return f.persist(ctx, "burying", func() error {
+	err := f.persist(ctx, "burying", func() error {
 		n, err := lua.Bury(ctx, f.redis, f.keys.Events(p), f.keys.Dead(p), stream.Group, deadKept, letters)
 		f.metrics.dead.Add(float64(n))
 		return err
 	})
+	if stream.IsRefusal(err) { // no reason to hold up what can be counted
+		f.log.Error("events cannot be buried, they stay pending", "stream", f.keys.Dead(p), "events", len(letters), "error", err)
+		return nil
+	}
+	return err
 }
 
 // lost records events that were trimmed before anybody counted them.
@@ -149,7 +174,7 @@ func (f *folder) lookForGap(ctx context.Context, p int) error {
 	return nil
 }
 
-// persist tries until do succeeds or ctx ends.
+// persist tries until do succeeds, Redis refuses it, or ctx ends.
 func (f *folder) persist(ctx context.Context, what string, do func() error) error {
 	var wait backoff
 	for {
@@ -161,6 +186,9 @@ func (f *folder) persist(ctx context.Context, what string, do func() error) erro
 			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
 		}
 		f.metrics.failures.Inc()
+		if stream.IsRefusal(err) {
+			return fmt.Errorf("%s: %w", what, err)
+		}
 		f.log.Warn(what+" failed, trying again", "error", err)
 		if !wait.wait(ctx) {
 			return fmt.Errorf("%s: %w", what, err)

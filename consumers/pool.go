@@ -47,6 +47,9 @@ type Config struct {
 	SweepEvery time.Duration
 	// LeaseTTL is how long a relay that died keeps others waiting; default 3s.
 	LeaseTTL time.Duration
+	// AsideFor is how long a partition is left out whose own keys are not ours,
+	// before it is looked at again; default 2s.
+	AsideFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
 	// DrainTimeout bounds a clean stop; default 5s.
@@ -71,10 +74,11 @@ func (c Config) withDefaults() (Config, error) {
 	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
 	c.SweepEvery = cmp.Or(c.SweepEvery, 100*time.Millisecond)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
+	c.AsideFor = cmp.Or(c.AsideFor, 2*time.Second)
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.DrainTimeout < 0 {
+	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.AsideFor < 0 || c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
 	}
 	return c, nil
@@ -97,12 +101,15 @@ func NewPool(c Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log}
-	return &Pool{
-		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c), relay: newRelay(c, c.Publisher, c.Metrics),
+	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.AsideFor, metrics: c.Metrics, log: c.Log, until: map[int]time.Time{}}
+	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log, aside: q}
+	pool := &Pool{
+		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c, q), relay: newRelay(c, q),
 		gauges:   &Gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log},
 		consumer: c.Consumer, drain: c.DrainTimeout,
-	}, nil
+	}
+	q.back = pool.Recheck // the rules may have changed meanwhile
+	return pool, nil
 }
 
 // Consumer is the name this process has in the group.

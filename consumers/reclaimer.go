@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/streamcounter/streamcounter/lua"
@@ -34,11 +35,17 @@ func (r *Reclaimer) Run(ctx, work context.Context) {
 func (r *Reclaimer) runLane(ctx, work context.Context, parts []int) {
 	reader := stream.NewReader(r.redis, r.keys, r.config.Consumer, parts)
 	for {
-		for _, p := range parts {
+		for _, p := range r.aside.without(work, parts) {
 			if ctx.Err() != nil {
 				return
 			}
-			if err := r.reclaim(ctx, work, reader, p); err != nil {
+			err := r.reclaim(ctx, work, reader, p)
+			if stream.IsRefusal(err) {
+				if aside, _ := r.aside.look(work, p); aside {
+					continue
+				}
+			}
+			if err != nil && !errors.Is(err, errAside) {
 				r.log.Warn("reclaiming failed, trying again later", "partition", p, "error", err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -34,13 +35,14 @@ type Relay struct {
 	metrics         *Metrics
 	log             *slog.Logger
 	leases          *leases
+	aside           *quarantine
 }
 
 // relayStep is how many transitions of a partition are in flight at most.
 const relayStep = 500
 
-func newRelay(c Config, p Publisher, m *Metrics) *Relay {
-	return &Relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: p, config: c, metrics: m, log: c.Log,
+func newRelay(c Config, q *quarantine) *Relay {
+	return &Relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c, metrics: c.Metrics, log: c.Log, aside: q,
 		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, holds: map[int]*hold{}}}
 }
 
@@ -66,7 +68,8 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 		held := r.leases.held()
 		var streams []string
 		byName := map[string]int{}
-		for _, p := range parts {
+		open := r.aside.without(work, parts)
+		for _, p := range open {
 			if _, ok := held[p]; ok {
 				streams = append(streams, r.keys.Outbox(p))
 				byName[r.keys.Outbox(p)] = p
@@ -94,6 +97,11 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 		case err != nil:
 			if work.Err() != nil {
 				return
+			}
+			if stream.IsRefusal(err) {
+				if aside, _ := r.aside.look(work, open...); aside {
+					continue
+				}
 			}
 			r.log.Warn("reading the outboxes failed, trying again", "error", err)
 			if !wait.wait(work) {
@@ -133,17 +141,21 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 // publish stores the transitions, then takes them out of the outbox.
 func (r *Relay) publish(ctx context.Context, p int, entries []redis.XMessage) error {
 	transitions := make([]api.Transition, 0, len(entries))
+	var strange []lua.DeadLetter
 	for _, e := range entries {
 		t, err := decodeTransition(e)
 		if err != nil {
-			// Nothing of ours writes such an entry; it must not stop the others.
-			r.log.Error("an outbox entry is not a transition, it is left out", "stream", r.keys.Outbox(p), "id", e.ID, "error", err)
+			// None of ours wrote it. NATS may refuse it for ever, and the others wait behind it.
+			strange = append(strange, lua.DeadLetter{ID: e.ID, Reason: "outbox: " + err.Error(), Body: body(stream.Message{Values: e.Values})})
 			continue
 		}
 		t.ID = t.MessageID(r.keys.Prefix)
 		transitions = append(transitions, t)
 	}
 	if err := r.publisher.Publish(ctx, transitions); err != nil {
+		return err
+	}
+	if err := r.bury(ctx, p, strange); err != nil {
 		return err
 	}
 	ids := make([]string, len(entries))
@@ -159,7 +171,22 @@ func (r *Relay) publish(ctx context.Context, p int, entries []redis.XMessage) er
 	return nil
 }
 
-// decodeTransition reads what levels.lua wrote.
+// bury puts entries aside that cannot be published. Where the dead stream takes
+// nothing (it is of another type) the log alone has them.
+func (r *Relay) bury(ctx context.Context, p int, letters []lua.DeadLetter) error {
+	for _, l := range letters {
+		err := r.redis.XAdd(ctx, &redis.XAddArgs{Stream: r.keys.Dead(p), MaxLen: deadKept, Approx: true,
+			Values: []any{"event", l.ID, "reason", l.Reason, "body", l.Body}}).Err()
+		if err != nil && !stream.IsRefusal(err) {
+			return fmt.Errorf("putting %s of %s aside: %w", l.ID, r.keys.Outbox(p), err)
+		}
+		r.log.Error("an outbox entry is no transition, it goes to the dead stream", "stream", r.keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body, "error", err)
+		r.metrics.outboxDead.Inc()
+	}
+	return nil
+}
+
+// decodeTransition reads what levels.lua wrote; an error says why none of ours did.
 func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	text := func(name string) string {
 		s, _ := e.Values[name].(string)
@@ -169,7 +196,7 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(text(name), 10, 64)
 		if err != nil && bad == nil {
-			bad = fmt.Errorf("field %q is %q, expected an integer", name, text(name))
+			bad = fmt.Errorf("%w: field %q is %s, expected an integer", api.ErrBadTransition, name, api.Shorten(text(name)))
 		}
 		return n
 	}
@@ -180,13 +207,8 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		SinceMs: number("since"), UntilMs: number("until"), ExpiresMs: number("expires"),
 		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"),
 	}
-	switch t.State {
-	case api.StateThrottled, api.StateReleased, api.StateRaised, api.StateCleared:
-	default:
-		bad = fmt.Errorf("unknown state %q", t.State)
-	}
-	if t.Rule == "" || t.Key == "" {
-		bad = errors.New("no rule or key")
+	if bad == nil {
+		bad = t.Validate()
 	}
 	return t, bad
 }

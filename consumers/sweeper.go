@@ -20,17 +20,19 @@ type Sweeper struct {
 	config  Config
 	log     *slog.Logger
 	recheck chan struct{}
+	aside   *quarantine
 
 	// patience bounds the wait after a failed pass: short where other servers than
 	// the one that failed hold partitions too.
 	patience time.Duration
 }
 
-// sweepStep is how many keys one script call looks at: a few ms at most.
-const sweepStep = 100
+// sweepStep is how many keys one script call looks at: a few ms at most. After
+// sweepSteps it is the next partition's turn.
+const sweepStep, sweepSteps = 100, 100
 
-func newSweeper(c Config) *Sweeper {
-	s := &Sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, recheck: make(chan struct{}, 1), patience: longestWait}
+func newSweeper(c Config, q *quarantine) *Sweeper {
+	s := &Sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, aside: q, recheck: make(chan struct{}, 1), patience: longestWait}
 	if len(stream.Lanes(c.Redis, c.Keys)) > 1 {
 		s.patience = c.SweepEvery
 	}
@@ -85,14 +87,20 @@ const answerWithin = time.Second
 func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
 	asking, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	due, failed := s.counter.NextDue(asking)
+	open := s.aside.without(asking, s.config.Keys.All())
+	due, failed := s.counter.NextDue(asking, open)
+	if stream.IsRefusal(failed) {
+		if aside, err := s.aside.look(asking, open...); aside {
+			failed = err // what the others have due is known
+		}
+	}
 	next := s.config.SweepEvery
 	for p, n := range due {
 		if n.DueMs > n.NowMs {
-			next = min(next, time.Duration(n.DueMs-n.NowMs)*time.Millisecond)
+			next = min(next, time.Duration(min(n.DueMs-n.NowMs, time.Hour.Milliseconds()))*time.Millisecond)
 			continue
 		}
-		if err := s.sweep(ctx, p, n.NowMs); err != nil {
+		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.left(ctx, p, err) {
 			failed = errors.Join(failed, err)
 		}
 		next = min(next, 5*time.Millisecond) // what remains may be due in a moment
@@ -101,33 +109,55 @@ func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
 }
 
 func (s *Sweeper) sweep(ctx context.Context, p int, now int64) error {
-	for {
+	for range sweepSteps {
 		keys, err := s.counter.Due(ctx, p, now, sweepStep)
 		if err != nil {
 			return err
 		}
-		if _, err := s.counter.Sweep(ctx, p, s.rules(), keys); err != nil {
+		if err := s.look(ctx, p, keys); err != nil {
 			return err
 		}
 		if len(keys) < sweepStep {
-			return nil
+			break
 		}
 	}
+	return nil
+}
+
+// look sweeps some keys of a partition.
+func (s *Sweeper) look(ctx context.Context, p int, keys []string) error {
+	_, forgotten, err := s.counter.Sweep(ctx, p, s.rules(), keys)
+	if forgotten > 0 {
+		s.config.Metrics.forgotten.Add(float64(forgotten))
+		s.log.Warn("records that none of ours wrote stood among the levels, they are forgotten", "partition", p, "records", forgotten)
+	}
+	return err
+}
+
+// left tells of an error whether it is for keys of the partition that are not ours:
+// then the partition is left out, and the others need not wait.
+func (s *Sweeper) left(ctx context.Context, p int, err error) bool {
+	if !stream.IsRefusal(err) {
+		return false
+	}
+	aside, _ := s.aside.look(ctx, p)
+	return aside
 }
 
 // all looks at every key that stands at a level. The keys are listed first, as
 // looking at them moves them about in the list.
 func (s *Sweeper) all(ctx context.Context) error {
 	var failed error
-	for p := range s.config.Keys.Partitions {
+	for _, p := range s.aside.without(ctx, s.config.Keys.All()) {
 		keys, err := s.counter.Levelled(ctx, p)
 		for step := range slices.Chunk(keys, sweepStep) {
-			if _, e := s.counter.Sweep(ctx, p, s.rules(), step); e != nil {
-				err = e
+			if err = s.look(ctx, p, step); err != nil {
 				break
 			}
 		}
-		failed = errors.Join(failed, err)
+		if err != nil && !s.left(ctx, p, err) {
+			failed = errors.Join(failed, err)
+		}
 	}
 	return failed
 }

@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -61,7 +62,18 @@ func (w *Worker) runLane(ctx, work context.Context, lane *stream.Reader, parts [
 				}
 			}
 		}
+		open := w.aside.without(work, parts)
+		if len(open) == 0 {
+			pause(ctx, w.config.Block)
+			continue
+		}
+		lane.Take(open)
 		batches, err := lane.Read(work, w.config.MaxBatch, w.config.Block)
+		if stream.IsRefusal(err) {
+			if aside, _ := w.aside.look(work, open...); aside {
+				continue
+			}
+		}
 		if err != nil {
 			w.log.Warn("reading failed, trying again", "error", err)
 			wait.wait(ctx)
@@ -72,7 +84,7 @@ func (w *Worker) runLane(ctx, work context.Context, lane *stream.Reader, parts [
 		var folds sync.WaitGroup
 		for _, b := range batches {
 			folds.Go(func() {
-				if err := w.fold(work, b); err != nil {
+				if err := w.fold(work, b); err != nil && !errors.Is(err, errAside) {
 					w.log.Warn("stopped with a batch unfolded, others will claim it", "partition", b.Partition, "events", len(b.Messages), "error", err)
 				}
 			})

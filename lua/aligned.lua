@@ -10,20 +10,27 @@
 
 local MOST = 4503599627370496 -- 2^52: counts stay there, far above any limit
 
-local function read_aligned(counter, rule)
-  local text, t = call('GET', counter), {}
+local function read_aligned(counter, now, rule)
+  local text, t = pcall('GET', counter), {}
   for i = 1, 2 * rule.n do t[i] = 0 end
   if not text then return 0, t, 0 end
+  local last = not text.err and #text <= 512 and tonumber(match(text, '^%d+') or nil) -- ours take up to 400 bytes
+  if not last or last > now + DAY then
+    if text.err then foreign(text) end
+    unreadable = unreadable + 1
+    return 0, t, 0
+  end
   local bound = 0
   for ms, current, previous in string.gmatch(text, ' (%d+),(%d+),(%d+)') do
     for w = 1, rule.n do
       if rule.ms[w] == ms + 0 then
-        t[2 * w - 1], t[2 * w] = current + 0, previous + 0
+        current, previous = math.min(current + 0, MOST), math.min(previous + 0, MOST)
+        t[2 * w - 1], t[2 * w] = current, previous
         bound = math.max(bound, current + previous)
       end
     end
   end
-  return match(text, '^%d+') + 0, t, bound
+  return last, t, bound
 end
 
 -- aligned_at gives window w as of `now`: where it begins, its units, and those of the one before.

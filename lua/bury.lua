@@ -10,7 +10,11 @@ if #ARGV % 3 ~= 2 then error('ARGV has ' .. #ARGV .. ' values') end
 call('XLEN', KEYS[2])
 for i = 3, #ARGV, 3 do
   if call('XACK', KEYS[1], ARGV[1], ARGV[i]) == 1 then
-    call('XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', ARGV[i], 'reason', ARGV[i + 1], 'body', ARGV[i + 2])
+    local letter = {'XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', ARGV[i], 'reason', ARGV[i + 1], 'body', ARGV[i + 2]}
+    if pcall(unpack(letter)).err then
+      renew(KEYS[2])
+      call(unpack(letter))
+    end
     buried = buried + 1
   end
 end

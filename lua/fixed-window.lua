@@ -5,7 +5,7 @@
 local fixed_window = {}
 algorithms['fixed-window'] = fixed_window
 
-function fixed_window.open(counter, _, rule) return read_aligned(counter, rule) end
+function fixed_window.open(counter, now, rule) return read_aligned(counter, now, rule) end
 
 function fixed_window.add(counter, rule, last, t, ms, _, count)
   return add_aligned(counter, rule, last, t, ms, count, 1)

@@ -11,7 +11,8 @@
 -- an entry: it is put at the time of its newest event.
 --
 -- Reply  folded events, events too late for every window, events that somebody
---        else has counted, events whose producer had sent them before, transitions written
+--        else has counted, events whose producer had sent them before, transitions
+--        written, counters found unreadable
 --
 -- The gate: XACK says how many of a group's events were still pending, and just
 -- so many are counted. All have the same count, so it need not say which. A
@@ -166,4 +167,4 @@ for _, c in ipairs(near) do
   end
   transitions = transitions + judge(c)
 end
-return {folded, late, gone, again, transitions}
+return {folded, late, gone, again, transitions, unreadable}

@@ -33,8 +33,12 @@ for _, flat in ipairs(call('XINFO', 'GROUPS', KEYS[1])) do
     if missing <= 0 then return 0 end
     call('XLEN', KEYS[2])
     call('XGROUP', 'SETID', KEYS[1], ARGV[1], last, 'ENTRIESREAD', int(added - length))
-    call('XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', last,
-      'reason', int(missing) .. ' events were trimmed before they were read', 'body', '')
+    local letter = {'XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', last,
+      'reason', int(missing) .. ' events were trimmed before they were read', 'body', ''}
+    if pcall(unpack(letter)).err then
+      renew(KEYS[2])
+      call(unpack(letter))
+    end
     return missing
   end
 end

@@ -8,6 +8,7 @@
 --   moved   when the window last went up or was renewed: the hold counts from it
 --   pct@since  the levels raised, rising, each with the time of its crossing
 --   !...    the throttle decision that stands for the key, if any
+-- What is no record, word for word and with times that can be, reads as none.
 -- A throttle decision is one per key, as its subject is: the window that
 -- throttles longest speaks for it, and the key is released when none does.
 
@@ -21,6 +22,9 @@ local function levels(levels, due, outbox)
   -- A subscriber that hears nothing newer lets a key go this long after `until`
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
+  -- No level ends later than this after now: two of the longest windows, and a hold.
+  local FAR_MS = 8589934592
+  local LONG = string.rep('%d', 17) -- digits that no number of ours has
 
   -- parse_spec reads a rule's levels:
   --   name;hold;shadow;ms,limit,pct=threshold,pct=threshold,...;ms,...
@@ -39,21 +43,33 @@ local function levels(levels, due, outbox)
 
   -- parse_record gives the windows by their ms as text: under a number of that size
   -- the embedded Redis's Lua would make a table of as many slots.
-  local function parse_record(text)
+  local function parse_record(text, now)
+    local none = {windows = {}, list = {}, garbage = text and true}
+    if not text or #text > 16384 then return none end -- ours take up to 15 KB
     local rec = {windows = {}, list = {}}
-    if not text then return rec end
-    local body, throttle = match(text, '^([^!]*)!?(.*)$')
-    rec.rule = match(body, '^[^|]*')
-    for ms, limit, till, moved, raised in string.gmatch(body, '|(%d+),(%d+),(%d+),(%d+),([^|]+)') do
+    local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
+    local name, at = match(text, '^([a-z0-9-]+)()')
+    if not name or #name > 64 or find(text, LONG, at) then return none end
+    rec.rule = name
+    for from, ms, limit, till, moved, raised, to in string.gmatch(text, '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()') do
       local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved), raised = {}}
-      for pct, since in string.gmatch(raised, '(%d+)@(%d+)') do
-        w.raised[#w.raised + 1] = {pct = tonumber(pct), since = tonumber(since)}
+      local top, stop = 0, 1
+      for from, pct, since, to in string.gmatch(raised, '()(%d+)@(%d+)%+?()') do
+        pct, since = tonumber(pct), tonumber(since)
+        if from ~= stop or pct <= top or pct > 100 or since > past then return none end
+        w.raised[#w.raised + 1] = {pct = pct, since = since}
+        top, stop = pct, to
       end
+      if from ~= at or stop ~= #raised + 1 or top == 0 then return none end
+      if w.ms > FAR_MS or w.limit >= 9007199254740992 or w.till > far or w.moved > past then return none end
       rec.windows[ms] = w
       rec.list[#rec.list + 1] = w
+      at = to
     end
-    local ms, since, till = match(throttle, '^(%d+),(%d+),(%d+)$')
-    if ms then rec.throttle = {ms = tonumber(ms), since = tonumber(since), till = tonumber(till)} end
+    if at == #text + 1 then return rec end
+    local from, ms, since, till = match(text, '()!(%d+),(%d+),(%d+)$')
+    if from ~= at or tonumber(ms) > FAR_MS or tonumber(since) > past or tonumber(till) > far then return none end
+    rec.throttle = {ms = tonumber(ms), since = tonumber(since), till = tonumber(till)}
     return rec
   end
 
@@ -84,9 +100,13 @@ local function levels(levels, due, outbox)
   local function emit(x, state, level, w, used, since, till, renewal)
     local expires = till
     if state == 'throttled' or state == 'raised' then expires = till + x.hold + GRACE_MS end
-    call('XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
+    local entry = {'XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
       'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'at', int(x.now), 'since', int(since),
-      'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or ''))
+      'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
+    if pcall(unpack(entry)).err then
+      renew(outbox)
+      call(unpack(entry))
+    end
     x.written = x.written + 1
   end
 
@@ -130,16 +150,16 @@ local function levels(levels, due, outbox)
   end
 
   -- judge compares where a key stands with its record and writes what changed.
-  -- It returns how many transitions it wrote.
+  -- It returns how many transitions it wrote, and whether the record was garbage.
   --   c                 the state of its counter after what was added (state_of), and
   --   c.key, c.used     the key, and the units in each window of the rule
   --   c.crossed(w, threshold)  the time of the entry that made window w reach it
   --   c.text            the record as read, false where there is none
   --   c.falling         true in sweep: only there levels go down
   local function judge(c)
-    local spec, rec, free_at = parse_spec(c.rule.spec), parse_record(c.text), c.rule.algo.free_at
+    local spec, rec, free_at = parse_spec(c.rule.spec), parse_record(c.text, c.now), c.rule.algo.free_at
     local x = {key = c.key, now = c.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
-    local changed = false
+    local changed = rec.garbage
 
     if rec.rule and rec.rule ~= spec.name then
       x.rule = rec.rule
@@ -215,16 +235,16 @@ local function levels(levels, due, outbox)
     end
     rec.list = list
     store(c.key, rec)
-    return x.written
+    return x.written, rec.garbage
   end
 
   -- forget ends all levels of a key for which nothing is counted any more.
   local function forget(key, text, now)
-    local rec = parse_record(text)
+    local rec = parse_record(text, now)
     local x = {key = key, now = now, rule = rec.rule, hold = 0, shadow = '0', written = 0}
     drop(x, rec)
     store(key, rec)
-    return x.written
+    return x.written, rec.garbage
   end
 
   return prove, judge, forget

@@ -94,8 +94,9 @@ type FoldArgs struct {
 }
 
 // FoldReply counts events: folded, too late for every window, already counted
-// by somebody, sent before by their producer; and transitions.
-type FoldReply struct{ Folded, Late, Gone, Again, Transitions int64 }
+// by somebody, sent before by their producer; transitions; and counters that were
+// found unreadable.
+type FoldReply struct{ Folded, Late, Gone, Again, Transitions, Unreadable int64 }
 
 // Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
 func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) {
@@ -125,25 +126,37 @@ func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) 
 			}
 		}
 	}
-	n, err := eval(ctx, c, "fold", algorithms, keys, args, 5)
+	n, err := eval(ctx, c, "fold", algorithms, keys, args, 6)
 	if err != nil {
 		return FoldReply{}, err
 	}
-	return FoldReply{n[0], n[1], n[2], n[3], n[4]}, nil
+	return FoldReply{n[0], n[1], n[2], n[3], n[4], n[5]}, nil
 }
 
-// CheckItem is one key of a check.
+// CheckPartition names the keys of one partition that checks touch.
+type CheckPartition struct{ Levels, Due, Outbox string }
+
+// CheckCounter is one counter that is asked for.
+type CheckCounter struct {
+	Counter   string
+	Rule      int // index into CheckArgs.Rules
+	Partition int // index into CheckArgs.Partitions
+}
+
+// CheckItem is one check; a Cost of 0 charges nothing and asks for one unit.
 type CheckItem struct {
-	Counter string
+	Counter int // index into CheckArgs.Counters
 	Cost    int64
-	Rule    *Rule
 }
 
-// CheckArgs asks for all items at once; all lie in one partition, no counter twice.
+// CheckArgs holds calls that one run answers; each is charged whole or not at
+// all. On a Cluster all lie in one partition.
 type CheckArgs struct {
-	Levels, Due, Outbox string
-	Now                 Now
-	Items               []CheckItem
+	Now        Now
+	Partitions []CheckPartition
+	Rules      []*Rule
+	Counters   []CheckCounter // each once; shortest where those of one rule and partition stand together
+	Calls      [][]CheckItem
 }
 
 // WindowUse is where a counter stands in one window. The times are ms since
@@ -157,34 +170,69 @@ type CheckResult struct {
 	Windows []WindowUse
 }
 
-// CheckReply is the answer to all items.
+// CheckReply is the answer to all calls.
 type CheckReply struct {
-	Allowed     bool
 	Transitions int64
-	Items       []CheckResult
+	Calls       []CheckCall
+}
+
+// CheckCall is the answer to one call.
+type CheckCall struct {
+	Allowed bool
+	Items   []CheckResult
 }
 
 // Check runs check.lua. It is not safe to send again: that would charge twice.
 func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, error) {
-	keys := append(make([]string, 0, 3+len(a.Items)), a.Levels, a.Due, a.Outbox)
-	args := append(make([]any, 0, 1+16*len(a.Items)), a.Now.arg())
+	keys := make([]string, 0, 3*len(a.Partitions)+len(a.Counters))
+	for _, p := range a.Partitions {
+		keys = append(keys, p.Levels, p.Due, p.Outbox)
+	}
+	args := append(make([]any, 0, 16+12*len(a.Rules)+5*len(a.Counters)), a.Now.arg(), len(a.Partitions), len(a.Rules))
 	algorithms := make([]string, 0, 1)
-	want := 2
-	for _, it := range a.Items {
-		keys = append(keys, it.Counter)
-		args = it.Rule.appendTo(append(args, it.Cost))
-		algorithms = with(algorithms, it.Rule.Algorithm)
-		want += 2 + 3*len(it.Rule.Windows)
+	for _, r := range a.Rules {
+		args = r.appendTo(args)
+		algorithms = with(algorithms, r.Algorithm)
+	}
+	run := 0
+	for i, c := range a.Counters {
+		keys = append(keys, c.Counter)
+		run++
+		if next := i + 1; next == len(a.Counters) || a.Counters[next].Rule != c.Rule || a.Counters[next].Partition != c.Partition {
+			args = append(args, run, c.Rule+1, c.Partition+1)
+			run = 0
+		}
+	}
+	windows := func(it CheckItem) int { return len(a.Rules[a.Counters[it.Counter].Rule].Windows) }
+	want, items := 1, 0
+	for _, call := range a.Calls {
+		want++
+		items += len(call)
+		for i, it := range call {
+			number := it.Counter + 1
+			if i < len(call)-1 {
+				number = -number
+			}
+			args = append(args, it.Cost, number)
+			want += 2 + 3*windows(it)
+		}
 	}
 	n, err := eval(ctx, c, "check", algorithms, keys, args, want)
 	if err != nil {
 		return CheckReply{}, err
 	}
-	reply := CheckReply{Allowed: n[0] == 1, Transitions: n[1], Items: make([]CheckResult, len(a.Items))}
-	n = n[2:]
-	for i, it := range a.Items {
-		reply.Items[i] = CheckResult{NowMs: n[0], RetryMs: n[1], Windows: uses(n[2:], len(it.Rule.Windows))}
-		n = n[2+3*len(it.Rule.Windows):]
+	reply := CheckReply{Transitions: n[0], Calls: make([]CheckCall, len(a.Calls))}
+	n = n[1:]
+	results := make([]CheckResult, items)
+	for i, call := range a.Calls {
+		got := CheckCall{Allowed: n[0] == 1, Items: results[:len(call):len(call)]}
+		n, results = n[1:], results[len(call):]
+		for j, it := range call {
+			w := windows(it)
+			got.Items[j] = CheckResult{NowMs: n[0], RetryMs: n[1], Windows: uses(n[2:], w)}
+			n = n[2+3*w:]
+		}
+		reply.Calls[i] = got
 	}
 	return reply, nil
 }
@@ -205,8 +253,9 @@ type SweepItem struct {
 	Rule    *Rule
 }
 
-// Sweep runs sweep.lua over keys of one partition and gives the transitions written.
-func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem) (int64, error) {
+// Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
+// and how many records were none of ours and are forgotten.
+func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem) (transitions, forgotten int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
 	args := append(make([]any, 0, 1+16*len(items)), now.arg())
 	algorithms := make([]string, 0, 1)
@@ -219,11 +268,11 @@ func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 		args = it.Rule.appendTo(append(args, 1))
 		algorithms = with(algorithms, it.Rule.Algorithm)
 	}
-	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 1)
+	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 2)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return n[0], nil
+	return n[0], n[1], nil
 }
 
 // Reset runs reset.lua over all counters that a key may have; it reports whether there was one.

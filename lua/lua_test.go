@@ -136,3 +136,59 @@ func TestSource(t *testing.T) {
 		}
 	}
 }
+
+// A lease that no relay of ours can have taken is nobody's: else it would stand for ever.
+func TestALeaseOfNobody(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		key := streamtest.Prefix(t) + ":{0}:relay"
+		for what, set := range map[string]func() error{
+			"without an end":     func() error { return c.Set(ctx, key, "stranger", 0).Err() },
+			"ten years long":     func() error { return c.Set(ctx, key, "stranger", 87_600*time.Hour).Err() },
+			"our own, for ever":  func() error { return c.Set(ctx, key, "a", 0).Err() },
+			"a list":             func() error { return c.RPush(ctx, key, "stranger").Err() },
+			"a hash":             func() error { return c.HSet(ctx, key, "stranger", "x").Err() },
+			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
+		} {
+			if err := set(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lua.Lease(ctx, c, key, "b", 0); err != nil { // given back without having it
+				t.Errorf("%s: giving back: %v", what, err)
+			}
+			held, err := lua.Lease(ctx, c, key, "a", 3000)
+			if err != nil || !held {
+				t.Errorf("%s: %v, %v", what, held, err)
+			}
+			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 || ttl > 3*time.Second {
+				t.Errorf("%s: held by %q for %v", what, holder, ttl)
+			}
+			c.Del(ctx, key)
+		}
+	})
+}
+
+// A dead stream with the greatest ID in it takes letters again, and keeps those it had.
+func TestADeadStreamThatTakesNoMore(t *testing.T) {
+	each(t, func(t *testing.T, c *redis.Client) {
+		ctx := context.Background()
+		p := streamtest.Prefix(t)
+		events, dead := p+":{0}:events", p+":{0}:dead"
+		id := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", ""}}).Val()
+		c.XGroupCreate(ctx, events, "workers", "0")
+		c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "w", Streams: []string{events, ">"}, Block: -1})
+		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"reason", "before"}})
+		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: "18446744073709551615-18446744073709551615", Values: []any{"reason", "garbage"}})
+		if c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"x", "y"}}).Err() == nil {
+			t.Skip("this server takes more after the greatest ID") // the embedded Redis
+		}
+		n, err := lua.Bury(ctx, c, events, dead, "workers", 10, []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}})
+		if err != nil || n != 1 {
+			t.Fatalf("buried %d, %v", n, err)
+		}
+		letters := c.XRange(ctx, dead, "-", "+").Val()
+		if len(letters) != 2 || letters[0].Values["reason"] != "before" || letters[1].Values["reason"] != "now" {
+			t.Fatalf("letters: %v", letters)
+		}
+	})
+}

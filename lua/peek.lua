@@ -6,5 +6,5 @@
 
 local s = state_of(rule_at(2), KEYS[1], clock())
 local reply = {s.now}
-standing(reply, 1, s)
+standing(reply, 1, s, 0)
 return reply

@@ -4,11 +4,24 @@
 -- Upvalues are cheaper than globals, and these run for every event.
 local call, pcall = redis.call, redis.pcall
 local match, find, sub, format, floor = string.match, string.find, string.sub, string.format, math.floor
+local tonumber = tonumber
 local KEYS, ARGV = KEYS, ARGV
 
 -- Integers leave Lua through int(), exact below 2^53: `..` and tostring round at
 -- 14 digits. ('%.0f' is exact too, and takes twice as long.)
 local function int(x) return format('%d', x) end
+
+-- time is int of a time, and next_id the ID of a stream's next entry at it: many
+-- counters of one run are asked for the same.
+local time_ms, time_text, id_ms, id_text
+local function time(ms)
+  if ms ~= time_ms then time_ms, time_text = ms, int(ms) end
+  return time_text
+end
+local function next_id(ms)
+  if ms ~= id_ms then id_ms, id_text = ms, int(ms) .. '-*' end
+  return id_text
+end
 
 -- number reads ARGV[i], which must be an integer >= least; what is no number at
 -- all fails in the arithmetic, which is cheaper than asking. Nothing has been
@@ -33,6 +46,29 @@ end
 -- under one that is handed in, none may end before its window has passed.
 local LEAST = ARGV[1] ~= '' and 600000 or 0
 
+-- What stands in a counter's place need not be ours: another type, text where
+-- numbers belong, a time that no clock has reached. It is unreadable: it counts
+-- as empty, and the next write takes its place. So whatever is read of a counter is
+-- held against bounds, and nothing that was read fails after the first write.
+local DAY = 86400000 -- ms that the newest event of a counter may be ahead of the clock
+local unreadable = 0 -- counters found so
+
+-- foreign tells that an error was for a key of another type; any other ends the script.
+local function foreign(reply)
+  if sub(reply.err, 1, 9) ~= 'WRONGTYPE' then error(reply) end
+  return true
+end
+
+-- renew makes a stream take entries again in which somebody has put the greatest
+-- ID there is, and keeps what else stands in it.
+local function renew(stream)
+  local kept = call('XRANGE', stream, '-', '9007199254740991')
+  call('UNLINK', stream)
+  for _, e in ipairs(kept) do
+    if #e[2] <= 100 then call('XADD', stream, e[1], unpack(e[2])) end
+  end
+end
+
 -- algorithms: name in a rule -> its functions; one file each.
 --
 -- A counter's state is two values, not a table, as fold opens one per event:
@@ -40,7 +76,8 @@ local LEAST = ARGV[1] ~= '' and 600000 or 0
 --   total  whatever else the algorithm keeps
 --
 --   open(counter, now, rule)  reads the state: last, total, and an upper bound
---                             of what any window can hold
+--                             of what any window can hold; one that is unreadable
+--                             is empty
 --   add(counter, rule, last, total, ms, id, count)  writes `count` more units at
 --                             `ms` and gives the new state. `count` is text as it
 --                             came or an integer from int(); `id` is the event's
@@ -53,27 +90,37 @@ local LEAST = ARGV[1] ~= '' and 600000 or 0
 --                             most n units, of which it holds more now
 local algorithms = {}
 
--- state_of opens a counter for more than one look: its state, and the clock,
--- never below the newest event's. The slots that are not filled here are for who
--- asked: a table that grows costs more than one that is made large enough.
+-- state_of opens a counter for more than one look: its state, the clock, never
+-- below the newest event's, and used (window -> units). The slots that are not
+-- filled here are for who asked: a table that grows costs more than one that is
+-- made large enough.
 local function state_of(rule, counter, now)
   local last, total = rule.algo.open(counter, now, rule)
-  return {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total,
-          cost = nil, retry = nil, used = nil, key = nil, text = nil, near = nil}
+  local used, of = {0}, rule.algo.used
+  local s = {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total, used = used,
+             spent = 0, at = nil, key = nil, text = nil, near = nil, crossed = nil}
+  for w = 1, rule.n do used[w] = of(s, w) end
+  return s
 end
 
 -- standing puts into a reply, from n + 1 on, where a counter stands in each
 -- window: the units used, when the first of them come back and when all have (ms,
--- 0 where none are used). It gives the new n.
-local function standing(reply, n, s)
+-- 0 where none are used), leaving out the last `less` units. It gives the new n.
+-- (One by one: several at once are set from the last to the first, and the list
+-- would grow from its far end.)
+local function standing(reply, n, s, less)
   local rule = s.rule
-  local free_at = rule.algo.free_at
+  local free_at, all = rule.algo.free_at, s.used
   for w = 1, rule.n do
-    local used, back, empty = rule.algo.used(s, w), 0, 0
-    if used > 0 then
-      back, empty = free_at(s, w, used - 1), free_at(s, w, 0)
+    local used = all[w]
+    reply[n + 1] = used - less
+    if used > less then
+      reply[n + 2] = free_at(s, w, used - 1)
+      reply[n + 3] = free_at(s, w, 0)
+    else
+      reply[n + 2] = 0
+      reply[n + 3] = 0
     end
-    reply[n + 1], reply[n + 2], reply[n + 3] = used, back, empty
     n = n + 3
   end
   return n

@@ -81,26 +81,39 @@ local function advance(r, last, ms)
   end
 end
 
-function sliding_buckets.open(counter, _, rule)
-  local rings, text, bound, last = {}, call('GET', counter), 0, 0
-  if text then
-    local at = find(text, '\n', 1, true) + 1
-    local head = sub(text, 1, at - 2)
-    last = match(head, '^%d+') + 0
-    for ms, tune, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
-      local width, slots = size_of(ms + 0, tune + 0)
-      local stop = at + bytes * slots
-      for w = 1, rule.n do
-        if rule.ms[w] == ms + 0 and rule.tune == tune + 0 then
-          rings[w] = {ms = ms + 0, width = width, slots = slots, bytes = bytes + 0, total = total + 0,
-                      ring = sub(text, at, stop - 1)}
-          bound = math.max(bound, total + 0)
-        end
+-- read_rings gives the newest event's ms, the rings of the rule's windows, and the
+-- greatest total of them; nothing where the text is unreadable.
+local function read_rings(text, now, rule)
+  local at = #text <= 65536 and find(text, '\n', 1, true) -- ours take up to 57 KB
+  if not at then return end
+  local head, rings, bound = sub(text, 1, at - 1), {}, 0
+  local last = tonumber(match(head, '^%d+') or nil)
+  if not last or last > now + DAY then return end
+  at = at + 1
+  for ms, tune, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
+    if #ms + #tune + #bytes + #total > 64 then return end
+    ms, tune, bytes, total = ms + 0, tune + 0, bytes + 0, total + 0
+    local width, slots = size_of(ms, tune)
+    local stop = at + bytes * slots
+    for w = 1, rule.n do
+      if rule.ms[w] == ms and rule.tune == tune then
+        if bytes < 2 or bytes > 7 or total > MOST then return end
+        rings[w] = {ms = ms, width = width, slots = slots, bytes = bytes, total = total, ring = sub(text, at, stop - 1)}
+        bound = math.max(bound, total)
       end
-      at = stop
     end
-    if at ~= #text + 1 then error('not buckets: ' .. counter) end
+    at = stop
   end
+  if at == #text + 1 then return last, rings, bound end
+end
+
+function sliding_buckets.open(counter, now, rule)
+  local text, last, rings, bound = pcall('GET', counter), 0, nil, 0
+  if text then
+    if text.err then foreign(text) else last, rings, bound = read_rings(text, now, rule) end
+    if not rings then unreadable, last, bound = unreadable + 1, 0, 0 end
+  end
+  rings = rings or {}
   for w = 1, rule.n do
     if not rings[w] then
       local width, slots = size_of(rule.ms[w], rule.tune)
@@ -134,7 +147,8 @@ end
 function sliding_buckets.used(s, w)
   local r = s.total[w]
   local before, current = before_window(s, r)
-  return r.total - total_at(r, before, current)
+  local used = r.total - total_at(r, before, current)
+  return used < 0 and r.total or used -- a ring that is none of ours
 end
 
 -- The window holds at most n units when all buckets up to the one that first

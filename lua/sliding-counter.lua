@@ -31,7 +31,7 @@ local function share(units, left, ms)
   return whole * left + q1 * 65536 + q2 + (r2 > 0 and 1 or 0)
 end
 
-function sliding_counter.open(counter, _, rule) return read_aligned(counter, rule) end
+function sliding_counter.open(counter, now, rule) return read_aligned(counter, now, rule) end
 
 function sliding_counter.add(counter, rule, last, t, ms, _, count)
   return add_aligned(counter, rule, last, t, ms, count, 2)

@@ -11,9 +11,14 @@ algorithms['sliding-log-zset'] = zset_log
 local function entry_of(member) return match(member, '^0*(%d+):(%d+)$') end
 
 function zset_log.open(counter, now, rule)
-  local e = call('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
-  if not e[1] then return 0, 0, 0 end
-  local last, total = e[2] + 0, entry_of(e[1]) + 0
+  local e = pcall('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
+  if not e[1] then
+    if e.err and foreign(e) then return discard() end
+    return 0, 0, 0
+  end
+  local last, total = tonumber(e[2]), entry_of(e[1])
+  total = tonumber(total)
+  if not (last and total and total >= 1 and total < TOP + ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -23,19 +28,20 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
   local sum, house = grow(rule.tune, last, total, ms, count)
   if house then
     if total <= 0 then
-      if last > 0 then call('UNLINK', counter) end -- freed in the background
+      if total < 0 then call('UNLINK', counter) end -- freed in the background
     else
       local aged = call('ZCOUNT', counter, '-inf', int(ms - rule.span))
       if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
     end
   end
-  call('ZADD', counter, int(ms), format('%016d:%d', sum, count + 0))
+  call('ZADD', counter, time(ms), format('%016d:%d', sum, count + 0))
   if house then call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune))) end
   return ms, sum
 end
 
-zset_log.used, zset_log.free_at = running_totals(function(counter, ms)
-  local e = call('ZRANGEBYSCORE', counter, int(ms), '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+zset_log.used, zset_log.free_at = running_totals(function(counter, from)
+  local e = call('ZRANGEBYSCORE', counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+  if not e[1] then return end
   local total, count = entry_of(e[1])
-  return e[2] + 0, count + 0, total + 0
+  return floor(e[2]), tonumber(count), tonumber(total), e[2]
 end)

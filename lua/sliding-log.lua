@@ -3,19 +3,25 @@
 -- `tune` is how often a log is trimmed and its expiry renewed, in ms, 0 at each write.
 
 local function open_log(counter, now, rule)
-  local e = call('XREVRANGE', counter, '+', '-', 'COUNT', '1')[1]
-  if not e then return 0, 0, 0 end
-  local last, total = match(e[1], '^%d+') + 0, e[2][4] + 0
+  local reply = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
+  local e = reply[1]
+  if not e then
+    if reply.err and foreign(reply) then return discard() end
+    return 0, 0, 0
+  end
+  local last, total = match(e[1], '^%d+') + 0, tonumber(e[2][4])
+  if not (total and total >= 1 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
 
 -- An event older than the newest entry is put at that entry's time, as IDs only
 -- grow. Where the stream refuses the ID (somebody deleted its newest entry) the
--- server's own ID serves.
+-- server's own ID serves; where it takes none at all (its last ID is the greatest
+-- there is) a new one begins.
 local function add_to_log(counter, rule, last, total, ms, id, count)
   if ms < last then ms = last end
-  if ms == last or not id then id = int(ms) .. '-*' end
+  if ms == last or not id then id = next_id(ms) end
   local sum, house = grow(rule.tune, last, total, ms, count)
   local t, reply = int(sum), nil
   if not house then
@@ -31,14 +37,19 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
     end
     call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune)))
   end
-  if reply.err then call('XADD', counter, '*', 'count', count, 'total', t) end
+  if reply.err and pcall('XADD', counter, '*', 'count', count, 'total', t).err then
+    call('UNLINK', counter)
+    call('XADD', counter, id, 'count', count, 'total', t)
+    call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune)))
+  end
   return ms, sum
 end
 
-local used_of_log, log_free_at = running_totals(function(counter, ms)
-  local e = call('XRANGE', counter, int(ms), '+', 'COUNT', '1')[1]
+local used_of_log, log_free_at = running_totals(function(counter, from)
+  local e = call('XRANGE', counter, from, '+', 'COUNT', '1')[1]
+  if not e then return end
   local fields = e[2]
-  return match(e[1], '^%d+') + 0, fields[2] + 0, fields[4] + 0
+  return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), e[1]
 end)
 
 algorithms['sliding-log'] = {open = open_log, add = add_to_log, used = used_of_log, free_at = log_free_at}

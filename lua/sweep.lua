@@ -3,7 +3,7 @@
 -- KEYS   1 levels  2 due  3 outbox  4.. the counter of each key
 -- ARGV   1 now_ms ('' = the server's clock)
 --        then per key: 1 and the rule (prelude.lua), or 0 where no rule matches it any more
--- Reply  transitions written
+-- Reply  transitions written, records that were none of ours
 --
 -- Calling it early, late or twice does no harm: it reads the truth and writes
 -- what has changed.
@@ -19,8 +19,7 @@ for i = FIRST, #KEYS do
     local rule
     rule, at = rule_at(at + 1)
     item = state_of(rule, KEYS[i], now)
-    item.used, item.falling = {}, true
-    for w = 1, rule.n do item.used[w] = rule.algo.used(item, w) end
+    item.falling = true
     item.crossed = function() return item.now end
   else
     item, at = {}, at + 1
@@ -32,14 +31,18 @@ end
 -- Redis refuses a script for want of memory at its first write only, and never
 -- at this one, which removes nothing: levels must end then too.
 call('HDEL', LEVELS, '')
-local transitions = 0
+local transitions, strange = 0, 0
 for _, item in ipairs(items) do
   if not item.text then
     call('ZREM', DUE, item.key)
-  elseif item.rule then
-    transitions = transitions + judge(item)
   else
-    transitions = transitions + forget(item.key, item.text, now)
+    local written, garbage
+    if item.rule then
+      written, garbage = judge(item)
+    else
+      written, garbage = forget(item.key, item.text, now)
+    end
+    transitions, strange = transitions + written, strange + (garbage and 1 or 0)
   end
 end
-return transitions
+return {transitions, strange}

@@ -13,12 +13,18 @@
 -- A log that never pauses does not start over, so its total steps back by ERA
 -- long before 2^53. It stays at least ERA, more than windows hold (limits end at
 -- 10^12), so an entry whose total is above the newest one's is of the time before.
-local ERA = 2251799813685248 -- 2^51
+local ERA, TOP = 2251799813685248, 4503599627370496 -- 2^51, 2^52
 
 -- A log is trimmed in steps of at most TRIM entries, at the first entry in each
 -- stretch of `every` ms, and each time its total has grown by half as much: a
 -- script stays short however many have aged, and they go twice as fast as they came.
 local TRIM = 10000
+
+-- The state of an unreadable log is that of one that is to be unlinked.
+local function discard()
+  unreadable = unreadable + 1
+  return 0, -TRIM, 0
+end
 
 -- grow gives the total with count more units at ms, and whether that entry keeps
 -- house (trims, renews the expiry) for itself and those that follow it.
@@ -27,17 +33,28 @@ local function grow(every, last, total, ms, count)
   local house = total <= 0 or every == 0 or ms - ms % every ~= last - last % every
     or sum % (TRIM / 2) < sum - total
   -- Within a millisecond the order of entries on both sides of a step would be lost.
-  if sum >= 2 * ERA and ms > last then sum = sum - ERA end
+  if sum >= TOP and ms > last then sum = sum - ERA end
   return sum, house
 end
 
 -- running_totals gives `used` and `free_at` over a log's one look-up:
---   look(counter, ms)  the first entry at ms or later: its ms, count and total
+--   look(counter, from)  the first entry from there on: its ms, count and total, and
+--                        its place, beyond which to look for the next
 local function running_totals(look)
+  -- What somebody else wrote between ours is stepped over; where that does not
+  -- end, the window holds all that the total says, as it cannot hold more.
   local function first_from(s, ms)
-    local at, count, total = look(s.counter, ms)
-    while total > s.total do total = total - ERA end
-    return at, count, total
+    local from = time(ms)
+    for _ = 1, 100 do
+      local at, count, total, place = look(s.counter, from)
+      if not at then break end
+      if count and total and count >= 0 and count <= total and total < 2 * TOP then
+        while total > s.total do total = total - ERA end
+        return at, count, total
+      end
+      from = '(' .. place
+    end
+    return s.last, s.total, s.total
   end
 
   -- s[w] is what window w was found to be: the total before its first entry,

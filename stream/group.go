@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,15 +26,27 @@ type Reader struct {
 // must share a slot, so there a Reader has one partition. The client is used for
 // blocking: give it connections of its own.
 func NewReader(c redis.UniversalClient, k *Keys, consumer string, partitions []int) *Reader {
-	r := &Reader{redis: c, keys: k, consumer: consumer, parts: partitions, byName: map[string]int{}}
+	r := &Reader{redis: c, keys: k, consumer: consumer, byName: map[string]int{}}
 	for _, p := range partitions {
-		r.streams = append(r.streams, k.Events(p))
 		r.byName[k.Events(p)] = p
+	}
+	r.Take(partitions)
+	return r
+}
+
+// Take sets which of its partitions Read and CreateGroups go to from now on; one
+// whose stream is of another type would fail the others.
+func (r *Reader) Take(partitions []int) {
+	if slices.Equal(partitions, r.parts) {
+		return
+	}
+	r.parts, r.streams = slices.Clone(partitions), make([]string, 0, 2*len(partitions))
+	for _, p := range partitions {
+		r.streams = append(r.streams, r.keys.Events(p))
 	}
 	for range partitions {
 		r.streams = append(r.streams, ">")
 	}
-	return r
 }
 
 // Batch is what was read of one partition, in order.
@@ -43,15 +56,17 @@ type Batch struct {
 }
 
 // CreateGroups creates the group of each partition where it is missing, from
-// the stream's beginning: after an expiry nothing may be skipped.
+// the stream's beginning: after an expiry nothing may be skipped. One that fails
+// keeps none of the others from theirs.
 func (r *Reader) CreateGroups(ctx context.Context) error {
+	var failed error
 	for _, p := range r.parts {
 		err := r.redis.XGroupCreateMkStream(ctx, r.keys.Events(p), Group, "0").Err()
 		if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
-			return fmt.Errorf("creating the group of %s: %w", r.keys.Events(p), err)
+			failed = errors.Join(failed, fmt.Errorf("creating the group of %s: %w", r.keys.Events(p), err))
 		}
 	}
-	return nil
+	return failed
 }
 
 // Read waits up to block for new events and returns up to count of each

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -116,37 +114,6 @@ func TestChangeOfWindows(t *testing.T) {
 						t.Errorf("%s, step %d: the hour holds %d, expected %d", a, i, use.Used, i+1)
 					}
 				}
-			}
-		}
-	})
-}
-
-// A counter that is none of ours is an error, and nothing is written over it.
-func TestForeignCounters(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		ctx := context.Background()
-		for _, a := range windows.Algorithms {
-			for what, set := range map[string]func(name string) error{
-				"list":   func(name string) error { return s.redis.RPush(ctx, name, "x").Err() },
-				"text":   func(name string) error { return s.redis.Set(ctx, name, "no counter", 0).Err() },
-				"member": func(name string) error { return s.redis.ZAdd(ctx, name, redis.Z{Score: 1, Member: "x"}).Err() },
-				"entry": func(name string) error {
-					return s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, Values: []any{"x", "y", "z", "total"}}).Err()
-				},
-			} {
-				x := one(t, s, a, 10, time.Hour)
-				name := x.counter("k")
-				if err := set(name); err != nil {
-					t.Fatal(err)
-				}
-				before := s.redis.Dump(ctx, name).Val()
-				if v, err := s.Check(ctx, []windows.Ask{{Rule: s.rules.Match("k"), Key: "k", Cost: 1}}); err == nil {
-					t.Errorf("%s over a %s: %+v", a, what, v)
-				}
-				if s.redis.Dump(ctx, name).Val() != before {
-					t.Errorf("%s wrote over a %s", a, what)
-				}
-				s.redis.Del(ctx, name)
 			}
 		}
 	})

@@ -104,7 +104,7 @@ func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 	if got := throttled(); len(got) != 11 {
 		t.Errorf("throttled after a reset: %v", got)
 	}
-	due, err := s.store.NextDue(ctx)
+	due, err := s.store.NextDue(ctx, s.keys.All())
 	if err != nil || len(due) == 0 {
 		t.Errorf("due: %v, %v", due, err)
 	}
@@ -161,7 +161,7 @@ func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 			t.Fatal(err)
 		}
 	}
-	due, err := s.store.NextDue(ctx)
+	due, err := s.store.NextDue(ctx, s.keys.All())
 	if err != nil || len(due) != s.keys.Partitions {
 		t.Fatalf("due: %v, %v", due, err)
 	}

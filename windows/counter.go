@@ -23,7 +23,7 @@ type Counter interface {
 type Ask struct {
 	Rule *Rule
 	Key  string
-	Cost int64
+	Cost int64 // 0 charges nothing and asks whether one unit would be admitted
 }
 
 // Verdict is the answer to a check.

@@ -29,6 +29,8 @@ type Folded struct {
 	Merged int64 // of all of these: events that shared another's entry
 	// Transitions is how many levels changed.
 	Transitions int64
+	// Unreadable counters held what none of ours wrote. They began anew.
+	Unreadable int64
 }
 
 // keyGroups is a key's groups while a batch is put together.

@@ -117,7 +117,6 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 		name string
 		key  func(s *store, p int) string
 	}{
-		{"counter", func(s *store, p int) string { return s.keys.Counter(p, "log", "k") }},
 		{"levels", func(s *store, p int) string { return s.keys.Levels(p) }},
 		{"due", func(s *store, p int) string { return s.keys.Due(p) }},
 		{"outbox", func(s *store, p int) string { return s.keys.Outbox(p) }},

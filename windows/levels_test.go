@@ -209,7 +209,7 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil {
+			if _, _, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -281,7 +281,7 @@ func TestReleasedWithoutTheWindowThatSpoke(t *testing.T) {
 		tale{t, s}.check("k", 10)
 		for _, rules := range []*windows.Rules{two(100), rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "other" }))} {
 			s.clock.ms += 2000
-			if _, err := s.store.Sweep(ctx, p, rules, []string{"k"}); err != nil {
+			if _, _, err := s.store.Sweep(ctx, p, rules, []string{"k"}); err != nil {
 				t.Fatal(err)
 			}
 		}

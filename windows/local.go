@@ -62,8 +62,9 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 	for i, a := range asks {
 		log, now := l.open(a.Rule, a.Key, clock)
 		var retry int64
+		n := max(1, a.Cost)
 		for _, w := range a.Rule.Windows {
-			wait := log.Wait(now, w.Per.Milliseconds(), w.Limit, a.Cost)
+			wait := log.Wait(now, w.Per.Milliseconds(), w.Limit, n)
 			if wait < 0 {
 				retry = wait
 				break
@@ -75,7 +76,7 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 	}
 	for i, a := range asks {
 		log, now := l.open(a.Rule, a.Key, clock)
-		if v.Allowed {
+		if v.Allowed && a.Cost > 0 {
 			log.Add(now, a.Cost)
 			l.keys[localKey{a.Rule.Name, a.Key}] = log
 		}

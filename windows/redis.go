@@ -142,38 +142,38 @@ func (s *Redis) Lane(key string) int {
 	return s.keys.Partition(key)
 }
 
-// Check implements Counter. Where the keys lie in several partitions it looks
-// first and then takes one partition after the other: a race can then charge
-// some keys of a check that is denied in the end, and Atomic is false.
+// Check implements Counter. On a Cluster, where keys lie in several partitions,
+// it looks first and then takes one partition after the other: a race can then
+// charge some keys of a check that is denied in the end, and Atomic is false.
 func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
-	byPartition := map[int][]int{} // partition → indexes of asks
+	byLane := map[int][]int{} // lane → indexes of asks
 	var order []int
 	for i, a := range asks {
-		p := s.keys.Partition(a.Key)
-		if byPartition[p] == nil {
-			order = append(order, p)
+		lane := s.Lane(a.Key)
+		if byLane[lane] == nil {
+			order = append(order, lane)
 		}
-		byPartition[p] = append(byPartition[p], i)
+		byLane[lane] = append(byLane[lane], i)
 	}
 	if len(order) == 1 {
-		return s.checkOne(ctx, order[0], asks)
+		return s.checkOne(ctx, asks)
 	}
 	v, err := s.look(ctx, asks)
 	if err != nil || !v.Allowed {
 		return v, err
 	}
-	for _, p := range order {
-		some := make([]Ask, len(byPartition[p]))
-		for j, i := range byPartition[p] {
+	for _, lane := range order {
+		some := make([]Ask, len(byLane[lane]))
+		for j, i := range byLane[lane] {
 			some[j] = asks[i]
 		}
-		got, err := s.checkOne(ctx, p, some)
+		got, err := s.checkOne(ctx, some)
 		if err != nil {
 			return v, err
 		}
 		v.Allowed = v.Allowed && got.Allowed
 		v.Transitions += got.Transitions
-		for j, i := range byPartition[p] {
+		for j, i := range byLane[lane] {
 			v.Items[i] = got.Items[j]
 		}
 		if !v.Allowed {
@@ -183,21 +183,12 @@ func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
 	return v, nil
 }
 
-func (s *Redis) checkOne(ctx context.Context, p int, asks []Ask) (Verdict, error) {
-	args := lua.CheckArgs{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), Now: s.now(), Items: make([]lua.CheckItem, len(asks))}
-	for i, a := range asks {
-		args.Items[i] = lua.CheckItem{Counter: s.counter(a.Rule, a.Key), Cost: a.Cost, Rule: s.script(a.Rule)}
-	}
-	reply, err := lua.Check(ctx, s.redis, args)
+func (s *Redis) checkOne(ctx context.Context, asks []Ask) (Verdict, error) {
+	got, err := s.CheckMany(ctx, [][]Ask{asks})
 	if err != nil {
 		return Verdict{}, err
 	}
-	v := Verdict{Allowed: reply.Allowed, Atomic: true, Transitions: reply.Transitions, Items: make([]Standing, len(asks))}
-	for i, it := range reply.Items {
-		v.Items[i] = standingOf(it.NowMs, it.Windows)
-		v.Items[i].RetryAfter = time.Duration(it.RetryMs) * time.Millisecond
-	}
-	return v, nil
+	return got[0], nil
 }
 
 // look answers a check without charging: what each key would be told now.
@@ -262,7 +253,7 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions,
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions, Unreadable: reply.Unreadable,
 		Merged: int64(len(events) - len(unmatched) - groups),
 	}, unmatched, nil
 }
@@ -273,13 +264,13 @@ type Next struct {
 	DueMs int64 // when the first of its keys must be looked at, by that clock
 }
 
-// NextDue gives, per partition, when the next key must be looked at. Partitions
+// NextDue gives, for each of these partitions, when its next key must be looked at. Partitions
 // with none are left out, and those whose server does not answer; then the error
 // says why, and the others are there all the same.
-func (s *Redis) NextDue(ctx context.Context) (map[int]Next, error) {
+func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) {
 	pipe := s.redis.Pipeline()
-	heads := make([]*redis.ZSliceCmd, s.keys.Partitions)
-	for p := range heads {
+	heads := make(map[int]*redis.ZSliceCmd, len(parts))
+	for _, p := range parts {
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
 	_, err := pipe.Exec(ctx)
@@ -291,7 +282,7 @@ func (s *Redis) NextDue(ctx context.Context) (map[int]Next, error) {
 			now = s.Now()
 		}
 		if z := head.Val(); ok && head.Err() == nil && len(z) > 0 {
-			next[p] = Next{now, int64(z[0].Score)}
+			next[p] = Next{now, int64(min(max(z[0].Score, 0), 1<<53))} // a stranger may have put it to infinity
 		}
 	}
 	if err = errors.Join(err, clockErr); err != nil {
@@ -320,11 +311,11 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	return keys, nil
 }
 
-// Sweep looks again at keys of partition p, due or not, and gives how many
-// transitions that wrote.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions int64, err error) {
+// Sweep looks again at keys of partition p, due or not. It gives how many
+// transitions that wrote, and how many records it forgot that were none of ours.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions, forgotten int64, err error) {
 	if len(keys) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	items := make([]lua.SweepItem, len(keys))
 	for i, key := range keys {

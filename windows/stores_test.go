@@ -182,7 +182,7 @@ func (s *store) sweep(t testing.TB) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
+		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,3 +198,10 @@ func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -34,11 +34,15 @@ anything. All keys begin with a random prefix, sc-bench-…, and are removed at 
 end, also after Ctrl-C, which prints what was measured until then. Others' keys
 are not touched, but their requests wait behind these.
 
+With --target a server that runs is measured: checks as callers send them, the
+CPU of the server by its /metrics, and that of its Redis where --redis is given.
+
 The exit code is 1 where any call failed.`,
 		Example: `  streamcounter bench
   streamcounter bench check --redis redis://127.0.0.1:6379 --algorithm all --entries 1000
   streamcounter bench check --redis redis://127.0.0.1:6379 --rate 5000 --duration 30s
-  streamcounter bench fold --redis redis://127.0.0.1:6379 --keys 100000 --skew zipf --json`,
+  streamcounter bench fold --redis redis://127.0.0.1:6379 --keys 100000 --skew zipf --json
+  streamcounter bench --target grpc://127.0.0.1:8082 --metrics http://127.0.0.1:8080/metrics --redis redis://127.0.0.1:6379`,
 		ValidArgs: bench.Operations,
 		RunE:      runBench,
 	}
@@ -60,6 +64,7 @@ The exit code is 1 where any call failed.`,
 	f.Float64("rate", 0, "checks and peeks started per second whatever becomes of the earlier ones; 0: each connection waits for its answers")
 	f.Uint64("seed", 1, "chooses the keys")
 	f.Bool("json", false, "print as JSON")
+	targetFlags(cmd)
 	return cmd
 }
 
@@ -97,6 +102,12 @@ func benchConfig(cmd *cobra.Command, args []string) (bench.Config, error) {
 }
 
 func runBench(cmd *cobra.Command, args []string) error {
+	if cmd.Flags().Changed("target") {
+		if len(args) > 0 {
+			return fmt.Errorf("%s has no meaning with --target: checks are what it measures", args[0])
+		}
+		return runTarget(cmd)
+	}
 	cfg, err := benchConfig(cmd, args)
 	if err != nil {
 		return err

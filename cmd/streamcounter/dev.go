@@ -32,7 +32,7 @@ the real ones are used.`,
 			return command{devRules, addEverything, func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
+	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
 		"redis=embedded:16379", "nats=embedded:14222")
 	return cmd
 }
@@ -69,6 +69,7 @@ func welcome(w io.Writer, n *node) {
   Redis    %s
   NATS     %s
   HTTP     http://%s  (checks, events, /metrics)
+  gRPC     %s  (Envoy's rate limit service)
   rules    %s
 
 Try, in another terminal:
@@ -77,5 +78,5 @@ Try, in another terminal:
   streamcounter watch --nats %s
 
 Ctrl-C stops it.
-`, redacted(n.redisURL), redacted(n.natsURL), n.httpAddr, rules, n.httpAddr, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
+`, redacted(n.redisURL), redacted(n.natsURL), n.httpAddr, n.grpc.addr(), rules, n.httpAddr, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
 }

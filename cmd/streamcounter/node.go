@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
@@ -43,6 +44,7 @@ type node struct {
 	counter  *windows.Redis
 	pool     *consumers.Pool
 	nc       *nats.Conn
+	grpc     *grpcServer // nil where nobody asked for it
 
 	redisURL, natsURL, httpAddr string
 
@@ -237,6 +239,7 @@ func (n *node) addChecks() error {
 		return err
 	}
 	n.mux.Handle("/", service.Handler(n.ready))
+	n.addRateLimits(service)
 	return n.err
 }
 
@@ -266,35 +269,38 @@ func (n *node) run(ctx context.Context, l net.Listener) error {
 		Handler: n.mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	// The first server that fails ends all.
+	serving, failed := errgroup.WithContext(ctx)
+	serving.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	if n.grpc != nil {
+		serving.Go(n.grpc.serve)
+	}
 	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPool()
-	worked := make(chan struct{})
-	go func() {
-		defer close(worked)
-		if n.pool != nil {
-			n.pool.Run(poolCtx)
-		}
-	}()
-	var err error
-	select {
-	case <-ctx.Done():
+	var running sync.WaitGroup
+	if n.pool != nil {
+		running.Go(func() { n.pool.Run(poolCtx) })
+	}
+	<-failed.Done()
+	if ctx.Err() != nil {
 		n.log.Info("stopping")
-	case err = <-served:
-		served <- err
 	}
 	// Requests that are being answered and events that are being folded come to
 	// their end side by side, within one timeout.
 	stopPool()
 	within, cancel := context.WithTimeout(context.Background(), n.duration("drain-timeout"))
 	defer cancel()
+	if n.grpc != nil {
+		running.Go(func() { n.grpc.shutdown(within) })
+	}
 	if err := server.Shutdown(within); err != nil {
 		n.log.Warn("requests were cut off", "error", err)
 	}
-	<-worked
-	if e := <-served; e != nil && !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	return err
+	running.Wait()
+	return serving.Wait()
 }

@@ -20,6 +20,8 @@ var settings = []setting{
 	{"nats-monitor", "", "URL of NATS's monitoring port, which alone tells doctor how often the server syncs (http://HOST:8222)"},
 	{"rules", "", "rules file (YAML)"},
 	{"http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"},
+	{"grpc", "127.0.0.1:8082", "address of the gRPC interface (Envoy's rate limit service, health, reflection); empty: none"},
+	{"rls-headers", "false", "add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to what Envoy sends its clients: true or false"},
 	{"prefix", "sc", "prefix of all Redis keys, NATS subjects and streams"},
 	{"partitions", "16", "number of partitions, fixed for the life of a prefix"},
 	{"retention", "10m", "how long events are kept: how long workers may be away without losing one"},
@@ -110,6 +112,14 @@ func (o *options) duration(name string) time.Duration {
 	return d
 }
 
+func (o *options) flag(name string) bool {
+	b, err := strconv.ParseBool(o.text(name))
+	if err != nil {
+		o.fail(name, "expected true or false")
+	}
+	return b
+}
+
 // check reads everything once, so that a typo ends the start before anything runs.
 func (o *options) check() error {
 	for _, name := range []string{"partitions", "nats-replicas", "batch"} {
@@ -118,6 +128,7 @@ func (o *options) check() error {
 	for _, name := range []string{"retention", "check-timeout", "min-idle", "drain-timeout"} {
 		o.duration(name)
 	}
+	o.flag("rls-headers")
 	if o.maxBacklog() > o.duration("retention") {
 		o.fail("max-backlog", "expected no more than --retention, after which events are lost")
 	}

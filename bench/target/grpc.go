@@ -1,0 +1,59 @@
+package target
+
+import (
+	"context"
+	"net/url"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+)
+
+type grpcCaller struct {
+	client rlsv3.RateLimitServiceClient
+	token  string
+}
+
+// overGRPC shares a few connections among the callers, as a proxy does.
+func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
+	security := insecure.NewCredentials()
+	if u.Scheme == "grpcs" {
+		security = credentials.NewTLS(c.TLS)
+	}
+	var list []*grpc.ClientConn
+	closeAll := func() {
+		for _, conn := range list {
+			_ = conn.Close()
+		}
+	}
+	for range min(c.Channels, c.Callers) {
+		conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(security))
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		list = append(list, conn)
+	}
+	return func(i int) caller {
+		return &grpcCaller{rlsv3.NewRateLimitServiceClient(list[i%len(list)]), c.Token}
+	}, closeAll, nil
+}
+
+// Several keys are the descriptors of one request: all are admitted or none is.
+func (g *grpcCaller) call(ctx context.Context, keys []string) (int, error) {
+	if g.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+g.token)
+	}
+	req := &rlsv3.RateLimitRequest{Domain: "streamcounter", Descriptors: make([]*commonv3.RateLimitDescriptor, len(keys))}
+	for i, k := range keys {
+		req.Descriptors[i] = &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: k}}}
+	}
+	answer, err := g.client.ShouldRateLimit(ctx, req)
+	if err != nil || answer.OverallCode != rlsv3.RateLimitResponse_OK {
+		return 0, err
+	}
+	return len(keys), nil
+}

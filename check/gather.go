@@ -1,0 +1,134 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Bounds of a gatherer. A run of maxGathered takes Redis a few milliseconds.
+const (
+	maxGathered = 256    // calls of one run
+	maxWaiting  = 20_000 // calls that wait for one
+)
+
+var errTooManyWait = errors.New("too many checks wait for Redis")
+
+// gatherer lets calls that wait for the same server at the same time share one
+// run of the script. While none is under way a call goes at once and by itself;
+// what comes meanwhile goes together when it ends. So it adds no latency to a
+// quiet server, and the busier it is the less a call costs.
+type gatherer struct {
+	run     func(context.Context, [][]windows.Ask) ([]windows.Verdict, error)
+	timeout time.Duration // of a run that was gathered
+
+	mu      sync.Mutex
+	busy    bool // a run is under way
+	waiting []*waiter
+	calls   int // those of waiting
+}
+
+// waiter is one caller's calls and, once done is closed, what became of them.
+type waiter struct {
+	calls    [][]windows.Ask
+	verdicts []windows.Verdict
+	err      error
+	done     chan struct{}
+}
+
+func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Ask) ([]windows.Verdict, error)) *gatherer {
+	return &gatherer{run: run, timeout: timeout}
+}
+
+// do answers calls, all or none of them. Where ctx ends first they may be
+// charged all the same, if they were sent already.
+func (g *gatherer) do(ctx context.Context, calls [][]windows.Ask) ([]windows.Verdict, error) {
+	g.mu.Lock()
+	if !g.busy {
+		g.busy = true
+		g.mu.Unlock()
+		defer g.next()
+		return g.run(ctx, calls)
+	}
+	if g.calls+len(calls) > maxWaiting {
+		g.mu.Unlock()
+		return nil, errTooManyWait
+	}
+	w := &waiter{calls: calls, done: make(chan struct{})}
+	g.waiting = append(g.waiting, w)
+	g.calls += len(calls)
+	g.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.verdicts, w.err
+	case <-ctx.Done():
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if i := slices.Index(g.waiting, w); i >= 0 { // not sent: it never will be
+			g.waiting = slices.Delete(g.waiting, i, i+1)
+			g.calls -= len(calls)
+		}
+		return nil, ctx.Err()
+	}
+}
+
+// next ends a run and begins that of the calls which came meanwhile.
+func (g *gatherer) next() {
+	if some := g.take(); some != nil {
+		go func() {
+			for ; some != nil; some = g.take() {
+				g.answer(some)
+			}
+		}()
+	}
+}
+
+// take gives the calls of the next run, nil where nobody waits.
+func (g *gatherer) take() []*waiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, calls := 0, 0
+	for n < len(g.waiting) && (n == 0 || calls+len(g.waiting[n].calls) <= maxGathered) {
+		calls += len(g.waiting[n].calls)
+		n++
+	}
+	if n == 0 {
+		g.busy = false
+		return nil
+	}
+	some := slices.Clone(g.waiting[:n])
+	g.waiting = slices.Delete(g.waiting, 0, n)
+	g.calls -= calls
+	return some
+}
+
+func (g *gatherer) answer(some []*waiter) {
+	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+	defer cancel()
+	calls := make([][]windows.Ask, 0, len(some))
+	for _, w := range some {
+		calls = append(calls, w.calls...)
+	}
+	verdicts, err := g.run(ctx, calls)
+	if len(some) > 1 && stream.IsRefusal(err) {
+		// One key's counter is broken, say. A script that is refused has charged
+		// nobody, so each may be asked by itself, and the others get their answers.
+		for _, w := range some {
+			w.verdicts, w.err = g.run(ctx, w.calls)
+			close(w.done)
+		}
+		return
+	}
+	for _, w := range some {
+		w.err = err
+		if err == nil {
+			w.verdicts, verdicts = verdicts[:len(w.calls):len(w.calls)], verdicts[len(w.calls):]
+		}
+		close(w.done)
+	}
+}

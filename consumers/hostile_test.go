@@ -1,0 +1,214 @@
+package consumers_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// keyIn gives a key of the rule api in partition p.
+func (w *world) keyIn(p int, name string) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprintf("user:%s-%d", name, i); w.keys.Partition(key) == p {
+			return key
+		}
+	}
+}
+
+const toTheTop = "raised 50, raised 100, throttled 100"
+
+// A string stands where a partition has one of its own keys. That partition is left
+// out, and said to be; the others are worked on; nothing is buried that could be
+// counted; and when the string is gone, all of it is counted once, unaided.
+func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
+	ctx := context.Background()
+	for what, name := range map[string]func(w *world) string{
+		"events": func(w *world) string { return w.keys.Events(2) },
+		"outbox": func(w *world) string { return w.keys.Outbox(2) },
+		"levels": func(w *world) string { return w.keys.Levels(2) },
+		"due":    func(w *world) string { return w.keys.Due(2) },
+		"ids":    func(w *world) string { return w.keys.IDs(2) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			each(t, func(t *testing.T, url string) {
+				w, r := newWorld(t, url), &recorder{}
+				w.start(r, nil)
+				bad := w.keyIn(2, "bad")
+				w.append(api.Event{Key: bad, Count: 1})
+				w.eventuallyUsed(bad, 1)
+				w.redis.Del(ctx, name(w))
+				if err := w.redis.Set(ctx, name(w), "not ours", 0).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if what != "events" { // else it cannot be appended
+					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
+				}
+				w.eventually("the partition is left out", func() (bool, string) {
+					return w.sample("partition_aside") == 1, fmt.Sprint(w.sample("partition_aside"))
+				})
+				for _, p := range []int{0, 1, 3} {
+					good := w.keyIn(p, "good")
+					w.append(api.Event{Key: good, Count: 10})
+					w.eventually("the others are counted and published", func() (bool, string) {
+						return w.used(good) == 10 && r.of(good) == toTheTop, fmt.Sprint(w.used(good), r.of(good))
+					})
+				}
+				w.redis.Del(ctx, name(w))
+				if what == "events" {
+					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
+				}
+				w.eventuallyUsed(bad, 11)
+				w.eventually("it is worked on again", func() (bool, string) {
+					return w.sample("partition_aside") == 0 && w.pending() == 0 && (what == "outbox" || r.of(bad) == toTheTop), fmt.Sprint(w.sample("partition_aside"), w.pending(), r.of(bad))
+				})
+				if n := w.sample("events_dead_total"); n != 0 {
+					t.Errorf("%v events buried", n)
+				}
+			})
+		})
+	}
+}
+
+// A string stands where a partition has its dead stream. Events that cannot be
+// counted stay pending until they can be buried, and hold up nothing.
+func TestNoDeadStream(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		w.start(&recorder{}, nil)
+		good := w.keyIn(2, "good")
+		w.redis.Set(context.Background(), w.keys.Dead(2), "not ours", 0)
+		w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: w.keys.Events(2), Values: []any{"key", good, "count", "x"}})
+		for n := range int64(3) {
+			w.append(api.Event{Key: good, Count: 1})
+			w.eventuallyUsed(good, n+1)
+		}
+		if n := w.pending(); n != 1 {
+			t.Fatalf("%d events pending, expected the one that is to be buried", n)
+		}
+		w.redis.Del(context.Background(), w.keys.Dead(2))
+		w.eventually("it is buried", func() (bool, string) {
+			return w.sample("events_dead_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("events_dead_total"), w.pending())
+		})
+	})
+}
+
+// A lease that none of ours has taken does not keep transitions waiting.
+func TestALeaseOfNobodyIsTaken(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w, r := newWorld(t, url), &recorder{}
+		w.redis.Set(ctx, w.keys.Relay(0), "stranger", 0)
+		w.redis.RPush(ctx, w.keys.Relay(1), "stranger")
+		w.start(r, nil)
+		for p := range 4 {
+			key := w.keyIn(p, "k")
+			w.append(api.Event{Key: key, Count: 10})
+			w.eventually("its transitions are published", func() (bool, string) { return r.of(key) == toTheTop, r.of(key) })
+		}
+	})
+}
+
+// garbageEntries are entries of an outbox that none of ours wrote. Some would be
+// refused by NATS for ever, some published where nobody expects them.
+func garbageEntries() map[string][]any {
+	whole := func(change ...any) []any {
+		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10, "window": 1000, "used": 5, "at": 1, "since": 1, "until": 2, "expires": 3, "flags": ""}
+		for i := 0; i < len(change); i += 2 {
+			fields[change[i]] = change[i+1]
+		}
+		var out []any
+		for name, value := range fields {
+			out = append(out, name, value)
+		}
+		return out
+	}
+	return map[string][]any{
+		"other fields":          {"x", "y"},
+		"no rule":               whole("rule", ""),
+		"a rule of wildcards":   whole("rule", "*.>"),
+		"a rule of two tokens":  whole("rule", "a.b"),
+		"a rule with a space":   whole("rule", "a b"),
+		"a rule of 5,000 bytes": whole("rule", strings.Repeat("a", 5000)),
+		"no key":                whole("key", ""),
+		"a key of 5,000 bytes":  whole("key", strings.Repeat("k", 5000)),
+		"a key with a NUL":      whole("key", "a\x00b"),
+		"a key of no UTF-8":     whole("key", "\xff"),
+		"an unknown state":      whole("state", "throttled.>"),
+		"no state":              whole("state", ""),
+		"a level of 0":          whole("level", 0),
+		"a level above the top": whole("level", 101),
+		"a level that is none":  whole("level", "1e3"),
+		"a throttle at 50":      whole("state", "throttled"),
+		"a window of 0":         whole("window", 0),
+		"used below zero":       whole("used", -1),
+		"a time after 9999":     whole("at", "9223372036854775807"),
+		"no end":                whole("state", "throttled", "level", 100, "expires", 253402300799999),
+		"no number":             whole("since", "nan"),
+	}
+}
+
+// Garbage in an outbox is put aside with the reason, and what waits behind it is
+// published, in order.
+func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w, r := newWorldOf(t, url, 1), &recorder{}
+		garbage := garbageEntries()
+		for _, fields := range garbage {
+			if err := w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Outbox(0), Values: fields}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.append(api.Event{Key: "user:1", Count: 10})
+		w.start(r, nil)
+		w.eventually("ours is published", func() (bool, string) { return r.of("user:1") == toTheTop, r.of("user:1") })
+		w.eventually("the outbox is empty", func() (bool, string) {
+			n := w.redis.XLen(ctx, w.keys.Outbox(0)).Val()
+			return n == 0, fmt.Sprint(n)
+		})
+		if n := w.sample("outbox_dead_total"); n != float64(len(garbage)) {
+			t.Errorf("outbox_dead_total is %v, expected %d", n, len(garbage))
+		}
+		letters, err := w.redis.XRange(ctx, w.keys.Dead(0), "-", "+").Result()
+		if err != nil || len(letters) != len(garbage) {
+			t.Fatalf("%d letters, expected %d: %v", len(letters), len(garbage), err)
+		}
+		for _, l := range letters {
+			if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") || len(reason) > 300 || len(l.Values["body"].(string)) > 4200 {
+				t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
+			}
+		}
+	})
+}
+
+// More garbage is due than one step of a sweep takes, and none of it ever stops
+// being due: the levels of other keys end all the same.
+func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
+		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 100 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
+		const records = 250
+		for i := range records {
+			key := fmt.Sprintf("user:garbage-%d", i)
+			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|100,2,"+strings.Repeat("9", 40)+",1,100@1")
+			w.redis.ZAdd(ctx, w.keys.Due(0), redis.Z{Score: -1e300, Member: key})
+		}
+		w.start(r, nil)
+		w.append(api.Event{Key: "user:1", Count: 2})
+		w.eventually("its levels end", func() (bool, string) {
+			got := r.of("user:1")
+			return got == "raised 100, throttled 100, released 100, cleared 100", got
+		})
+		w.eventually("the garbage is forgotten", func() (bool, string) {
+			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
+			return n == 0 && w.sample("levels_forgotten_total") == records, fmt.Sprint(n, w.sample("levels_forgotten_total"))
+		})
+	})
+}

@@ -1,0 +1,192 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// garbage is something that none of ours wrote, put in a counter's place.
+type garbage struct {
+	what string
+	// between: it stands before an entry that reads well, so that only a look into
+	// the window meets it. Else nothing of the counter can be read.
+	between bool
+	put     func(c redis.UniversalClient, name string) error
+	// real: the embedded Redis takes IDs that a real one refuses.
+	real bool
+}
+
+var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff", "99999999999999999999", strings.Repeat("9", 400)}
+
+// garbageFor gives what a stranger may leave where an algorithm expects its counter.
+func garbageFor(algorithm string, now int64) (list []garbage) {
+	ctx := context.Background()
+	add := func(what string, between bool, commands ...[]any) {
+		list = append(list, garbage{what: what, between: between, put: func(c redis.UniversalClient, name string) error {
+			for _, args := range commands {
+				words := append([]any{args[0], name}, args[1:]...)
+				if err := c.Do(ctx, words...).Err(); err != nil {
+					return fmt.Errorf("%v: %w", args, err)
+				}
+			}
+			return nil
+		}})
+	}
+	add("a list", false, []any{"RPUSH", "x"})
+	add("a hash", false, []any{"HSET", "total", "5"})
+	if algorithm != "sliding-log" {
+		add("a stream", false, []any{"XADD", "*", "count", 1, "total", 1})
+	}
+	if algorithm != "sliding-log-zset" {
+		add("a sorted set", false, []any{"ZADD", now, "0000000000000005:1"})
+	}
+	at := func(ms int64) string { return fmt.Sprintf("%d-0", ms) }
+	switch algorithm {
+	case "sliding-log":
+		add("a string", false, []any{"SET", "5"})
+		for _, n := range nonsense {
+			add("a total of "+n, false, []any{"XADD", at(now - 10), "count", 1, "total", n})
+			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n}, []any{"XADD", at(now - 5), "count", 1, "total", 2})
+			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1}, []any{"XADD", at(now - 5), "count", 1, "total", 2})
+		}
+		add("no fields of ours", false, []any{"XADD", at(now), "total", 5})
+		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52}, []any{"XADD", at(now - 5), "count", 1, "total", 1})
+		add("the greatest total", false, []any{"XADD", at(now), "count", 1, "total", 1<<53 - 1})
+		add("the year 5000", false, []any{"XADD", "95617584000000-0", "count", 1, "total", 1})
+		last := "18446744073709551615-18446744073709551615"
+		add("the greatest ID", false, []any{"XADD", last, "count", 1, "total", 1})
+		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1}, []any{"XADD", last, "count", 1, "total", 1}, []any{"XDEL", last})
+		list[len(list)-1].real = true
+	case "sliding-log-zset":
+		add("a string", false, []any{"SET", "5"})
+		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
+			add("the member "+n, false, []any{"ZADD", now - 10, n})
+			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n}, []any{"ZADD", now - 5, "0000000000000002:1"})
+		}
+		for _, score := range []string{"inf", "1e300", "1700000000000.5", "95617584000000"} {
+			add("a score of "+score, false, []any{"ZADD", score, "0000000000000002:1"})
+		}
+		add("a score of -inf", false, []any{"ZADD", "-inf", "0000000000000002:1"})
+		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5, "0000000000000002:1"})
+	default:
+		texts := append([]string{" ", "\n", "1\x00", fmt.Sprintf("%d", 1<<60), strings.Repeat("1", 100_000)}, nonsense...)
+		for _, t := range texts {
+			if t != "0" || algorithm == windows.SlidingBuckets { // a counter of no window
+				add(fmt.Sprintf("the text %.20q", t), false, []any{"SET", t})
+			}
+		}
+		if algorithm != windows.SlidingBuckets {
+			for _, n := range nonsense {
+				add("units of "+n, true, []any{"SET", fmt.Sprintf("%d 3600000,%s,%s", now, n, n)})
+			}
+			break
+		}
+		ring := func(slot string) string { return strings.Repeat(slot, 61) }
+		for what, t := range map[string]string{
+			"no ring":                    " 3600000,60,2,5\n",
+			"a ring too short":           " 3600000,60,3,5\n" + ring("\x00\x00"),
+			"a ring too long":            " 3600000,60,2,5\n" + ring("\x00\x00") + "x",
+			"numbers of no byte":         " 3600000,60,0,5\n",
+			"numbers of a million bytes": " 3600000,60,1000000,5\n" + ring("\x00\x00"),
+			"numbers of eight bytes":     " 3600000,60,8,5\n" + ring("\x00\x00\x00\x00\x00\x00\x00\x00"),
+			"no buckets":                 " 3600000,0,2,5\n" + ring("\x00\x00"),
+			"no window":                  " 0,60,2,5\n" + ring("\x00\x00"),
+			"a total of " + nonsense[10]: " 3600000,60,2," + nonsense[10] + "\n" + ring("\x00\x00"),
+			"a total of 400 digits":      " 3600000,60,2," + strings.Repeat("9", 400) + "\n" + ring("\x00\x00"),
+		} {
+			add(what, false, []any{"SET", fmt.Sprint(now) + t})
+		}
+		add("a ring above its total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,2,5\n" + ring("\xff\xff")})
+		add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" + ring("\x00\x00\x00\x00\x00\x00\x00")})
+	}
+	return list
+}
+
+// Whatever stands in a counter's place, no script fails or goes on for ever, no
+// other key of the batch or check loses anything, and the key itself is counted
+// from then on.
+func TestGarbageCountersHoldNobodyUp(t *testing.T) {
+	ctx := context.Background()
+	for _, algorithm := range windows.Algorithms {
+		t.Run(algorithm, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) {
+				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second})
+				x := tale{t, s}
+				for i, g := range garbageFor(algorithm, s.clock.ms) {
+					embedded := strings.HasSuffix(t.Name(), "/embedded")
+					if g.real && embedded {
+						continue
+					}
+					bad, good := fmt.Sprintf("{x}bad%d", i), fmt.Sprintf("{x}good%d", i)
+					s.fold(t, nil, windows.Event{Key: good, Ms: s.clock.ms, Count: 1})
+					if err := g.put(s.redis, x.counter(bad)); err != nil {
+						if embedded {
+							continue // it refuses some of it
+						}
+						t.Fatalf("%s: %v", g.what, err)
+					}
+					if _, err := s.Peek(ctx, s.rules.Match(bad), bad); err != nil {
+						t.Fatalf("%s: peek: %v", g.what, err)
+					}
+					ask := func(cost int64) windows.Verdict {
+						t.Helper()
+						v, err := s.Check(ctx, []windows.Ask{{Rule: s.rules.Match(good), Key: good, Cost: 1}, {Rule: s.rules.Match(bad), Key: bad, Cost: cost}})
+						if err != nil {
+							t.Fatalf("%s: check: %v", g.what, err)
+						}
+						return v
+					}
+					granted := int64(1)
+					if ask(3).Allowed {
+						granted++
+					} else if !g.between {
+						t.Errorf("%s: the first check is denied", g.what)
+					}
+					if ask(100).Allowed {
+						t.Errorf("%s: a check above the limit is allowed", g.what)
+					}
+					for p, batch := range s.append(t, windows.Event{Key: bad, Ms: s.clock.ms, Count: 4}, windows.Event{Key: good, Ms: s.clock.ms, Count: 2}, windows.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
+						if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err != nil || f.Folded != 3 {
+							t.Fatalf("%s: fold: %+v, %v", g.what, f, err)
+						}
+						if n := s.redis.XPending(ctx, s.keys.Events(p), stream.Group).Val().Count; n != 0 {
+							t.Fatalf("%s: %d events pending", g.what, n)
+						}
+						if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{bad, good}); err != nil {
+							t.Fatalf("%s: sweep: %v", g.what, err)
+						}
+					}
+					if n := used(t, s, good); n != granted+2 {
+						t.Errorf("%s: the other key has used %d, expected %d", g.what, n, granted+2)
+					}
+					if n := used(t, s, bad); !g.between && n != 12 || n < 0 {
+						t.Errorf("%s: the key has used %d, expected 12", g.what, n)
+					}
+					if ttl := s.redis.PTTL(ctx, x.counter(bad)).Val(); !g.between && ttl < 59*time.Minute {
+						t.Errorf("%s: the counter ends in %v", g.what, ttl)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A fold tells how many counters it found unreadable, so that somebody looks.
+func TestFoldCountsUnreadableCounters(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		s.redis.Set(context.Background(), tale{t, s}.counter("k{k}"), "x", 0)
+		for p, batch := range s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1}, windows.Event{Key: "k", Ms: start, Count: 1}) {
+			if f := s.foldBatch(t, p, batch); f.Unreadable != 1 || f.Folded != 2 {
+				t.Fatalf("%+v", f)
+			}
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// many asks several calls at once, of one or both keys each, some only to look.
+// They are answered as if they had come one after the other.
+func (l *timeline) many() {
+	var calls [][]windows.Ask
+	for range rapid.IntRange(1, 6).Draw(l.T, "calls") {
+		var asks []windows.Ask
+		for i := range rapid.IntRange(1, 2).Draw(l.T, "keys") {
+			key := l.keys[i]
+			if i == 0 && rapid.Bool().Draw(l.T, "other") {
+				key = l.keys[1]
+			}
+			cost := rapid.Int64Range(0, l.rule.Smallest()).Draw(l.T, "cost")
+			asks = append(asks, windows.Ask{Rule: l.rule, Key: key, Cost: cost})
+		}
+		if len(asks) == 2 && asks[0].Key == asks[1].Key {
+			asks = asks[:1]
+		}
+		calls = append(calls, asks)
+	}
+	got := l.ask(calls)
+	for n, asks := range calls {
+		want := true
+		for _, a := range asks {
+			want = want && l.oracle.Admits(a.Key, l.oracle.Clock(a.Key, l.s.clock.ms), max(1, a.Cost), l.limits)
+		}
+		if got[n].Allowed != want {
+			l.Fatalf("call %d of %v: allowed %v, recount says %v", n, calls, got[n].Allowed, want)
+		}
+		for i, a := range asks {
+			now := l.oracle.Clock(a.Key, l.s.clock.ms)
+			admits := l.oracle.Admits(a.Key, now, max(1, a.Cost), l.limits)
+			retry := got[n].Items[i].RetryAfter.Milliseconds()
+			if admits != (retry == 0) {
+				l.Fatalf("call %d of %v: retry after %d ms, recount says %v", n, calls, retry, admits)
+			}
+			if last := n == len(calls)-1; last && !admits && !l.oracle.Admits(a.Key, now+retry, max(1, a.Cost), l.limits) {
+				l.Fatalf("call %d of %v: retry after %d ms is too early", n, calls, retry)
+			}
+		}
+		for i, a := range asks {
+			now := l.oracle.Clock(a.Key, l.s.clock.ms)
+			if want && a.Cost > 0 {
+				l.oracle.Add(a.Key, now, a.Cost)
+			}
+			for w, limit := range l.limits {
+				if used, has := l.oracle.Used(a.Key, now, limit.Ms), got[n].Items[i].Windows[w].Used; used != has {
+					l.Fatalf("call %d of %v: used %d, recount says %d", n, calls, has, used)
+				}
+			}
+		}
+	}
+	for i, a := range calls[len(calls)-1] {
+		l.compare(a.Key, got[len(calls)-1].Items[i])
+	}
+}
+
+// ask sends calls in one run, or where there is none (in process) one by one.
+func (l *timeline) ask(calls [][]windows.Ask) []windows.Verdict {
+	if l.s.serve != nil {
+		got, err := l.s.serve.CheckMany(context.Background(), calls)
+		if err != nil {
+			l.Fatal(err)
+		}
+		return got
+	}
+	var got []windows.Verdict
+	for _, asks := range calls {
+		v, err := l.s.Check(context.Background(), asks)
+		if err != nil {
+			l.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	return got
+}
+
+// What a run charges to one key is one entry, however many calls it answers, and
+// one transition per level.
+func TestManyChecksOfOneKey(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80}, Hold: time.Second}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		r := s.rules.List()[0]
+		calls := make([][]windows.Ask, 150)
+		for i := range calls {
+			calls[i] = []windows.Ask{{Rule: r, Key: "user:1", Cost: 1}}
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		must(t, err)
+		for i, v := range got {
+			if v.Allowed != (i < 100) || v.Items[0].Windows[0].Used != min(int64(i)+1, 100) {
+				t.Fatalf("call %d: %+v", i, v)
+			}
+		}
+		p := s.keys.Partition("user:1")
+		if n := s.redis.XLen(t.Context(), s.keys.Counter(p, "log", "user:1")).Val(); n != 1 {
+			t.Errorf("%d entries, want one", n)
+		}
+		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 { // 80, 100, throttled
+			t.Errorf("%d transitions in the outbox, %d told, want 3", n, got[0].Transitions)
+		}
+	})
+}
+
+// A key that is asked for under its old rule and its new one while the rules
+// change is decided twice, one after the other: two states of it in one run would
+// write over each other.
+func TestManyChecksAcrossAReload(t *testing.T) {
+	before := rulesOf(t, apiRule(nil)).List()[0]
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		after := s.rules.List()[0]
+		got, err := s.serve.CheckMany(t.Context(), [][]windows.Ask{
+			{{Rule: before, Key: "user:1", Cost: 1}}, {{Rule: after, Key: "user:1", Cost: 2}}, {{Rule: before, Key: "user:2", Cost: 1}}, {{Rule: before, Key: "user:1", Cost: 4}},
+		})
+		must(t, err)
+		var used []string
+		for _, v := range got {
+			used = append(used, fmt.Sprint(v.Items[0].Windows[0].Used))
+		}
+		if list := strings.Join(used, " "); list != "1 7 1 5" { // the second waits for the run after
+			t.Errorf("used %s, want 1 7 1 5", list)
+		}
+		_, err = s.serve.CheckMany(t.Context(), [][]windows.Ask{{{Rule: before, Key: "user:1", Cost: 1}, {Rule: after, Key: "user:1", Cost: 1}}})
+		if err == nil || !strings.Contains(err.Error(), "in one check") {
+			t.Errorf("a key under two rules in one call: %v", err)
+		}
+	})
+}
