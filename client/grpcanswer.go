@@ -3,6 +3,7 @@ package client
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -10,32 +11,34 @@ import (
 )
 
 // answerOf reads an answer: all of it where the server gave the detail, else what
-// Envoy's own fields have, which is one window per key.
+// Envoy's own fields have, which is one window per key. The detail has each key
+// that has a rule, once; the statuses have an entry per request.
 func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	all, ok := detailOf(resp)
-	if !ok || len(all.Checks) != len(reqs) {
-		all = api.ChecksAnswer{Atomic: len(reqs) == 1, Checks: make([]api.CheckAnswer, len(reqs))}
-		if len(resp.Statuses) != len(reqs) {
-			return all, Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
-		}
-		for i, r := range reqs {
-			all.Checks[i] = statusOf(resp.Statuses[i], r)
-		}
+	detail, detailed := detailOf(resp)
+	if len(resp.Statuses) != len(reqs) {
+		return api.ChecksAnswer{}, Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
 	}
+	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic, Checks: make([]api.CheckAnswer, len(reqs))}
 	switch resp.OverallCode {
 	case rls.RateLimitResponse_OK:
 		all.Allowed = true
 	case rls.RateLimitResponse_OVER_LIMIT:
-		all.Allowed = false
 	default:
 		return all, Lost(fmt.Errorf("overall code %v", resp.OverallCode))
 	}
-	all.RetryAfterMs = 0
-	for i := range all.Checks {
+	for i, r := range reqs {
 		c := &all.Checks[i]
-		c.Allowed = all.Allowed
+		if at := slices.IndexFunc(detail.Checks, func(c api.CheckAnswer) bool { return c.Key == r.Key }); at >= 0 {
+			*c = detail.Checks[at]
+			c.Cost, c.Windows = r.Cost, slices.Clone(c.Windows)
+			addWait(c.Windows, resp.Statuses[i])
+		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 && r.Cost > c.Windows[0].Limit {
+			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit, r.Cost, api.Shorten(r.Key), c.Rule, c.Windows[0].Limit)
+		}
+		if c.Allowed = all.Allowed; c.Rule == "" {
+			c.Allowed = true // nobody limits it, whatever became of the others
+		}
 		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
-		addWait(c.Windows, resp.Statuses, i)
 	}
 	return all, nil
 }
@@ -64,7 +67,7 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 	// The server may have more windows than this one: nothing is learned from it.
 	a.Rule, a.Source = s.CurrentLimit.Name, ""
 	a.Windows = append(a.Windows, api.WindowState{
-		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit], Used: max(0, limit-left), Remaining: left, ResetMs: reset, MoreMs: reset,
+		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit] * int64(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1)), Used: max(0, limit-left), Remaining: left, ResetMs: reset, MoreMs: reset,
 	})
 	if s.Code == rls.RateLimitResponse_OVER_LIMIT {
 		a.RetryAfterMs = reset
@@ -72,18 +75,13 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 	return a
 }
 
-// addWait gives the windows of check i, which the detail has without it, the wait
-// for their first units: that of the status, for the window that has least left,
-// and no more than until each is empty.
-func addWait(windows []api.WindowState, statuses []*rls.RateLimitResponse_DescriptorStatus, i int) {
-	if i >= len(statuses) {
-		return
-	}
-	wait := statuses[i].DurationUntilReset.AsDuration().Milliseconds()
+// addWait gives windows, which the detail has without it, the wait for their first
+// units: that of the status, which is of the window that has least left, and no
+// more than until each is empty.
+func addWait(windows []api.WindowState, status *rls.RateLimitResponse_DescriptorStatus) {
+	wait := status.DurationUntilReset.AsDuration().Milliseconds()
 	for j := range windows {
-		if w := &windows[j]; w.MoreMs == 0 {
-			w.MoreMs = min(wait, w.ResetMs)
-		}
+		windows[j].MoreMs = min(wait, windows[j].ResetMs)
 	}
 }
 

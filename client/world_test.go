@@ -13,18 +13,12 @@ import (
 	"testing"
 	"time"
 
-	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
@@ -174,83 +168,22 @@ func nameOf(err error) string {
 	return "unavailable"
 }
 
-// serveGRPC gives the address of a server that speaks as ours does.
+// serveGRPC gives the address of a server; without detail it is one that does not
+// know of it, as another implementation of Envoy's service.
 func (w *world) serveGRPC(t testing.TB, detail bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	s := grpc.NewServer()
-	rls.RegisterRateLimitServiceServer(s, &rlsServer{w: w, detail: detail})
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if md, _ := metadata.FromIncomingContext(ctx); !detail {
+			md.Delete("streamcounter-detail")
+			ctx = metadata.NewIncomingContext(ctx, md)
+		}
+		return next(ctx, req)
+	}))
+	rls.RegisterRateLimitServiceServer(s, check.NewRateLimits(w.service, check.RateLimitsConfig{}))
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-served })
 	return l.Addr().String()
-}
-
-type rlsServer struct {
-	rls.UnimplementedRateLimitServiceServer
-	w      *world
-	detail bool
-}
-
-func (s *rlsServer) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	var reqs []api.CheckRequest
-	for _, d := range req.Descriptors {
-		if req.Domain != "streamcounter" || len(d.Entries) != 1 || d.Entries[0].Key != "key" || d.HitsAddend == nil {
-			return nil, status.Errorf(codes.InvalidArgument, "not as agreed: %v", req)
-		}
-		if d.HitsAddend.Value == 0 {
-			return s.look(ctx, d)
-		}
-		reqs = append(reqs, api.CheckRequest{Key: d.Entries[0].Value, Cost: int64(d.HitsAddend.Value)})
-	}
-	all, err := s.w.service.CheckAll(ctx, reqs)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return s.answer(ctx, all), nil
-}
-
-func (s *rlsServer) look(ctx context.Context, d *common.RateLimitDescriptor) (*rls.RateLimitResponse, error) {
-	k, err := s.w.service.Peek(ctx, d.Entries[0].Value)
-	if is(err, api.ErrNoRule) {
-		return s.answer(ctx, api.ChecksAnswer{Allowed: true, Checks: []api.CheckAnswer{{Allowed: true, Key: d.Entries[0].Value}}}), nil
-	}
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return s.answer(ctx, api.ChecksAnswer{Allowed: true, Checks: []api.CheckAnswer{{Allowed: true, Key: k.Key, Rule: k.Rule, Windows: k.Windows, Source: api.SourceRedis}}}), nil
-}
-
-func (s *rlsServer) answer(ctx context.Context, all api.ChecksAnswer) *rls.RateLimitResponse {
-	resp := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
-	if !all.Allowed {
-		resp.OverallCode = rls.RateLimitResponse_OVER_LIMIT
-	}
-	for _, c := range all.Checks {
-		st := &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}
-		if len(c.Windows) > 0 {
-			w := c.Windows[0]
-			st.CurrentLimit = &rls.RateLimitResponse_RateLimit{Name: c.Rule, RequestsPerUnit: uint32(w.Limit), Unit: rls.RateLimitResponse_RateLimit_MINUTE}
-			st.LimitRemaining, st.DurationUntilReset = uint32(w.Remaining), durationpb.New(time.Duration(w.MoreMs)*time.Millisecond)
-		}
-		if c.RetryAfterMs > 0 {
-			st.Code, st.DurationUntilReset = rls.RateLimitResponse_OVER_LIMIT, durationpb.New(time.Duration(c.RetryAfterMs)*time.Millisecond)
-		}
-		resp.Statuses = append(resp.Statuses, st)
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	if s.detail && len(md.Get("streamcounter-detail")) == 1 {
-		text, _ := json.Marshal(map[string]any{"streamcounter": all})
-		resp.DynamicMetadata = &structpb.Struct{}
-		_ = resp.DynamicMetadata.UnmarshalJSON(text)
-	}
-	return resp
-}
-
-func statusOf(err error) error {
-	name := nameOf(err)
-	code := map[string]codes.Code{"bad-key": codes.InvalidArgument, "bad-count": codes.InvalidArgument, "cost-exceeds-limit": codes.FailedPrecondition, "unavailable": codes.Unavailable}[name]
-	st, _ := status.New(code, err.Error()).WithDetails(&errdetails.ErrorInfo{Domain: "streamcounter", Reason: name})
-	return st.Err()
 }

@@ -120,10 +120,40 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 	return b.answer(v), nil
 }
 
-// CheckEach implements client.Checker.
+// CheckEach implements client.Checker: on a single server one script for all of
+// them, on a Cluster one for each.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]client.Each, error) {
 	return client.EachValid(reqs, func(reqs []api.CheckRequest) ([]client.Each, error) {
-		return client.InParallel(ctx, reqs, r.Check), nil
+		if r.counter.Lanes() > 1 {
+			return client.InParallel(ctx, reqs, r.Check), nil
+		}
+		out := make([]client.Each, len(reqs))
+		var calls [][]windows.Ask
+		batches := make([]batch, len(reqs))
+		rules := r.rules() // the same for all: else one script might not do, and the first of two could have charged
+		for i := range reqs {
+			batches[i], out[i].Err = match(rules, reqs[i:i+1])
+			if out[i].Err == nil && len(batches[i].asks) > 0 {
+				calls = append(calls, batches[i].asks)
+			}
+		}
+		var verdicts []windows.Verdict
+		if len(calls) > 0 {
+			var err error
+			if verdicts, err = r.counter.CheckMany(ctx, calls); err != nil {
+				return nil, failure(err)
+			}
+		}
+		for i, b := range batches {
+			switch {
+			case out[i].Err != nil:
+			case len(b.asks) == 0:
+				out[i].CheckAnswer = b.answer(windows.Verdict{Allowed: true}).Checks[0]
+			default:
+				out[i].CheckAnswer, verdicts = b.answer(verdicts[0]).Checks[0], verdicts[1:]
+			}
+		}
+		return out, nil
 	})
 }
 
