@@ -30,10 +30,10 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrBacklog: workers are too far behind for more events to be taken.
 	ErrBacklog = errors.New("workers are behind")
+	// ErrUnauthenticated: no token was presented, or none that the server knows.
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrForbidden: the token may not be used for this.
+	ErrForbidden = errors.New("not permitted")
 	// ErrUnavailable: the store did not answer in time.
 	ErrUnavailable = errors.New("store unavailable")
-	// ErrUnauthenticated: no token, or one that nobody knows.
-	ErrUnauthenticated = errors.New("not authenticated")
-	// ErrForbidden: a token that is known and may not do this.
-	ErrForbidden = errors.New("not permitted")
 )

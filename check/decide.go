@@ -133,6 +133,26 @@ func (s *Service) across(ctx context.Context, lanes []int, asks []windows.Ask) (
 	return v[0], nil
 }
 
+// refund gives units back and tells where the key stands, nil where Redis cannot
+// answer and on_error does not say deny: then they may not be back.
+func (s *Service) refund(ctx context.Context, rule *windows.Rule, key string, units int64) (*windows.Standing, error) {
+	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	var st windows.Standing
+	_, err := s.lanes[s.config.Counter.Lane(key)].breaker.Execute(func() ([]windows.Verdict, error) {
+		var err error
+		_, st, err = s.config.Counter.Refund(within, rule, key, units)
+		return nil, err
+	})
+	if err == nil {
+		return &st, nil
+	}
+	if d := s.settle(ctx, []windows.Ask{{Rule: rule, Key: key}}, windows.Verdict{}, err); d.source == api.SourcePolicy {
+		return nil, d.err
+	}
+	return nil, nil
+}
+
 // settle makes a decision of what Redis said, and where it could not answer of
 // the strictest on_error among the rules: deny, then local, then allow.
 func (s *Service) settle(ctx context.Context, asks []windows.Ask, v windows.Verdict, err error) decision {

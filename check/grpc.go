@@ -48,7 +48,7 @@ func NewRateLimits(s *Service, c RateLimitsConfig) *RateLimits {
 			if rule == nil {
 				return rls.Limit{Key: key}, false
 			}
-			return rls.Limit{Key: key, Rule: rule, Name: rule.Name}, true
+			return rls.Limit{Key: key, Rule: rule, Name: rule.Name, Named: true}, true
 		}
 	}
 	return &RateLimits{service: s, config: c}
@@ -61,7 +61,9 @@ type descriptor struct {
 	skipped bool // another descriptor of the request replaces it
 	hits    int64
 	back    bool // the hits are given back
-	ask     int  // its ask, -1 where Redis is not asked
+	ask     int  // its ask, -1 where Redis is not asked for it
+	// standing is where it stands after hits were given back; nil: none were.
+	standing *windows.Standing
 }
 
 // ShouldRateLimit implements Envoy's service. A request that is over a limit
@@ -158,8 +160,20 @@ next:
 	return asks
 }
 
-// giveBack returns hits to the descriptors that ask for it.
+// giveBack returns hits to the descriptors that ask for it, one by one: it is
+// done after the others are charged, so that a denied request gives nothing back.
 func (r *RateLimits) giveBack(ctx context.Context, list []descriptor) error {
+	for i := range list {
+		d := &list[i]
+		if !d.back || !d.asksRedis() || d.hits == 0 {
+			continue
+		}
+		st, err := r.service.refund(ctx, d.Rule, d.Key, d.hits)
+		if err != nil {
+			return err
+		}
+		d.standing = st
+	}
 	return nil
 }
 

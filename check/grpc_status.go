@@ -42,7 +42,7 @@ func (r *RateLimits) respond(list []descriptor, asks []windows.Ask, d decision, 
 			s.LimitRemaining = math.MaxUint32
 		case one.DenyAll:
 			s.CurrentLimit = one.wire(nil)
-			if !one.Shadow {
+			if !one.Shadow && !one.Quota {
 				s.Code, out.OverallCode = codeOver, codeOver
 			}
 		case one.ask >= 0:
@@ -55,7 +55,7 @@ func (r *RateLimits) respond(list []descriptor, asks []windows.Ask, d decision, 
 				out.OverallCode = codeOver
 			}
 		default:
-			s.CurrentLimit = one.wire(&one.Rule.Windows[0])
+			one.status(s, one.standing, true)
 		}
 	}
 	if !d.Allowed {
@@ -116,7 +116,10 @@ var units = []struct {
 
 // wire names the limit as Envoy has it: so many per unit, or per several of it.
 func (d *descriptor) wire(w *windows.Window) *limitWire {
-	out := &limitWire{Name: d.Name, RequestsPerUnit: d.PerUnit, Unit: d.Unit}
+	out := &limitWire{RequestsPerUnit: d.PerUnit, Unit: d.Unit}
+	if d.Named {
+		out.Name = d.Name
+	}
 	if d.Multiplier > 1 {
 		out.UnitMultiplier = wrapperspb.UInt32(d.Multiplier)
 	}

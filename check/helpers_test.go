@@ -31,7 +31,7 @@ func must(t testing.TB, err error) {
 
 // connect answers a client like those of the commands: it never sends twice,
 // and gives up at its context's deadline.
-func connect(t *testing.T, addr string) *redis.Client {
+func connect(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{
 		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
@@ -67,6 +67,12 @@ func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *wo
 
 func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
+	return newWorldWith(t, c, func(c *check.Config) { c.Timeout, c.AppendTimeout = timeout, timeout }, rules...)
+}
+
+// newWorldWith makes one whose service is configured otherwise.
+func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Config), rules ...*windows.Rule) *world {
+	t.Helper()
 	w := &world{redis: c, registry: prometheus.NewRegistry()}
 	w.clock.Store(1_700_000_000_000)
 	var err error
@@ -78,10 +84,12 @@ func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient
 	must(t, err)
 	counter := windows.NewRedis(c, w.keys)
 	counter.Now = w.clock.Load
-	w.service, err = check.NewService(check.Config{
+	config := check.Config{
 		Counter: counter, Log: log, Rules: windows.Fixed(loaded).Rules, Metrics: check.NewMetrics(w.registry),
-		Timeout: timeout, AppendTimeout: timeout,
-	})
+		Timeout: patience, AppendTimeout: patience,
+	}
+	change(&config)
+	w.service, err = check.NewService(config)
 	must(t, err)
 	w.handler = w.service.Handler(nil)
 	return w

@@ -25,51 +25,54 @@ const (
 	listedAtMost  = 10_000
 )
 
-// Handler serves the interface: checks, events, keys, and the list of who is
-// throttled. ready says whether the process can do its work; nil means always.
+// Handler serves the interface to everybody; see Routes.
 func (s *Service) Handler(ready func(context.Context) error) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/check", s.postCheck)
-	mux.HandleFunc("GET /v1/check", s.getCheck)
-	mux.HandleFunc("POST /v1/events", s.postEvents)
-	mux.HandleFunc("GET /v1/throttled", s.getThrottled)
-	for path, allow := range map[string]string{"/v1/check": "GET, HEAD, POST", "/v1/events": "POST", "/v1/throttled": "GET, HEAD"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { notAllowed(w, r, allow) })
-	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank", Title: "Not found", Status: http.StatusNotFound, Detail: "no " + r.Method + " " + r.URL.Path})
-	})
-	Health(mux, ready)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A key may hold any character, also / and .., which the mux would tidy up.
-		if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/v1/keys/"); ok {
-			s.oneKey(w, r, rest)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
+	return NewRouter(nil, s.Routes(ready)...)
 }
 
-// Health serves /healthz (the process lives) and /readyz (it can do its work).
-func Health(mux *http.ServeMux, ready func(context.Context) error) {
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ok"})
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if ready != nil {
-			if err := ready(r.Context()); err != nil {
-				writeProblem(w, fmt.Errorf("%w: %w", api.ErrUnavailable, err))
+// Routes are the interface: checks, events, keys, the list of who is throttled,
+// its own description, and health.
+func (s *Service) Routes(ready func(context.Context) error) []Route {
+	return append(HealthRoutes(ready), []Route{
+		{Method: "POST", Path: "/v1/check", Scope: ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
+		{Method: "GET", Path: "/v1/check", Scope: ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},
+		{Method: "POST", Path: "/v1/events", Scope: ScopeAppend, Serve: http.HandlerFunc(s.postEvents)},
+		{Method: "GET", Path: keysPath, Scope: ScopeRead, Serve: http.HandlerFunc(s.getKey)},
+		{Method: "DELETE", Path: keysPath, Scope: ScopeAdmin, Serve: http.HandlerFunc(s.deleteKey)},
+		{Method: "GET", Path: "/v1/throttled", Scope: ScopeRead, Serve: http.HandlerFunc(s.getThrottled)},
+		{Method: "GET", Path: "/openapi.json", Scope: ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
+	}...)
+}
+
+// keysPath is what stands before a key in a path.
+const keysPath = "/v1/keys/"
+
+// HealthRoutes are /healthz (the process lives) and /readyz (it can do its
+// work). They are open to everybody and tell no more than that: ready says why
+// not in the log, if it does.
+func HealthRoutes(ready func(context.Context) error) []Route {
+	return []Route{
+		{Method: "GET", Path: "/healthz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ok"})
+		})},
+		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if ready != nil && ready(r.Context()) != nil {
+				writeProblem(w, fmt.Errorf("%w: this process cannot do its work now", api.ErrUnavailable))
 				return
 			}
-		}
-		writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ready"})
-	})
+			writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ready"})
+		})},
+	}
 }
 
 func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 	var body checkBody
 	if err := readJSON(w, r, &body); err != nil {
 		writeProblem(w, err)
+		return
+	}
+	if body.Each {
+		s.each(w, r, body)
 		return
 	}
 	req, err := body.request()
@@ -112,7 +115,7 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name), len(values)))
 			return
 		}
-		if name != "key" && name != "cost" && name != "deny_status" {
+		if name != "key" && name != "cost" && name != "deny_status" && name != "extractor" {
 			writeProblem(w, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
 			return
 		}
@@ -139,7 +142,15 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 		}
 		deny = n
 	}
-	s.one(w, r, req, deny)
+	if !q.Has("extractor") {
+		s.one(w, r, req, deny)
+		return
+	}
+	if q.Has("key") || q.Has("cost") {
+		writeProblem(w, fmt.Errorf("%w: the extractor tells key and cost: give none besides", api.ErrBadRequest))
+		return
+	}
+	s.extracted(w, r, q.Get("extractor"), deny)
 }
 
 func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
@@ -170,6 +181,7 @@ type checkBody struct {
 	Key    string      `json:"key"`
 	Cost   *int64      `json:"cost"`
 	Checks []checkBody `json:"checks"`
+	Each   bool        `json:"each"` // Checks are decided independently of each other
 }
 
 func (b checkBody) request() (api.CheckRequest, error) {
@@ -188,8 +200,8 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	}
 	r.Checks = []api.CheckRequest{}
 	for i, one := range b.Checks {
-		if one.Checks != nil {
-			return r, fmt.Errorf(`%w: checks[%d] has "checks" of its own`, api.ErrBadRequest, i)
+		if one.Checks != nil || one.Each {
+			return r, fmt.Errorf(`%w: checks[%d] has "checks" or "each" of its own`, api.ErrBadRequest, i)
 		}
 		c, err := one.request()
 		if err != nil {
@@ -200,31 +212,41 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	return r, nil
 }
 
-// oneKey peeks at a key or resets it.
-func (s *Service) oneKey(w http.ResponseWriter, r *http.Request, escaped string) {
-	key, err := url.PathUnescape(escaped)
+// keyOf is the key in the path.
+func keyOf(r *http.Request) (string, error) {
+	key, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), keysPath))
 	if err != nil {
-		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadKey, err))
+		return "", fmt.Errorf("%w: %w", api.ErrBadKey, err)
+	}
+	return key, nil
+}
+
+func (s *Service) getKey(w http.ResponseWriter, r *http.Request) {
+	key, err := keyOf(r)
+	if err != nil {
+		writeProblem(w, err)
 		return
 	}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-		state, err := s.Peek(r.Context(), key)
-		if err != nil {
-			writeProblem(w, err)
-			return
-		}
-		writeJSON(w, "application/json", http.StatusOK, state)
-	case http.MethodDelete:
-		had, err := s.Reset(r.Context(), key)
-		if err != nil {
-			writeProblem(w, err)
-			return
-		}
-		writeJSON(w, "application/json", http.StatusOK, map[string]any{"key": key, "reset": had})
-	default:
-		notAllowed(w, r, "GET, HEAD, DELETE")
+	state, err := s.Peek(r.Context(), key)
+	if err != nil {
+		writeProblem(w, err)
+		return
 	}
+	writeJSON(w, "application/json", http.StatusOK, state)
+}
+
+func (s *Service) deleteKey(w http.ResponseWriter, r *http.Request) {
+	key, err := keyOf(r)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	had, err := s.Reset(r.Context(), key)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, map[string]any{"key": key, "reset": had})
 }
 
 func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
@@ -261,6 +283,9 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	}
 	if !utf8.Valid(body) {
 		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
+	}
+	if at := loneSurrogate(body); at >= 0 {
+		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)", api.ErrBadRequest, at, body[at:at+6])
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()

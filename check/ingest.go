@@ -25,7 +25,7 @@ func (s *Service) postEvents(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	events, rejected, err := DecodeEvents(body)
+	events, rejected, more, err := DecodeEvents(body)
 	if err != nil {
 		writeProblem(w, err)
 		return
@@ -39,57 +39,78 @@ func (s *Service) postEvents(w http.ResponseWriter, r *http.Request) {
 	answer := struct {
 		Accepted int        `json:"accepted"`
 		Rejected []Rejected `json:"rejected"`
-		Refused  int        `json:"refused,omitempty"` // certainly not stored
-		Unknown  int        `json:"unknown,omitempty"` // stored or not
-	}{out.Appended, rejected, len(out.Refused), len(out.Unknown)}
+		More     int        `json:"rejected_more,omitempty"` // those that are not named
+		Refused  int        `json:"refused,omitempty"`       // certainly not stored
+		Unknown  int        `json:"unknown,omitempty"`       // stored or not
+	}{out.Appended, rejected, more, len(out.Refused), len(out.Unknown)}
 	if answer.Refused+answer.Unknown > 0 {
 		failure := fmt.Errorf("%w: %w", api.ErrUnavailable, out.Err)
 		if errors.Is(out.Err, api.ErrOutcomeUnknown) {
 			failure = out.Err
 		}
-		writeJSON(w, "application/problem+json", http.StatusServiceUnavailable, struct {
+		problem := problemOf(failure)
+		writeJSON(w, "application/problem+json", problem.Status, struct {
 			api.Problem
 			Events any `json:"events"`
-		}{problemOf(failure), answer})
+		}{problem, answer})
 		return
 	}
 	writeJSON(w, "application/json", http.StatusAccepted, answer)
 }
 
+// Bounds of what one request appends and of what it is told: a body of nothing
+// but bad lines must not cost more than one of good ones.
+const (
+	maxEvents   = 100_000
+	maxRejected = 1000
+)
+
 // DecodeEvents reads a JSON array of events, or lines of one event each. The
-// error is for a body that cannot be taken apart at all.
-func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, err error) {
+// first bad ones are named, more counts the others. The error is for a body that
+// cannot be taken apart at all, or has too many.
+func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, more int, err error) {
 	rejected = []Rejected{}
 	take := func(n int, raw []byte) {
 		e, err := DecodeEvent(raw)
-		if err != nil {
+		switch {
+		case err == nil:
+			events = append(events, e)
+		case len(rejected) < maxRejected:
 			rejected = append(rejected, Rejected{n, err.Error()})
-			return
+		default:
+			more++
 		}
-		events = append(events, e)
 	}
+	tooMany := fmt.Errorf("%w: over %d events", api.ErrBodyTooLarge, maxEvents)
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) == 0 {
-		return nil, nil, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line", api.ErrBadRequest)
+		return nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line", api.ErrBadRequest)
 	}
 	if trimmed[0] == '[' {
+		// Before any element gets memory of its own: 8 MiB hold four million of them.
+		if elements(trimmed) > maxEvents {
+			return nil, nil, 0, tooMany
+		}
 		var list []json.RawMessage
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, badJSON(err, len(body))
+			return nil, nil, 0, badJSON(err, len(body))
 		}
 		for i, raw := range list {
 			take(i+1, raw)
 		}
-		return events, rejected, nil
+		return events, rejected, more, nil
 	}
 	n := 0
 	for line := range bytes.Lines(body) {
 		n++
 		if line = bytes.TrimSpace(line); len(line) > 0 {
+			if len(events)+len(rejected)+more == maxEvents {
+				return nil, nil, 0, tooMany
+			}
 			take(n, line)
 		}
 	}
-	return events, rejected, nil
+	return events, rejected, more, nil
 }
 
 // DecodeEvent reads one event. Unknown fields are ignored, as on the stream;
@@ -103,6 +124,9 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	if !utf8.Valid(raw) {
 		// The decoder would put U+FFFD in its place and count another key.
 		return api.Event{}, fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, raw[:min(len(raw), 40)])
+	}
+	if at := loneSurrogate(raw); at >= 0 {
+		return api.Event{}, fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)", api.ErrBadRequest, at, raw[at:at+6])
 	}
 	if err := json.Unmarshal(raw, &in); err != nil {
 		return api.Event{}, fmt.Errorf("%w: %w in %s", api.ErrBadRequest, err, api.Shorten(string(raw)))

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -22,11 +23,18 @@ var problems = []struct {
 	{api.ErrCostExceedsLimit, "cost-exceeds-limit", "The cost is above the limit and can never be admitted", http.StatusBadRequest},
 	{api.ErrBodyTooLarge, "body-too-large", "The request body is too large", http.StatusRequestEntityTooLarge},
 	{api.ErrBadRequest, "bad-request", "The request cannot be read", http.StatusBadRequest},
+	{api.ErrUnauthenticated, "unauthenticated", "Who asks is not known", http.StatusUnauthorized},
+	{api.ErrForbidden, "forbidden", "Who asks may not do this", http.StatusForbidden},
 	{api.ErrNoRule, "no-rule", "No rule matches the key", http.StatusNotFound},
 	{api.ErrOutcomeUnknown, "outcome-unknown", "It may or may not have been stored", http.StatusServiceUnavailable},
+	{context.Canceled, "canceled", "The caller went away", statusClientClosed},
 	{api.ErrBacklog, "backlog", "Workers are behind", http.StatusServiceUnavailable},
 	{api.ErrUnavailable, "unavailable", "The store cannot answer", http.StatusServiceUnavailable},
 }
+
+// statusClientClosed is what nginx logs for a caller that did not wait. One that
+// only closed its sending half can still read it.
+const statusClientClosed = 499
 
 const problemType = "urn:streamcounter:"
 

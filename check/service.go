@@ -29,6 +29,8 @@ type Config struct {
 	MaxBacklog time.Duration
 	Backlogs   func(ctx context.Context) (map[int]stream.Backlog, error)
 	Keys       *stream.Keys
+	// Extractors are those of GET /v1/check?extractor=NAME; nil: there are none.
+	Extractors *Extractors
 }
 
 // Service answers checks. While Redis cannot answer, a breaker keeps callers

@@ -104,6 +104,7 @@ func (g *Guard) prune(s *shard, goes func(*decision) bool, why Reason) {
 			return
 		}
 		g.table.set(key, s.longest(key))
+		g.note() // before OnChange can ask
 		t := d.transition(key)
 		t.State = api.StateReleased
 		g.tell(t, why)

@@ -108,7 +108,7 @@ func (g *Guard) subscribe(ctx context.Context, status <-chan nats.Status, out ch
 			return false
 		}
 	}
-	wait := retryFirst
+	wait, last := retryFirst, ""
 	for ctx.Err() == nil {
 		if g.nc.IsClosed() {
 			send(delivery{err: fmt.Errorf("client: %w: the guard hears nothing any more", nats.ErrConnectionClosed)})
@@ -120,9 +120,12 @@ func (g *Guard) subscribe(ctx context.Context, status <-chan nats.Status, out ch
 			if ctx.Err() != nil {
 				return
 			}
-			g.config.Log.Warn("the guard subscribes anew", "prefix", g.config.Prefix, "error", err)
+			if text := fmt.Sprint(err); text != last { // else it would say so every second
+				g.config.Log.Warn("the guard subscribes anew", "prefix", g.config.Prefix, "error", err)
+				last = text
+			}
 			if time.Since(began) > retryMost {
-				wait = retryFirst
+				wait, last = retryFirst, ""
 			}
 		}
 		timer := time.NewTimer(wait)

@@ -133,8 +133,7 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, 
 		var a struct {
 			Checks []struct {
 				api.CheckAnswer
-				Error  string `json:"error"` // a problem's type
-				Detail string `json:"detail"`
+				Error api.Problem `json:"error"` // in the place of an answer
 			} `json:"checks"`
 		}
 		if _, err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
@@ -146,8 +145,8 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, 
 		out := make([]Each, len(reqs))
 		for i, c := range a.Checks {
 			out[i].CheckAnswer = c.CheckAnswer
-			if c.Error != "" {
-				out[i].Err = named(c.Error, c.Detail)
+			if c.Error.Type != "" {
+				out[i] = Each{Err: named(c.Error.Type, c.Error.Detail)}
 			}
 		}
 		return out, nil

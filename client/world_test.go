@@ -1,12 +1,8 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"io"
 	"net"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
@@ -20,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
@@ -119,53 +114,9 @@ func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 // serveHTTP gives the address of a server.
 func (w *world) serveHTTP(t testing.TB) string {
 	t.Helper()
-	s := httptest.NewServer(w.each(w.service.Handler(nil)))
+	s := httptest.NewServer(w.service.Handler(nil))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
-}
-
-// each answers the batch form with independent verdicts.
-func (w *world) each(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		var in struct {
-			Checks []api.CheckRequest
-			Each   bool
-		}
-		if json.Unmarshal(body, &in) != nil || !in.Each {
-			next.ServeHTTP(rw, r)
-			return
-		}
-		type one struct {
-			api.CheckAnswer
-			Error  string `json:"error,omitempty"`
-			Detail string `json:"detail,omitempty"`
-		}
-		out := struct {
-			Checks []one `json:"checks"`
-		}{}
-		for _, c := range in.Checks {
-			a, err := w.service.Check(r.Context(), c)
-			if err != nil {
-				out.Checks = append(out.Checks, one{a, api.ProblemPrefix + nameOf(err), err.Error()})
-				continue
-			}
-			out.Checks = append(out.Checks, one{CheckAnswer: a})
-		}
-		rw.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(rw).Encode(out)
-	})
-}
-
-// nameOf is the name of an error's problem.
-func nameOf(err error) string {
-	for _, name := range []string{"bad-key", "bad-count", "cost-exceeds-limit", "no-rule", "unavailable", "unauthenticated", "forbidden"} {
-		if is(err, api.ErrorNamed(name)) {
-			return name
-		}
-	}
-	return "unavailable"
 }
 
 // serveGRPC gives the address of a server; without detail it is one that does not

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -18,6 +21,54 @@ func TestRulesLoad(t *testing.T) {
 	if _, err := windows.Load("rules.yml"); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestTokensLoad(t *testing.T) {
+	tokens, err := check.NewTokens("tokens.example.yml", prometheus.NewRegistry(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nobody can get in with what anybody can read here.
+	for _, line := range strings.Fields(read(t, "tokens.example.yml")) {
+		if err := tokens.Allow(strings.Trim(line, `"`), check.ScopeAny); err == nil {
+			t.Errorf("%s is a token", line)
+		}
+	}
+}
+
+// A container listens on all its addresses, so it must say who may come in.
+func TestComposeSaysWhoMayComeIn(t *testing.T) {
+	var compose struct {
+		Services map[string]struct {
+			Environment map[string]string
+			Ports       []string
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"serve", "work1", "work2"} {
+		env := compose.Services[name].Environment
+		if !strings.HasPrefix(env["STREAMCOUNTER_HTTP"], "0.0.0.0:") || (env["STREAMCOUNTER_OPEN"] == "true") == (env["STREAMCOUNTER_TOKENS"] != "") {
+			t.Errorf("%s has %v, want STREAMCOUNTER_OPEN or STREAMCOUNTER_TOKENS", name, env)
+		}
+	}
+	for name, service := range compose.Services {
+		for _, port := range service.Ports {
+			if !strings.HasPrefix(port, "127.0.0.1:") {
+				t.Errorf("%s publishes %s beyond loopback", name, port)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Redis takes every setting of redis.conf, and has it afterwards.

@@ -63,3 +63,19 @@ local function add_aligned(counter, rule, last, t, ms, count, spans)
   call('SET', counter, table.concat(text), 'PX', int(math.max(LEAST, spans * rule.span)))
   return newest, out
 end
+
+-- give_back_aligned takes n units out of window w, from the window before first.
+local function give_back_aligned(s, w, n, spans)
+  local _, current, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
+  local from_previous = spans > 1 and math.min(previous, n) or 0
+  local from_current = math.min(current, n - from_previous)
+  -- As of now, so that nothing is taken out of a window that is over.
+  local t = {}
+  for i = 1, s.rule.n do
+    local _, c, p = aligned_at(s.rule, i, s.last, s.total, s.now)
+    t[2 * i - 1], t[2 * i] = c, p
+  end
+  t[2 * w - 1], t[2 * w] = current - from_current, previous - from_previous
+  add_aligned(s.counter, s.rule, s.now, t, s.now, 0, spans)
+  return from_previous + from_current
+end

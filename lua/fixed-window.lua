@@ -19,3 +19,5 @@ end
 function fixed_window.free_at(s, w)
   return aligned_at(s.rule, w, s.last, s.total, s.now) + s.rule.ms[w]
 end
+
+function fixed_window.give_back(s, w, n) return give_back_aligned(s, w, n, 1) end

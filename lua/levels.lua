@@ -156,6 +156,7 @@ local function levels(levels, due, outbox)
   --   c.crossed(w, threshold)  the time of the entry that made window w reach it
   --   c.text            the record as read, false where there is none
   --   c.falling         true in sweep: only there levels go down
+  --   c.given           true in refund: levels may end earlier than they were to
   local function judge(c)
     local spec, rec, free_at = parse_spec(c.rule.spec), parse_record(c.text, c.now), c.rule.algo.free_at
     local x = {key = c.key, now = c.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
@@ -186,6 +187,9 @@ local function levels(levels, due, outbox)
           end
           reached, threshold = step.pct, step.threshold
         end
+      end
+      if c.given and stands > 0 then
+        r.till, changed = math.min(r.till, reached < stands and c.now or free_at(c, i, threshold - 1)), true
       end
       local ends = math.max(r.till, r.moved + spec.hold)
       if c.falling and stands > 0 and (c.now >= ends or moved_limit) then

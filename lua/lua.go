@@ -284,6 +284,17 @@ func Reset(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 	return n[0] > 0, n[1], nil
 }
 
+// Refund runs refund.lua: it gives n units of a counter back and tells how many
+// that were, and where the counter stands. It is not safe to send again.
+func Refund(ctx context.Context, c redis.Scripter, p CheckPartition, counter string, now Now, units int64, rule *Rule) (given int64, r CheckResult, err error) {
+	args := rule.appendTo([]any{now.arg(), units})
+	n, err := eval(ctx, c, "refund", []string{rule.Algorithm}, []string{p.Levels, p.Due, p.Outbox, counter}, args, 2+3*len(rule.Windows))
+	if err != nil {
+		return 0, CheckResult{}, err
+	}
+	return n[0], CheckResult{NowMs: n[1], Windows: uses(n[2:], len(rule.Windows))}, nil
+}
+
 // Bury runs bury.lua: it acknowledges events that cannot be counted and keeps
 // each, with the reason, in the dead stream. It gives how many were buried.
 func Bury(ctx context.Context, c redis.Scripter, events, dead, group string, keep int64, letters []DeadLetter) (int64, error) {
@@ -395,7 +406,7 @@ func Source(op string, algorithms ...string) string {
 		}
 	}
 	switch op {
-	case "fold", "check", "sweep", "reset":
+	case "fold", "check", "sweep", "reset", "refund":
 		names = append(names, "levels")
 	}
 	var b strings.Builder

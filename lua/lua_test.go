@@ -105,18 +105,24 @@ func TestScriptsValidateFirst(t *testing.T) {
 			keys []string
 			args []any
 		}{
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                   // a group cut short
-			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},         // more groups than keys
-			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},       // a count that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},          // an ID that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")}, // too much
-			{"check", keys[1:], with([]any{"", 0})},                         // cost 0
-			{"check", keys[1:], with([]any{"", 1.5})},                       // half a unit
-			{"check", keys[1:], append([]any{"", 1}, broken...)},            // a limit that is none
-			{"check", keys[1:], with([]any{"soon", 1})},                     // a clock that is none
-			{"reset", keys[1:], []any{"soon"}},                              // a clock that is none
-			{"sweep", keys[1:], []any{""}},                                  // no rule for the key
-			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},             // a letter cut short
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                                  // a group cut short
+			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},                        // more groups than keys
+			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},                      // a count that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},                         // an ID that is none
+			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")},                // too much
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, -1, 1)},                     // a cost below 0
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1.5, 1)},                    // half a unit
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1)},                         // a check cut short
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, 2)},                      // a counter that is none
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, -1)},                     // a call cut short
+			{"check", keys[1:], with([]any{"", 1, 1}, 1, 2, 1, 1, 1)},                      // a rule that is none
+			{"check", keys[1:], append(append([]any{"", 1, 1}, broken...), 1, 1, 1, 1, 1)}, // a limit that is none
+			{"check", keys[1:], with([]any{"soon", 1, 1}, 1, 1, 1, 1, 1)},                  // a clock that is none
+			{"refund", keys[1:], with([]any{"", 0})},                                       // nothing to give back
+			{"refund", keys[1:], with([]any{"", -5})},                                      // less than nothing
+			{"reset", keys[1:], []any{"soon"}},                                             // a clock that is none
+			{"sweep", keys[1:], []any{""}},                                                 // no rule for the key
+			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},                            // a letter cut short
 		} {
 			if err := redis.NewScript(lua.Source(x.op, lua.Algorithms...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
 				t.Errorf("%s %v: no error", x.op, x.args)
@@ -130,7 +136,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 
 // Every operation composes, and only what writes levels carries them.
 func TestSource(t *testing.T) {
-	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
+	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "refund": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
 		if got := strings.Contains(lua.Source(op, lua.Algorithms...), "local function levels("); got != levels {
 			t.Errorf("%s: levels %v, expected %v", op, got, levels)
 		}

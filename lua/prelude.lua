@@ -88,6 +88,9 @@ end
 --   used(s, w)                the units in window w of the rule
 --   free_at(s, w, n)          when, with no more traffic, window w will hold at
 --                             most n units, of which it holds more now
+--   give_back(s, w, n)        takes the oldest n units of w, the longest window, out
+--                             of the counter, of which it holds as many; it gives
+--                             how many it took. It writes
 local algorithms = {}
 
 -- state_of opens a counter for more than one look: its state, the clock, never

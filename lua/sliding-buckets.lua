@@ -163,3 +163,18 @@ function sliding_buckets.free_at(s, w, n)
   end
   return (high + 1) * r.width + r.ms - 1
 end
+
+-- Every total of the ring is raised to that of the last unit given back. The rings
+-- of the other windows stay: their totals are their own.
+function sliding_buckets.give_back(s, w, n)
+  local r = s.total[w]
+  local before, current = before_window(s, r)
+  if r.total >= 256 ^ r.bytes then repack(r, current) end
+  local least, out = total_at(r, before, current) + n, {}
+  for slot = 0, r.slots - 1 do
+    out[slot + 1] = text_of(math.max(least, number_at(r.ring, r.bytes, slot)), r.bytes)
+  end
+  r.ring = table.concat(out)
+  sliding_buckets.add(s.counter, s.rule, s.last, s.total, s.last, nil, 0)
+  return n
+end

@@ -60,3 +60,5 @@ function sliding_counter.free_at(s, w, n)
   while left > 0 and share(units, left, ms) > room do left = left - 1 end
   return start + ms - left
 end
+
+function sliding_counter.give_back(s, w, n) return give_back_aligned(s, w, n, 2) end

@@ -39,6 +39,27 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
   return ms, sum
 end
 
+-- Here the entries themselves are taken out, the last of them in part; at most
+-- TRIM of them, so that the script stays short.
+function zset_log.give_back(s, w, n)
+  local before = s.total - s.used[w] -- the total before the first entry of the window
+  local gone = 0
+  local list = call('ZRANGEBYSCORE', s.counter, '(' .. int(s.now - s.rule.ms[w]), '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
+  for i = 1, #list, 2 do
+    local member = list[i]
+    local total = tonumber((entry_of(member)))
+    if not total then return gone end
+    while total > s.total do total = total - ERA end -- of before a step back
+    call('ZREM', s.counter, member)
+    if total > before + n then
+      call('ZADD', s.counter, list[i + 1], format('%s:%d', match(member, '^%d+'), total - before - n))
+      return n
+    end
+    gone = total - before
+  end
+  return gone
+end
+
 zset_log.used, zset_log.free_at = running_totals(function(counter, from)
   local e = call('ZRANGEBYSCORE', counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   if not e[1] then return end

@@ -2,6 +2,14 @@
 -- with its count and the running total; totals.lua has the arithmetic.
 -- `tune` is how often a log is trimmed and its expiry renewed, in ms, 0 at each write.
 
+-- read_floor reads what the newest entry says of units given back.
+local function read_floor(counter, fields)
+  local floor, till = tonumber(fields[6]), tonumber(fields[8])
+  if floor and till and floor >= 0 and floor < TOP + ERA then
+    floors[counter], any_floor = {floor, till}, true
+  end
+end
+
 local function open_log(counter, now, rule)
   local reply = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
   local e = reply[1]
@@ -12,6 +20,7 @@ local function open_log(counter, now, rule)
   local last, total = match(e[1], '^%d+') + 0, tonumber(e[2][4])
   if not (total and total >= 1 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then return discard() end
   if last <= now - rule.span then return last, -total, 0 end
+  if e[2][5] then read_floor(counter, e[2]) end
   return last, total, total
 end
 
@@ -24,7 +33,11 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
   if ms == last or not id then id = next_id(ms) end
   local sum, house = grow(rule.tune, last, total, ms, count)
   local t, reply = int(sum), nil
-  if not house then
+  local floor = any_floor and total > 0 and floors[counter]
+  if floor and floor[2] > ms then
+    reply = pcall('XADD', counter, 'MINID', '~', int(ms - rule.span), id, 'count', count, 'total', t, 'floor', int(floor[1]), 'until', int(floor[2]))
+    call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune)))
+  elseif not house then
     reply = pcall('XADD', counter, id, 'count', count, 'total', t)
   else
     if total > 0 then -- ~ ends after some 10,000 entries (100 times stream-node-max-entries)
@@ -45,6 +58,13 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
   return ms, sum
 end
 
+-- The entry that says so stands at the newest one's time: nothing happened since.
+local function give_back_of_log(s, w, n)
+  local floor = s.total - s.used[w] + n
+  call('XADD', s.counter, next_id(s.last), 'count', '0', 'total', int(s.total), 'floor', int(floor), 'until', int(s.now + s.rule.span))
+  return n
+end
+
 local used_of_log, log_free_at = running_totals(function(counter, from)
   local e = call('XRANGE', counter, from, '+', 'COUNT', '1')[1]
   if not e then return end
@@ -52,4 +72,4 @@ local used_of_log, log_free_at = running_totals(function(counter, from)
   return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), e[1]
 end)
 
-algorithms['sliding-log'] = {open = open_log, add = add_to_log, used = used_of_log, free_at = log_free_at}
+algorithms['sliding-log'] = {open = open_log, add = add_to_log, used = used_of_log, free_at = log_free_at, give_back = give_back_of_log}

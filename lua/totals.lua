@@ -26,6 +26,12 @@ local function discard()
   return 0, -TRIM, 0
 end
 
+-- Units that were given back are the oldest of the longest window. The newest
+-- entry then says up to which total all are taken out (floor), and until when that
+-- matters: until those units have left the longest window by themselves.
+-- floors: counter -> {floor, until}, where there is one.
+local floors, any_floor = {}, false
+
 -- grow gives the total with count more units at ms, and whether that entry keeps
 -- house (trims, renews the expiry) for itself and those that follow it.
 local function grow(every, last, total, ms, count)
@@ -70,6 +76,12 @@ local function running_totals(look)
       else
         local at, count, total = first_from(s, from + 1)
         seen = {total - count, total, at}
+        local floor = any_floor and floors[s.counter]
+        if floor then
+          floor = floor[1]
+          while floor > s.total do floor = floor - ERA end
+          if floor > seen[1] then seen[1] = floor end
+        end
       end
       s[w] = seen
     elseif seen[1] > s.total then -- it has stepped back since

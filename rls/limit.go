@@ -1,33 +1,53 @@
-// Package rls finds the limit that a descriptor of Envoy's rate limit service falls under.
 package rls
 
 import (
-	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// Limit is what a descriptor falls under.
 type Limit struct {
-	Key                               string
-	Rule                              *windows.Rule
-	Name                              string
-	Unlimited, Shadow, Quota, DenyAll bool
-	Replaces                          []string
-	PerUnit                           uint32
-	Unit                              rlsv3.RateLimitResponse_RateLimit_Unit
-	Multiplier                        uint32
+	// Key is what it is counted by.
+	Key string
+	// Rule counts and limits it; nil where Unlimited or DenyAll.
+	Rule *windows.Rule
+	// Name is the user's own (Named), or else the path in dots.
+	Name  string
+	Named bool
+	// Unlimited admits all and counts nothing.
+	Unlimited bool
+	// DenyAll is a limit of 0: it admits nothing and counts nothing.
+	DenyAll bool
+	// Shadow evaluates and never denies (shadow_mode).
+	Shadow bool
+	// Quota counts on above the limit and does not deny by itself (quota_mode): a
+	// request is denied where all of its quotas are over; see QuotaGroup. Its Rule
+	// is a shadow rule, which counts what a check of the others may still deny.
+	Quota bool
+	// Replaces names limits that do not apply to a request beside this one.
+	Replaces []string
+
+	// PerUnit units in Multiplier times Unit are what the configuration says, for
+	// current_limit in the answer; 0 where Unlimited.
+	PerUnit    uint32
+	Unit       rlsv3.RateLimitResponse_RateLimit_Unit
+	Multiplier uint32
 }
 
-func Replaced(limits []Limit) []bool { return make([]bool, len(limits)) }
-
-func Key(domain string, d *commonv3.RateLimitDescriptor, tag string) string {
-	if domain == "streamcounter" && len(d.Entries) == 1 && d.Entries[0].Key == "key" {
-		return d.Entries[0].Value
+// Replaced says which limits of one request do not apply to it, because another
+// of them replaces them by name. Unlimited ones replace and are not replaced.
+func Replaced(limits []Limit) []bool {
+	out := make([]bool, len(limits))
+	for i, l := range limits {
+		if !l.Named || l.Unlimited {
+			continue
+		}
+		for _, other := range limits {
+			for _, name := range other.Replaces {
+				out[i] = out[i] || name == l.Name
+			}
+		}
 	}
-	k := domain
-	for _, e := range d.Entries {
-		k += "/" + e.Key + "=" + e.Value
-	}
-	return k
+	return out
 }

@@ -1,6 +1,9 @@
 package streamtest
 
-import "math/big"
+import (
+	"math/big"
+	"slices"
+)
 
 // Oracle recounts naively: it keeps every unit that was admitted or folded and
 // adds them up one by one. It shares no code with the product, and no idea
@@ -73,6 +76,23 @@ func (o *Oracle) Clock(key string, now int64) int64 {
 		now = max(now, e.Put)
 	}
 	return now
+}
+
+// GiveBack takes the oldest units of a window out, as if they had never been, and
+// says how many. Their time stays (see Clock) where trace is true.
+func (o *Oracle) GiveBack(key string, now, window, units int64, trace bool) int64 {
+	left := units
+	for i := range o.events[key] {
+		if e := &o.events[key][i]; e.Put > now-window {
+			n := min(e.Count, left)
+			e.Count -= n
+			left -= n
+		}
+	}
+	if !trace && o.events != nil {
+		o.events[key] = slices.DeleteFunc(o.events[key], func(e Happened) bool { return e.Count == 0 })
+	}
+	return units - left
 }
 
 // Reset forgets a key.

@@ -92,7 +92,7 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 }
 
 func (l *timeline) run() {
-	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "many", "many", "fold", "fold", "peek", "reset"}
+	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "many", "many", "refund", "fold", "fold", "peek", "reset"}
 	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
 		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
 		switch rapid.SampledFrom(steps).Draw(l.T, "step") {
@@ -111,6 +111,8 @@ func (l *timeline) run() {
 			l.both(rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
 		case "many":
 			l.many()
+		case "refund":
+			l.refund(key)
 		case "fold":
 			l.fold(key)
 		case "peek":

@@ -14,6 +14,10 @@ func threshold(limit int64, pct int) int64 {
 	return max(1, (limit*int64(pct)+99)/100)
 }
 
+// outOfReach is more than any window can hold: with it as the lowest level the
+// scripts never look for one.
+const outOfReach = 1<<53 - 1
+
 // compile turns a rule into what the scripts are told. everyMs is how often a log
 // is trimmed and its expiry renewed.
 func compile(r *Rule, everyMs int64) *lua.Rule {
@@ -26,7 +30,10 @@ func compile(r *Rule, everyMs int64) *lua.Rule {
 	}
 	for _, w := range r.Windows {
 		lowest := w.Limit
-		if len(r.Alerts) > 0 {
+		switch {
+		case r.Unlevelled:
+			lowest = outOfReach
+		case len(r.Alerts) > 0:
 			lowest = threshold(w.Limit, r.Alerts[0])
 		}
 		out.Windows = append(out.Windows, lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, Lowest: lowest})
@@ -43,6 +50,9 @@ func levelSpec(r *Rule) string {
 	}
 	fmt.Fprintf(&b, "%s;%d;%d", r.Name, r.Hold.Milliseconds(), shadow)
 	for _, w := range r.Windows {
+		if r.Unlevelled {
+			continue
+		}
 		fmt.Fprintf(&b, ";%d,%d", w.Per.Milliseconds(), w.Limit)
 		for _, pct := range r.Alerts {
 			fmt.Fprintf(&b, ",%d=%d", pct, threshold(w.Limit, pct))

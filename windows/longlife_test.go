@@ -132,10 +132,22 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	}
 }
 
-// Long windows: 10,000 a day and 31 days, to the unit and to the millisecond.
+// Long windows, to the unit and to the millisecond: a day and 31 days, and a
+// month with a year, the longest there is.
 func TestLongWindows(t *testing.T) {
 	const day = 86_400_000
-	limits := []streamtest.OracleWindow{{Ms: day, Limit: 10_000}, {Ms: 31 * day, Limit: 50_000}}
+	for _, c := range []struct {
+		step   int64 // ms between checks of 700 units, of which there are 700
+		limits []streamtest.OracleWindow
+	}{
+		{97 * 60_000, []streamtest.OracleWindow{{Ms: day, Limit: 10_000}, {Ms: 31 * day, Limit: 50_000}}},                                  // 47 days
+		{13 * 3_600_000, []streamtest.OracleWindow{{Ms: 30 * day, Limit: 30_000}, {Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}}, // 379 days
+	} {
+		t.Run(fmt.Sprint(c.limits[1].Ms/day, "d"), func(t *testing.T) { testLongWindows(t, c.step, c.limits) })
+	}
+}
+
+func testLongWindows(t *testing.T, step int64, limits []streamtest.OracleWindow) {
 	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm}
 		for _, w := range limits {
@@ -147,8 +159,8 @@ func TestLongWindows(t *testing.T) {
 		s.rules = rulesOf(t, rule)
 		l := timeline{s: s, rule: s.rules.List()[0], limits: limits, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
 		denied := 0
-		for i := range int64(700) { // 700 units every 97 minutes: 47 days
-			s.clock.ms += 97*60_000 + i%7
+		for i := range int64(700) {
+			s.clock.ms += step + i%7
 			cost := int64(700)
 			now := s.clock.ms
 			v, err := s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: "k", Cost: cost}})

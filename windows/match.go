@@ -85,6 +85,22 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	return r, 0, nil
 }
 
+// Combine gives the rules of each in turn, the very same, under one index. A
+// name that two of them have is an error.
+func Combine(each ...*Rules) (*Rules, error) {
+	r := &Rules{named: map[string]*Rule{}}
+	for _, rules := range each {
+		for _, rule := range rules.list {
+			if r.named[rule.Name] != nil {
+				return nil, fmt.Errorf("rule %q: want each name once", rule.Name)
+			}
+			r.list, r.named[rule.Name] = append(r.list, rule), rule
+		}
+	}
+	r.index()
+	return r, nil
+}
+
 // List gives the rules in file order. Neither they nor the list are to be changed.
 func (r *Rules) List() []*Rule { return slices.Clip(r.list) }
 

@@ -92,6 +92,11 @@ func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
 }
 
 func (s *Redis) script(r *Rule) *lua.Rule {
+	// Rules that callers bring are as many as callers like: what they compile to
+	// is not kept, and is cheap without levels.
+	if r.Unlevelled {
+		return compile(r, 0)
+	}
 	v, ok := s.compiled.Load(r)
 	if !ok {
 		every := max(1, r.Longest().Milliseconds()/8)

@@ -37,6 +37,10 @@ type Rule struct {
 	OnError OnError
 	// Shadow evaluates and publishes, and never denies.
 	Shadow bool
+	// Unlevelled rules have no levels: checks count and deny, and nothing is
+	// raised, published or swept. They are for limits that a caller brings along,
+	// which differ from one request to the next for the same key. No file has them.
+	Unlevelled bool `json:",omitempty"`
 }
 
 // Window admits Limit units in any span of Per.
@@ -67,7 +71,7 @@ const (
 	DefaultHold      = time.Second
 	MaxHold          = 24 * time.Hour
 	MinWindow        = 10 * time.Millisecond
-	MaxWindow        = 31 * 24 * time.Hour
+	MaxWindow        = 366 * 24 * time.Hour
 	MaxWindows       = 8
 	MaxLimit         = 1_000_000_000_000 // 10^12
 )

@@ -333,7 +333,7 @@ func TestRecheckNeedsNoEvent(t *testing.T) {
 func TestALostWatchIsSaid(t *testing.T) {
 	events := make(chan fsnotify.Event)
 	close(events)
-	w := &Source{path: "rules.yml"}
+	w := &Source{input: Input{Name: "rules.yml"}}
 	if err := w.follow(t.Context(), events, nil, nil); !errors.Is(err, fsnotify.ErrClosed) {
 		t.Error(err)
 	}

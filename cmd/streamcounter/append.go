@@ -36,7 +36,7 @@ the exit code is then 1.`,
 		Args: cobra.NoArgs,
 		RunE: runAppend,
 	}
-	use(cmd, []string{"redis", "prefix", "partitions", "retention"})
+	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key", "prefix", "partitions", "retention"})
 	cmd.Flags().String("format", "lines", "lines, ndjson or clf")
 	cmd.Flags().Bool("json", false, "print the summary as JSON")
 	return cmd
@@ -67,7 +67,7 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 	if _, embedded, _ := embeddedPort(target, 0); embedded {
 		return blame("redis", fmt.Errorf("%q: append needs a server that runs, such as the one that `streamcounter dev` prints", target))
 	}
-	short, blocking, err := connectRedis(cmd.Context(), target, keys.Partitions)
+	short, blocking, err := connectRedis(cmd.Context(), target, o.clientFiles("redis"), keys.Partitions)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ The exit code is 1 where any call failed.`,
 		ValidArgs: bench.Operations,
 		RunE:      runBench,
 	}
-	use(cmd, []string{"redis", "partitions", "batch"}, "redis=embedded", "batch=500")
+	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key", "partitions", "batch"}, "redis=embedded", "batch=500")
 	cmd.Flags().Lookup("batch").Usage = "events of an append's pipeline, and most of one fold [" + lookUp("batch").env() + "]"
 	f := cmd.Flags()
 	f.StringSlice("algorithm", []string{windows.DefaultAlgorithm}, "all, or some of "+strings.Join(windows.Algorithms, ", "))

@@ -53,7 +53,7 @@ real one that nothing else uses.`,
 		Args: cobra.NoArgs,
 		RunE: runCompare,
 	}
-	use(cmd, []string{"redis"}, "redis=embedded")
+	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key"}, "redis=embedded")
 	f := cmd.Flags()
 	f.Bool("boundary", false, "trace: two bursts about an edge of the clock, in two ways")
 	f.Bool("poisson", false, "trace: random arrivals")

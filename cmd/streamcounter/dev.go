@@ -29,10 +29,10 @@ the real ones are used.`,
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return command{devRules, addEverything, func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
+			return command{rules: devRules, example: true, add: addEverything, ready: func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"},
+	use(cmd, append(accessSettings, "redis", "nats", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "extractors", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"),
 		"redis=embedded:16379", "nats=embedded:14222")
 	return cmd
 }
@@ -65,18 +65,22 @@ func welcome(w io.Writer, n *node) {
 		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s"
 	}
 	p := n.keys.Partition("user:42")
+	base := "http://" + n.httpAddr
+	if n.tls != nil {
+		base = "https://" + n.httpAddr
+	}
 	fmt.Fprintf(w, `streamcounter runs.
   Redis    %s
   NATS     %s
-  HTTP     http://%s  (checks, events, /metrics)
+  HTTP     %s  (checks, events, /metrics)
   gRPC     %s  (Envoy's rate limit service)
   rules    %s
 
 Try, in another terminal:
-  curl -i 'http://%s/v1/check?key=user:42&cost=60'
+  curl -i '%s/v1/check?key=user:42&cost=60'
   redis-cli -u %s XADD %s '*' key user:42 count 50
   streamcounter watch --nats %s
 
 Ctrl-C stops it.
-`, redacted(n.redisURL), redacted(n.natsURL), n.httpAddr, n.grpc.addr(), rules, n.httpAddr, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
+`, redacted(n.redisURL), redacted(n.natsURL), base, n.grpc.addr(), rules, base, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
 }

@@ -89,6 +89,10 @@ func registeredMetrics(t *testing.T) map[string]string {
 	cancel()
 	var running sync.WaitGroup
 	n.keepRulesFresh(ctx, &running)
+	if _, err := check.NewTokens(writeFile(t, "tokens.yml", "tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.keepFilesFresh(ctx, &running)
 	running.Wait()
 
 	descriptions := make(chan *prometheus.Desc)

@@ -63,7 +63,7 @@ command line is wrong, so that not everything was looked at.`,
 			return nil
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-replicas", "nats-monitor", "rules", "prefix", "partitions", "retention"})
+	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key", "nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "nats-replicas", "nats-monitor", "rules", "prefix", "partitions", "retention"})
 	cmd.Flags().Bool("json", false, "print the findings as JSON")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitError{2, err} })
 	return cmd
@@ -87,16 +87,16 @@ func examine(cmd *cobra.Command) (doctor.Report, error) {
 	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is a finding
 	var inRedis, inNATS []doctor.Finding
 	var both sync.WaitGroup
-	both.Go(func() { inRedis = examineRedis(cmd.Context(), o.text("redis"), config) })
-	both.Go(func() { inNATS = examineNATS(cmd.Context(), o.text("nats"), natsConfig) })
+	both.Go(func() { inRedis = examineRedis(cmd.Context(), o.text("redis"), o.clientFiles("redis"), config) })
+	both.Go(func() { inNATS = examineNATS(cmd.Context(), &o, natsConfig) })
 	both.Wait()
 	return doctor.NewReport(inRedis, inNATS, examineRules(o.text("rules"))), nil
 }
 
-func examineRedis(ctx context.Context, target string, config doctor.RedisConfig) []doctor.Finding {
+func examineRedis(ctx context.Context, target string, files clientFiles, config doctor.RedisConfig) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	short, blocking, err := connectRedis(ctx, target, 1)
+	short, blocking, err := connectRedis(ctx, target, files, 1)
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(), Why: "nothing counts without it", Mend: "start it, or correct --redis"}}
 	}
@@ -105,13 +105,14 @@ func examineRedis(ctx context.Context, target string, config doctor.RedisConfig)
 	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redacted(target)}}, doctor.Redis(ctx, short, config)...)
 }
 
-func examineNATS(ctx context.Context, target string, config doctor.NATSConfig) []doctor.Finding {
+func examineNATS(ctx context.Context, o *options, config doctor.NATSConfig) []doctor.Finding {
+	target := o.text("nats")
 	if target == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	nc, err := nats.Connect(target, nats.Name("streamcounter doctor"), ownInbox(target), nats.NoReconnect(), nats.Timeout(2*time.Second))
+	nc, err := connectNATS(o, target, nats.Name("streamcounter doctor"), nats.NoReconnect(), nats.Timeout(2*time.Second))
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem, Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(target), withoutURL(err))).Error(),
 			Why: "decisions and alerts wait in the outbox; counts and checks go on", Mend: "start it, or correct --nats"}}

@@ -8,6 +8,7 @@ import (
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -28,20 +29,27 @@ func (n *node) listenGRPC() error {
 	if n.cmd.Flags().Lookup("grpc") == nil || n.text("grpc") == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", n.text("grpc"))
+	l, err := n.listen("grpc")
 	if err != nil {
-		return portTaken("grpc", n.text("grpc"), err)
+		return err
 	}
 	n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
-	s := grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(check.Codec{}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(256<<10), grpc.MaxConcurrentStreams(10_000), grpc.ConnectionTimeout(5*time.Second),
+		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(10_000), grpc.ConnectionTimeout(5 * time.Second),
 		// Handlers wait for Redis, several of a run each: a goroutine that has served
 		// a call before need not grow its stack again.
 		grpc.NumStreamWorkers(128), grpc.SharedWriteBuffer(true),
-	)
+	}
+	if n.tokens != nil {
+		options = append(options, grpc.UnaryInterceptor(n.tokens.UnaryInterceptor), grpc.StreamInterceptor(n.tokens.StreamInterceptor))
+	}
+	if n.tls != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
+	}
+	s := grpc.NewServer(options...)
 	n.grpc = &grpcServer{Server: s, health: health.NewServer(), listener: l}
 	healthv1.RegisterHealthServer(s, n.grpc.health)
 	reflection.Register(s)
@@ -53,7 +61,7 @@ func (n *node) addRateLimits(service *check.Service) {
 	if n.grpc == nil {
 		return
 	}
-	rlsv3.RegisterRateLimitServiceServer(n.grpc, check.NewRateLimits(service, check.RateLimitsConfig{Headers: n.flag("rls-headers")}))
+	rlsv3.RegisterRateLimitServiceServer(n.grpc, check.NewRateLimits(service, check.RateLimitsConfig{Find: n.findLimit, Headers: n.flag("rls-headers")}))
 	n.grpc.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 }
 

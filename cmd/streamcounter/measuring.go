@@ -16,7 +16,8 @@ import (
 // library's own choice), and starts it first if it is an embedded one: on a free
 // port, unless one is named.
 func measuredRedis(c *cobra.Command, connections int) (client redis.UniversalClient, name string, closeAll func(), err error) {
-	target := (&options{cmd: c}).text("redis")
+	o := options{cmd: c}
+	target := o.text("redis")
 	name = redacted(target)
 	stop := func() {}
 	port, embedded, err := embeddedPort(target, 0)
@@ -30,7 +31,7 @@ func measuredRedis(c *cobra.Command, connections int) (client redis.UniversalCli
 		}
 		name, target = "embedded", "redis://"+addr
 	}
-	opts, err := redisOptions(target)
+	opts, err := secureRedisOptions(target, o.clientFiles("redis"))
 	if err == nil {
 		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
 		client, err = dialRedis(c.Context(), target, opts)

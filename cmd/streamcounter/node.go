@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/rls"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -35,10 +38,15 @@ type node struct {
 	options
 	log      *slog.Logger
 	registry *prometheus.Registry
-	mux      *http.ServeMux
+	router   *check.Router
+	tokens   *check.Tokens    // nil: nobody is asked for one
+	tls      *tls.Config      // nil: plain text
+	fresh    map[string]fresh // what it has → files that are followed
 
 	keys     *stream.Keys
 	rules    *windows.Source
+	limits   func() *rls.Limits // those that belong to the present rules, nil without --rls-config
+	rlsTag   string             // --rls-tag, read once: each descriptor of a call needs it
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *windows.Redis
@@ -47,15 +55,19 @@ type node struct {
 	grpc     *grpcServer // nil where nobody asked for it
 
 	redisURL, natsURL, httpAddr string
+	away                        atomic.Bool // Redis, when it was last asked for
 
 	undo []func()
 }
 
 func newNode(o options, rules *windows.Source, log *slog.Logger) *node {
-	n := &node{options: o, rules: rules, log: log, registry: prometheus.NewRegistry(), mux: http.NewServeMux()}
+	n := &node{options: o, rules: rules, limits: func() *rls.Limits { return rls.LimitsOf(rules) }, log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	n.mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
 	return n
+}
+
+func (n *node) metricsRoute() check.Route {
+	return check.Route{Method: "GET", Path: "/metrics", Scope: check.ScopeRead, Serve: promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})}
 }
 
 func (n *node) atStop(f func()) { n.undo = append(n.undo, f) }
@@ -129,7 +141,8 @@ func (n *node) openRedis(ctx context.Context) error {
 		n.atStop(stop)
 		n.redisURL = "redis://" + addr
 	}
-	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, n.keys.Partitions); err != nil {
+	redisFiles := n.clientFiles("redis")
+	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, redisFiles, n.keys.Partitions); err != nil {
 		return err
 	}
 	n.atStop(func() {
@@ -167,7 +180,7 @@ func (n *node) openNATS() error {
 		n.atStop(stop)
 		n.natsURL = url
 	}
-	n.nc, err = dialNATS(n.natsURL, n.log)
+	n.nc, err = dialNATS(&n.options, n.natsURL, n.log)
 	if err != nil {
 		return blame("nats", err)
 	}
@@ -175,8 +188,8 @@ func (n *node) openNATS() error {
 	return nil
 }
 
-func dialNATS(url string, log *slog.Logger) (*nats.Conn, error) {
-	nc, err := nats.Connect(url, nats.Name("streamcounter"), ownInbox(url), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+func dialNATS(o *options, url string, log *slog.Logger) (*nats.Conn, error) {
+	nc, err := connectNATS(o, url, nats.Name("streamcounter"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond), nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -229,8 +242,16 @@ func (n *node) addChecks() error {
 	if err != nil {
 		return err
 	}
+	var extractors *check.Extractors
+	if path := n.text("extractors"); path != "" {
+		if extractors, err = check.NewExtractors(path, n.log); err != nil {
+			return blame("extractors", err)
+		}
+		n.fresh["extractors"] = extractors
+	}
 	service, err := check.NewService(check.Config{
-		Counter: n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
+		Extractors: extractors,
+		Counter:    n.counter, Log: log, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.duration("check-timeout"),
 		MaxBacklog: n.maxBacklog(), Keys: n.keys, Backlogs: func(ctx context.Context) (map[int]stream.Backlog, error) {
 			return stream.Backlogs(ctx, n.redis, n.keys)
 		},
@@ -238,41 +259,44 @@ func (n *node) addChecks() error {
 	if err != nil {
 		return err
 	}
-	n.mux.Handle("/", service.Handler(n.ready))
+	n.router.Add(service.Routes(n.ready)...)
+	n.rlsTag = n.text("rls-tag")
 	n.addRateLimits(service)
 	return n.err
 }
 
 // addHealth adds /healthz and /readyz where there is no interface for callers.
-func (n *node) addHealth() { check.Health(n.mux, n.ready) }
+func (n *node) addHealth() { n.router.Add(check.HealthRoutes(n.ready)...) }
 
 func (n *node) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return n.redis.Ping(ctx).Err()
-}
-
-// listen opens the HTTP address, so that a taken port ends the start.
-func (n *node) listen() (net.Listener, error) {
-	l, err := net.Listen("tcp", n.text("http"))
-	if err != nil {
-		return nil, portTaken("http", n.text("http"), err)
+	err := n.redis.Ping(ctx).Err()
+	if away := err != nil; n.away.Swap(away) != away { // whoever asks is not told why, and the log once
+		if away {
+			n.log.Warn("not ready: Redis does not answer", "error", err)
+		} else {
+			n.log.Info("ready again: Redis answers")
+		}
 	}
-	n.httpAddr = l.Addr().String()
-	return l, nil
+	return err
 }
 
 // run serves and works until ctx ends, and then stops cleanly; the connections
 // close after it (stop).
 func (n *node) run(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
-		Handler: n.mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
+		Handler: n.router, TLSConfig: n.tls, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
 	// The first server that fails ends all.
 	serving, failed := errgroup.WithContext(ctx)
 	serving.Go(func() error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		serve := func() error { return server.Serve(l) }
+		if n.tls != nil {
+			serve = func() error { return server.ServeTLS(l, "", "") }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,8 +21,8 @@ import (
 // a server answers. Neither retries by itself: where a reply was lost, a retry
 // would append or charge twice. A client connects when it is used, so a command
 // that reads no streams has no connections of the blocking one.
-func connectRedis(ctx context.Context, target string, partitions int) (short, blocking redis.UniversalClient, err error) {
-	opts, err := redisOptions(target)
+func connectRedis(ctx context.Context, target string, files clientFiles, partitions int) (short, blocking redis.UniversalClient, err error) {
+	opts, err := secureRedisOptions(target, files)
 	if err != nil {
 		return nil, nil, blame("redis", err)
 	}
@@ -80,6 +81,19 @@ func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys)
 	return nil
 }
 
+// secureRedisOptions adds the files of TLS. They are of no use to a URL without
+// it, and whoever gave them means to have it.
+func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptions, error) {
+	o, err := redisOptions(target)
+	if err != nil || !files.given() {
+		return o, err
+	}
+	if o.TLSConfig == nil {
+		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://", redacted(target))
+	}
+	return o, files.apply(o.TLSConfig)
+}
+
 func redisOptions(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
@@ -88,7 +102,11 @@ func redisOptions(target string) (*redis.UniversalOptions, error) {
 		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	if rest, ok := strings.CutPrefix(target, "redis+sentinel://"); ok {
+	scheme, rest, _ := strings.Cut(target, "://")
+	if scheme == "redis+sentinel" || scheme == "rediss+sentinel" {
+		if scheme == "rediss+sentinel" { // Sentinel and Redis alike; each connection checks the name it dialed
+			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 			user, pass, _ := strings.Cut(rest[:at], ":")
 			o.Username, o.Password, rest = user, pass, rest[at+1:]

@@ -24,10 +24,10 @@ limit service, over gRPC, and appends events. Run as many as you need.`,
   curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return command{rulesFile, func(_ context.Context, n *node) error { return n.addChecks() }, logReady}.run(cmd)
+			return command{rules: rulesFile, add: func(_ context.Context, n *node) error { return n.addChecks() }, ready: logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "rules", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"})
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "rules", "rls-config", "rls-tag", "rls-algorithm", "extractors", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "max-backlog", "check-timeout", "drain-timeout", "log-level"))
 	return cmd
 }
 
@@ -41,10 +41,10 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 		Example: `  streamcounter work --redis redis://redis:6379 --nats nats://nats:4222 --rules rules.yml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return command{rulesFile, addWorker, logReady}.run(cmd)
+			return command{rules: rulesFile, add: addWorker, ready: logReady}.run(cmd)
 		},
 	}
-	use(cmd, []string{"redis", "nats", "nats-store", "nats-replicas", "rules", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"}, "http=127.0.0.1:8081")
+	use(cmd, append(accessSettings, "redis", "redis-ca", "redis-cert", "redis-key", "nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "http", "prefix", "partitions", "retention", "batch", "min-idle", "drain-timeout", "log-level"), "http=127.0.0.1:8081")
 	return cmd
 }
 
@@ -60,6 +60,8 @@ func addWorker(ctx context.Context, n *node) error {
 type command struct {
 	// rules opens the rules; path is --rules.
 	rules func(path string, log *slog.Logger) (*windows.Source, error)
+	// example: without a path, rules gives an example.
+	example bool
 	// add wires what the command is for; Redis is open.
 	add func(context.Context, *node) error
 	// ready tells the user that it runs.
@@ -85,17 +87,21 @@ func (c command) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	rules, err := c.rules(o.text("rules"), log)
+	rules, err := c.openRules(&o, log)
 	if err != nil {
 		return fmt.Errorf("rules: %w", err)
 	}
 	n := newNode(o, rules, log)
 	defer n.stop()
-	l, err := n.listen()
+	if err := n.openAccess(); err != nil {
+		return err
+	}
+	l, err := n.listen("http")
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	n.httpAddr = l.Addr().String()
 	if err := n.listenGRPC(); err != nil {
 		return err
 	}
@@ -110,6 +116,7 @@ func (c command) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	n.keepRulesFresh(ctx, &running)
+	n.keepFilesFresh(ctx, &running)
 	c.ready(n)
 	return n.run(ctx, l)
 }
@@ -117,7 +124,7 @@ func (c command) run(cmd *cobra.Command) error {
 // rulesFile opens the rules file that a server cannot do without.
 func rulesFile(path string, log *slog.Logger) (*windows.Source, error) {
 	if path == "" {
-		return nil, blame("rules", errors.New("a rules file is required; `streamcounter dev` runs with an example"))
+		return nil, blame("rules", errors.New("a rules file or --rls-config is required; `streamcounter dev` runs with an example"))
 	}
 	return windows.NewSource(path, log)
 }

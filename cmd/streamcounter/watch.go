@@ -30,7 +30,7 @@ then each decision and alert as it comes, until Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: runWatch,
 	}
-	use(cmd, []string{"nats", "prefix"})
+	use(cmd, []string{"nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "prefix"})
 	cmd.Flags().String("rule", "*", "only this rule")
 	cmd.Flags().Bool("json", false, "print the payloads, one a line")
 	return cmd
@@ -43,7 +43,7 @@ func runWatch(cmd *cobra.Command, _ []string) error {
 	if _, err := stream.NewKeys(prefix, 1); err != nil {
 		return blame("prefix", err)
 	}
-	nc, err := nats.Connect(o.text("nats"), nats.Name("streamcounter watch"), ownInbox(o.text("nats")), nats.MaxReconnects(-1))
+	nc, err := connectNATS(&o, o.text("nats"), nats.Name("streamcounter watch"), nats.MaxReconnects(-1))
 	if err != nil {
 		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(o.text("nats")), withoutURL(err)))
 	}

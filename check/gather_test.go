@@ -1,0 +1,232 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// server stands in for Redis: each run waits until the test lets it end.
+type server struct {
+	runs chan [][]windows.Ask
+	end  chan error
+	// bad is a key whose counter is broken: a run that holds it is refused.
+	bad string
+}
+
+func newServer() *server {
+	return &server{runs: make(chan [][]windows.Ask, 100), end: make(chan error, 100)}
+}
+
+// refused is an answer of Redis.
+type refused string
+
+func (r refused) Error() string { return string(r) }
+func (refused) RedisError()     {}
+
+func (s *server) run(_ context.Context, calls [][]windows.Ask) ([]windows.Verdict, error) {
+	s.runs <- calls
+	if err := <-s.end; err != nil {
+		return nil, err
+	}
+	out := make([]windows.Verdict, len(calls))
+	for i, c := range calls {
+		if c[0].Key == s.bad {
+			return nil, refused("WRONGTYPE of " + s.bad)
+		}
+		out[i] = windows.Verdict{Allowed: true, Transitions: c[0].Cost} // to tell whose it is
+	}
+	return out, nil
+}
+
+func single(key string, cost int64) [][]windows.Ask {
+	return [][]windows.Ask{{{Key: key, Cost: cost}}}
+}
+
+// asks starts a caller and waits until its call is sent or waits.
+func asks(t *testing.T, g *gatherer, ctx context.Context, key string, cost int64, done func(windows.Verdict, error)) {
+	t.Helper()
+	g.mu.Lock()
+	before := g.calls
+	idle := !g.busy
+	g.mu.Unlock()
+	go func() {
+		v, err := g.do(ctx, single(key, cost))
+		if err != nil {
+			done(windows.Verdict{}, err)
+			return
+		}
+		done(v[0], nil)
+	}()
+	for !idle {
+		g.mu.Lock()
+		now := g.calls
+		g.mu.Unlock()
+		if now > before {
+			return
+		}
+	}
+}
+
+// An idle server is asked at once. What comes while a run is under way shares the
+// next, and each caller gets its own answer.
+func TestCallsThatWaitShareARun(t *testing.T) {
+	s := newServer()
+	g := newGatherer(time.Minute, s.run)
+	var got sync.Map
+	var callers sync.WaitGroup
+	ask := func(i int64) {
+		callers.Add(1)
+		asks(t, g, t.Context(), fmt.Sprint(i), i, func(v windows.Verdict, err error) {
+			got.Store(i, fmt.Sprint(v.Transitions, err))
+			callers.Done()
+		})
+	}
+	ask(1)
+	if n := len(<-s.runs); n != 1 {
+		t.Fatalf("%d calls in the first run", n)
+	}
+	for i := int64(2); i <= 9; i++ {
+		ask(i)
+	}
+	s.end <- nil
+	if n := len(<-s.runs); n != 8 {
+		t.Fatalf("%d calls in the second run, want the 8 that waited", n)
+	}
+	s.end <- nil
+	callers.Wait()
+	for i := int64(1); i <= 9; i++ {
+		if v, _ := got.Load(i); v != fmt.Sprint(i, " <nil>") {
+			t.Errorf("call %d was answered %v", i, v)
+		}
+	}
+	ask(10) // idle again
+	<-s.runs
+	s.end <- nil
+	callers.Wait()
+}
+
+// A caller who leaves before its call is sent is not charged.
+func TestACallThatWasNotSentIsTakenBack(t *testing.T) {
+	s := newServer()
+	g := newGatherer(time.Minute, s.run)
+	failed := make(chan error, 3)
+	note := func(_ windows.Verdict, err error) { failed <- err }
+	asks(t, g, t.Context(), "first", 1, note)
+	<-s.runs
+	ctx, leave := context.WithCancel(t.Context())
+	asks(t, g, ctx, "leaves", 1, note)
+	asks(t, g, t.Context(), "stays", 1, note)
+	leave()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Fatalf("who left was told %v", err)
+	}
+	s.end <- nil
+	if calls := <-s.runs; len(calls) != 1 || calls[0][0].Key != "stays" {
+		t.Errorf("sent: %v", calls)
+	}
+	s.end <- nil
+	for range 2 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// One broken key takes the answer from nobody else; a server that does not answer
+// is not asked once more for each.
+func TestABrokenKeyOfARun(t *testing.T) {
+	s := newServer()
+	s.bad = "broken"
+	g := newGatherer(time.Minute, s.run)
+	type told struct {
+		key string
+		err error
+	}
+	answers := make(chan told, 10)
+	ask := func(key string) {
+		asks(t, g, t.Context(), key, 1, func(_ windows.Verdict, err error) { answers <- told{key, err} })
+	}
+	ask("first")
+	<-s.runs
+	ask("a")
+	ask("broken")
+	ask("b")
+	for range 5 { // the first run, the shared one, and each by itself
+		s.end <- nil
+	}
+	for range 4 {
+		if a := <-answers; (a.err != nil) != (a.key == "broken") {
+			t.Errorf("%s: %v", a.key, a.err)
+		}
+	}
+	for range 4 {
+		<-s.runs
+	}
+	gone := errors.New("no answer")
+	ask("first")
+	<-s.runs
+	ask("a")
+	ask("b")
+	s.end <- nil
+	s.end <- gone
+	for range 3 {
+		if a := <-answers; (a.err != nil) != (a.key != "first") {
+			t.Errorf("%s: %v", a.key, a.err)
+		}
+	}
+	<-s.runs
+	if n := len(s.runs); n != 0 {
+		t.Errorf("%d more runs after one that was not answered", n)
+	}
+}
+
+// What waits is bounded, and so is a run.
+func TestGatheringIsBounded(t *testing.T) {
+	s := newServer()
+	g := newGatherer(time.Minute, s.run)
+	var callers sync.WaitGroup
+	ask := func(n int) {
+		g.mu.Lock()
+		before, busy := g.calls, g.busy
+		g.mu.Unlock()
+		callers.Go(func() {
+			calls := make([][]windows.Ask, n)
+			for i := range calls {
+				calls[i] = []windows.Ask{{Key: "k"}}
+			}
+			if _, err := g.do(t.Context(), calls); err != nil {
+				t.Error(err)
+			}
+		})
+		for busy {
+			g.mu.Lock()
+			now := g.calls
+			g.mu.Unlock()
+			if now > before {
+				return
+			}
+		}
+	}
+	ask(1)
+	<-s.runs
+	for range maxWaiting / 100 {
+		ask(100)
+	}
+	if _, err := g.do(t.Context(), single("one too many", 1)); !errors.Is(err, errTooManyWait) {
+		t.Errorf("one too many: %v", err)
+	}
+	s.end <- nil
+	for range maxWaiting / 200 {
+		if n := len(<-s.runs); n != 200 {
+			t.Fatalf("a run of %d calls, want the 200 of two callers, at most %d", n, maxGathered)
+		}
+		s.end <- nil
+	}
+	callers.Wait()
+}

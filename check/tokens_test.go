@@ -1,0 +1,302 @@
+package check_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// One token for each scope; the operator's stands in the file as its hash.
+const (
+	checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc", "operator-0123456789"
+)
+
+var fourTokens = fmt.Sprintf(`tokens:
+  - {name: gateway, token: %s, scopes: [check]}
+  - {name: shipper, token: %s, scopes: [append]}
+  - {name: prometheus, token: %s, scopes: [read]}
+  - name: operator
+    sha256: %s
+    scopes: [admin]
+`, checker, appender, reader, sha(operator))
+
+func sha(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+func writeTokens(t testing.TB, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens.yml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func newTokens(t testing.TB, text string) *check.Tokens {
+	t.Helper()
+	tokens, err := check.NewTokens(writeTokens(t, text), prometheus.NewRegistry(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tokens
+}
+
+func TestTokensAllow(t *testing.T) {
+	tokens := newTokens(t, fourTokens)
+	for _, c := range []struct {
+		bearer string
+		may    []check.Scope
+		err    error // for the others
+	}{
+		{checker, []check.Scope{check.ScopeCheck}, api.ErrForbidden},
+		{appender, []check.Scope{check.ScopeAppend}, api.ErrForbidden},
+		{reader, []check.Scope{check.ScopeRead}, api.ErrForbidden},
+		{operator, check.Scopes, nil},
+		{"", nil, api.ErrUnauthenticated},
+		{"nobody-0123456789", nil, api.ErrUnauthenticated},
+		{checker[:len(checker)-1], nil, api.ErrUnauthenticated},
+		{checker + "x", nil, api.ErrUnauthenticated},
+		{sha(operator), nil, api.ErrUnauthenticated}, // the hash in the file is no token
+		{strings.Repeat("x", 100_000), nil, api.ErrUnauthenticated},
+	} {
+		for _, scope := range check.Scopes {
+			want := c.err
+			for _, s := range c.may {
+				if s == scope {
+					want = nil
+				}
+			}
+			if err := tokens.Allow(c.bearer, scope); !errors.Is(err, want) || (err != nil && len(c.bearer) > 8 && strings.Contains(err.Error(), c.bearer)) {
+				t.Errorf("%.20s for %s: %v, want %v and no token in it", c.bearer, scope, err, want)
+			}
+		}
+		if err := tokens.Allow(c.bearer, check.ScopeAny); (err == nil) != (len(c.may) > 0) {
+			t.Errorf("%.20s for anything: %v", c.bearer, err)
+		}
+	}
+	if err := (*check.Tokens)(nil).Allow("", check.ScopeAdmin); err != nil {
+		t.Errorf("no table: %v", err)
+	}
+}
+
+func TestTokensFileErrors(t *testing.T) {
+	const secret = "SECRET-SECRET-SECRET-SECRET"
+	entry := func(more string) string { return "tokens:\n  - {name: a, " + more + "}\n" }
+	many := strings.Builder{}
+	many.WriteString("tokens:\n")
+	for i := range 1001 {
+		fmt.Fprintf(&many, "  - {name: n%d, token: %s-%d, scopes: [check]}\n", i, secret, i)
+	}
+	for name, c := range map[string]struct{ text, says string }{
+		"empty":                    {"", ":1:1: the file is empty"},
+		"no list":                  {"tokens: " + secret, ":1:9: a value of another kind"},
+		"no tokens":                {"tokens: []", "there are no tokens"},
+		"unknown field":            {"token: " + secret, ":1:1: unknown field: want tokens"},
+		"a token as a field":       {entry(secret + ": [check]"), ":2:15: unknown field"},
+		"field twice":              {entry("name: b, token: " + secret + ", scopes: [check]"), ":2:15: the field stands there twice"},
+		"neither":                  {entry("scopes: [check]"), "tokens[0]: want either token or sha256"},
+		"both":                     {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"), "either token or sha256"},
+		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: tokens[0]: want 16 to 512"},
+		"long":                     {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"), "16 to 512"},
+		"odd characters":           {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
+		"beyond ASCII":             {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
+		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: tokens[0]: want the SHA-256"},
+		"half a hash":              {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"), "64 hexadecimal digits"},
+		"no scopes":                {entry("token: " + secret), "tokens[0] has no scopes"},
+		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: tokens[0] has an unknown scope"},
+		"no name":                  {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n", ":2:13: tokens[0]: want a name"},
+		"bad name":                 {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n", "want a name of a-z"},
+		"a list as a token":        {entry("token: [" + secret + "], scopes: [check]"), ":2:22: want text"},
+		"name twice":               {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret + ", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
+		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", "tokens[1] is the same token as that in line 2"},
+		"a second document":        {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n", "a second document"},
+		"a list that holds itself": {"tokens: &a [*a]", ":1:9: an anchor"},
+		"begins with a star":       {entry("token: *" + secret + ", scopes: [check]"), ":2:22: an anchor, alias or tag"},
+		"a quote that never ends":  {entry(`token: "` + secret), ":2:"},
+		"not closed":               {"tokens:\n  - {name: a, token: " + secret + "\n", ":"},
+		"too many":                 {many.String(), "there are 1001 tokens: want 1000 at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := writeTokens(t, c.text)
+			_, err := check.NewTokens(path, prometheus.NewRegistry(), nil)
+			if err == nil || !strings.HasPrefix(err.Error(), path+":") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "SECRET") {
+				t.Errorf("error %v, want the file, %q, and nothing secret", err, c.says)
+			}
+		})
+	}
+}
+
+// A change of the file counts at once; one that cannot be used, or a file that
+// everybody may read, is logged, and no token with it.
+func TestTokensReload(t *testing.T) {
+	var log bytes.Buffer
+	path := writeTokens(t, fourTokens)
+	registry := prometheus.NewRegistry()
+	tokens, err := check.NewTokens(path, registry, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("a private file: %s", &log)
+	}
+	const fresh = "fresh-0123456789abcdef"
+	for _, step := range []struct {
+		text  string
+		old   error
+		fresh error
+	}{
+		{"tokens:\n  - {name: gateway, token: " + fresh + ", scopes: [check]}\n", api.ErrUnauthenticated, nil},
+		{"tokens:\n  - {name: gateway, token: " + checker + "}\n", api.ErrUnauthenticated, nil},
+		{fourTokens, nil, api.ErrUnauthenticated},
+	} {
+		if err := os.WriteFile(path, []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_ = tokens.Reload()
+		if err := tokens.Allow(checker, check.ScopeCheck); !errors.Is(err, step.old) {
+			t.Errorf("the old token: %v, want %v", err, step.old)
+		}
+		if err := tokens.Allow(fresh, check.ScopeCheck); !errors.Is(err, step.fresh) {
+			t.Errorf("the fresh token: %v, want %v", err, step.fresh)
+		}
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := tokens.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"tokens[0] has no scopes", "keeping what was there", "chmod o-r"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, &log)
+		}
+	}
+	for _, secret := range []string{checker, fresh, operator, sha(operator)} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("the log has %q:\n%s", secret, &log)
+		}
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP streamcounter_access_refused_total Requests that were refused for want of rights: no_token, unknown_token, scope (the token has another).
+# TYPE streamcounter_access_refused_total counter
+streamcounter_access_refused_total{reason="no_token"} 0
+streamcounter_access_refused_total{reason="scope"} 0
+streamcounter_access_refused_total{reason="unknown_token"} 3
+`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Every route answers those it is for and no others, and what is not there
+// answers nobody.
+func TestRoutesWantTheirScope(t *testing.T) {
+	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil, windows.Window{Limit: 1000, Per: time.Minute}))
+	router := check.NewRouter(newTokens(t, fourTokens), w.service.Routes(nil)...)
+	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator, "nobody": "", "stranger": "stranger-0123456789"}
+	for _, c := range []struct {
+		method, path, body string
+		status             int // for those who may
+		may                string
+	}{
+		{"GET", "/v1/check?key=user:1", "", 200, "checker operator"},
+		{"HEAD", "/v1/check?key=user:1", "", 200, "checker operator"},
+		{"POST", "/v1/check", `{"key":"user:1"}`, 200, "checker operator"},
+		{"POST", "/v1/events", `[{"key":"user:1"}]`, 202, "appender operator"},
+		{"GET", "/v1/keys/user:1", "", 200, "reader operator"},
+		{"DELETE", "/v1/keys/user:1", "", 200, "operator"},
+		{"GET", "/v1/throttled", "", 200, "reader operator"},
+		{"GET", "/openapi.json", "", 200, "reader operator"},
+		{"GET", "/healthz", "", 200, "checker appender reader operator nobody stranger"},
+		{"GET", "/readyz", "", 200, "checker appender reader operator nobody stranger"},
+		{"GET", "/", "", 404, "checker appender reader operator"},
+		{"GET", "/v1/check/", "", 404, "checker appender reader operator"},
+		{"GET", "//v1/check?key=user:1", "", 404, "checker appender reader operator"},
+		{"GET", "/v1/../v1/throttled", "", 404, "checker appender reader operator"},
+		{"PUT", "/v1/check", "", 405, "checker appender reader operator"},
+		{"POST", "/healthz", "", 405, "checker appender reader operator"},
+		{"GET", "/v1/keys/../throttled", "", 404, "reader operator"}, // a key that no rule matches
+	} {
+		for who, bearer := range all {
+			for _, header := range []string{"Authorization", check.TokenHeader} {
+				r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+				if bearer != "" && header == "Authorization" {
+					r.Header.Set(header, "bearer "+bearer)
+				} else if bearer != "" {
+					r.Header.Set(header, bearer)
+					r.Header.Set("Authorization", "Bearer of-the-application")
+				}
+				rec := httptest.NewRecorder()
+				router.ServeHTTP(rec, r)
+				want, challenge := http.StatusForbidden, `Bearer realm="streamcounter", error="insufficient_scope", scope="`
+				switch {
+				case strings.Contains(c.may, who):
+					want, challenge = c.status, ""
+				case who == "nobody":
+					want, challenge = http.StatusUnauthorized, `Bearer realm="streamcounter"`
+				case who == "stranger":
+					want, challenge = http.StatusUnauthorized, `Bearer realm="streamcounter", error="invalid_token"`
+				}
+				if got := rec.Header().Get("WWW-Authenticate"); rec.Code != want || !strings.HasPrefix(got, challenge) || (challenge == "") != (got == "") {
+					t.Errorf("%s %s as %s: %d, %q, want %d, %q: %s", c.method, c.path, who, rec.Code, got, want, challenge, rec.Body)
+				}
+			}
+		}
+	}
+}
+
+func TestRefusalsAreProblems(t *testing.T) {
+	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w.handler = check.NewRouter(newTokens(t, fourTokens), w.service.Routes(nil)...)
+	wantProblem(t, w.do(t, "GET", "/v1/throttled", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
+	plain := w.handler
+	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer "+reader)
+		plain.ServeHTTP(rw, r)
+	})
+	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 403, "forbidden", "the token prometheus lacks the scope admin")
+	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Basic "+operator)
+		plain.ServeHTTP(rw, r)
+	})
+	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
+}
+
+func BenchmarkTokensAllow(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		var text strings.Builder
+		text.WriteString("tokens:\n")
+		for i := range n {
+			fmt.Fprintf(&text, "  - {name: n%d, token: %064d, scopes: [check]}\n", i, i)
+		}
+		tokens := newTokens(b, text.String())
+		bearer := fmt.Sprintf("%064d", n-1)
+		b.Run(fmt.Sprintf("tokens=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := tokens.Allow(bearer, check.ScopeCheck); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+const (
+	checkerToken, readerToken = "checker-0123456789", "reader-0123456789"
+	accessTokens              = "tokens:\n  - {name: gateway, token: " + checkerToken + ", scopes: [check]}\n  - {name: prometheus, token: " + readerToken + ", scopes: [read]}\n"
+)
+
+// A server that others can reach, and that asks nobody who they are, does not start.
+func TestNobodyIsOpenByAccident(t *testing.T) {
+	rules, tokens := writeFile(t, "rules.yml", devRulesText), writeFile(t, "tokens.yml", accessTokens)
+	nats := streamtest.NATS(t)
+	for _, command := range []string{"serve", "work", "dev"} {
+		for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
+			args := []string{command, "--redis", "embedded:0", "--rules", rules, "--http", addr}
+			if command != "serve" {
+				args = append(args, "--nats", nats, "--prefix", streamtest.Prefix(t))
+			}
+			code, out, errs := runProgram(t, "", args...)
+			if code != 1 || !strings.Contains(errs, "--http (STREAMCOUNTER_HTTP): "+addr) || !strings.Contains(errs, "--tokens") || !strings.Contains(errs, "--open (STREAMCOUNTER_OPEN=true)") {
+				t.Errorf("%s on %s: exit code %d\n%s%s", command, addr, code, out, errs)
+			}
+		}
+	}
+	serve := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http"}
+	for _, more := range [][]string{{"127.0.0.1:0"}, {"localhost:0"}, {"0.0.0.0:0", "--tokens", tokens}, {"0.0.0.0:0", "--open"}} {
+		p := startProgram(t, append(serve, more...)...)
+		p.until(`"msg":"ready"`)
+		if said, open := strings.Contains(p.text(), "OPEN: whoever"), more[len(more)-1] == "--open"; said != open {
+			t.Errorf("%v: the warning stands in the log: %t, want %t", more, said, open)
+		}
+	}
+	t.Setenv("STREAMCOUNTER_OPEN", "true")
+	p := startProgram(t, append(serve, "0.0.0.0:0")...)
+	p.until(`"msg":"ready"`)
+	t.Setenv("STREAMCOUNTER_OPEN", "perhaps")
+	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, `STREAMCOUNTER_OPEN="perhaps"`) {
+		t.Errorf("a bad value: exit code %d, %s", code, errs)
+	}
+}
+
+// base is where a process listens, as seen from here.
+func (p *process) reachedBy(scheme string) string {
+	p.t.Helper()
+	_, port, err := net.SplitHostPort(readyAt.FindStringSubmatch(p.text())[1])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return scheme + "://127.0.0.1:" + port
+}
+
+// status asks with a token, and gives 0 where no answer came.
+func status(t testing.TB, c *http.Client, method, url, token string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// What a stranger finds on a public address: that something lives, and no more.
+func TestStrangersFindNothing(t *testing.T) {
+	rules, tokens := writeFile(t, "rules.yml", devRulesText), writeFile(t, "tokens.yml", accessTokens)
+	nats := streamtest.NATS(t)
+	own := streamtest.OwnRedis(t)
+	for _, args := range [][]string{{"work", "--nats", nats, "--prefix", streamtest.Prefix(t)}, {"serve"}} {
+		p := startProgram(t, append(args, "--redis", own.URL(), "--rules", rules, "--http", "0.0.0.0:0", "--tokens", tokens)...)
+		p.until(`"msg":"ready"`)
+		base := p.reachedBy("http")
+		for _, path := range []string{"/", "/metrics", "/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1", "/v1/keys/..", "/v1/throttled", "/openapi.json", "/debug/pprof/", "//metrics", "/healthz/", "/readyz/../metrics"} {
+			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS"} {
+				if code, body := status(t, http.DefaultClient, method, base+path, ""); code != 401 {
+					t.Errorf("%s: %s %s without a token: %d %s", args[0], method, path, code, body)
+				}
+			}
+		}
+		for path, want := range map[string]string{"/healthz": "{\"status\":\"ok\"}\n", "/readyz": "{\"status\":\"ready\"}\n"} {
+			if code, body := status(t, http.DefaultClient, "GET", base+path, ""); code != 200 || body != want {
+				t.Errorf("%s: %s: %d %s", args[0], path, code, body)
+			}
+		}
+		if code, _ := status(t, http.DefaultClient, "GET", base+"/metrics", readerToken); code != 200 {
+			t.Errorf("%s: metrics with a token: %d", args[0], code)
+		}
+		if code, _ := status(t, http.DefaultClient, "GET", base+"/metrics", checkerToken); code != 403 {
+			t.Errorf("%s: metrics with another token: %d", args[0], code)
+		}
+		if args[0] != "serve" {
+			continue
+		}
+		t.Setenv("STREAMCOUNTER_TOKEN_FILE", writeFile(t, "token", checkerToken+"\n"))
+		if code, out, errs := runProgram(t, "", "check", "user:1", "--http", base); code != 0 {
+			t.Errorf("the command check with its token in a file: exit code %d %s%s", code, out, errs)
+		}
+		// Another token takes its place, by itself.
+		rewrite(t, tokens, strings.ReplaceAll(accessTokens, checkerToken, "another-0123456789"))
+		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good", func() (bool, string) {
+			before, _ := status(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", checkerToken)
+			after, _ := status(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", "another-0123456789")
+			return before == 401 && after == 200, fmt.Sprint(before, after)
+		})
+		rewrite(t, tokens, "tokens: [nothing]")
+		p.until("keeping what was there")
+		streamtest.Eventually(t, 10*time.Second, "SIGHUP reads it again", func() (bool, string) {
+			_ = p.cmd.Process.Signal(hangUp)
+			_, body := status(t, http.DefaultClient, "GET", base+"/metrics", readerToken)
+			return strings.Contains(body, `streamcounter_file_reloads_total{file="tokens",outcome="error"} 2`), ""
+		})
+		own.Stop()
+		if code, body := status(t, http.DefaultClient, "GET", base+"/readyz", ""); code != 503 || strings.Contains(body, own.Addr()) || strings.Contains(body, "connect") {
+			t.Errorf("not ready: %d %s", code, body)
+		}
+		p.until("not ready: Redis does not answer")
+		for _, secret := range []string{checkerToken, readerToken, "another-0123456789"} {
+			if strings.Contains(p.text(), secret) {
+				t.Errorf("the log has %s:\n%s", secret, p.text())
+			}
+		}
+		own.Start()
+	}
+}
+
+func over(c *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true, ForceAttemptHTTP2: true}, Timeout: 10 * time.Second}
+}
+
+// TLS with client certificates keeps strangers out too, and certificates that
+// are replaced are shown to the next caller.
+func TestServeSpeaksTLS(t *testing.T) {
+	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
+	cert, key := ours.Issue("server")
+	mine, mineKey := ours.Issue("client")
+	theirs, theirsKey := others.Issue("stranger")
+	rules := writeFile(t, "rules.yml", devRulesText)
+	args := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--tls-cert", cert, "--tls-key", key}
+
+	plain := startProgram(t, append(args, "--http", "127.0.0.1:0")...)
+	plain.until(`"msg":"ready"`)
+	if code, body := status(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1", ""); code != 200 {
+		t.Errorf("TLS without client certificates: %d %s", code, body)
+	}
+	if code, _ := status(t, over(others.Config("", "")), "GET", plain.reachedBy("https")+"/healthz", ""); code != 0 {
+		t.Errorf("a client that trusts another authority was answered: %d", code)
+	}
+	if code, _ := status(t, http.DefaultClient, "GET", plain.reachedBy("http")+"/healthz", ""); code != 400 {
+		t.Errorf("plain text was answered: %d", code)
+	}
+	if resp, err := over(ours.Config("", "")).Get(plain.reachedBy("https") + "/healthz"); err != nil || resp.ProtoMajor != 2 {
+		t.Errorf("HTTP/2 over TLS: %v, %v", resp, err)
+	}
+
+	p := startProgram(t, append(args, "--http", "0.0.0.0:0", "--tls-client-ca", ours.CA)...)
+	p.until(`"msg":"ready"`)
+	base := p.reachedBy("https")
+	good := over(ours.Config(mine, mineKey))
+	if code, body := status(t, good, "GET", base+"/v1/check?key=user:1", ""); code != 200 {
+		t.Errorf("a client with a certificate: %d %s", code, body)
+	}
+	stranger := ours.Config("", "")
+	stranger.Certificates = others.Config(theirs, theirsKey).Certificates
+	for name, c := range map[string]*tls.Config{"none": ours.Config("", ""), "a stranger's": stranger} {
+		if code, body := status(t, over(c), "GET", base+"/healthz", ""); code != 0 {
+			t.Errorf("a client with %s certificate: %d %s", name, code, body)
+		}
+	}
+	addr := strings.TrimPrefix(base, "https://")
+	for name, c := range map[string]struct {
+		args []string
+		code int
+	}{
+		"check, all files":       {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA, "--http-cert", mine, "--http-key", mineKey}, 0},
+		"check, no certificate":  {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA}, 2},
+		"check, by URL":          {[]string{"check", "user:1", "--http", base, "--http-ca", others.CA, "--http-cert", mine, "--http-key", mineKey}, 2},
+		"health, as in an image": {[]string{"health", "--http", addr, "--tls-cert", cert, "--http-cert", mine, "--http-key", mineKey}, 0},
+		"health, another server": {[]string{"health", "--http", addr, "--tls-cert", mine, "--http-cert", mine, "--http-key", mineKey}, 1},
+	} {
+		if code, out, errs := runProgram(t, "", c.args...); code != c.code {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", name, code, c.code, out, errs)
+		}
+	}
+
+	shown := func() string {
+		c, err := tls.Dial("tcp", addr, ours.Config(mine, mineKey))
+		if err != nil {
+			return err.Error()
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	if got := shown(); got != "server" {
+		t.Errorf("the server shows %q", got)
+	}
+	ours.IssueTo("renewed", cert, key)
+	streamtest.Eventually(t, 20*time.Second, "the new certificate is shown", func() (bool, string) { got := shown(); return got == "renewed", got })
+	rewrite(t, key, "no key")
+	p.until("certificates not reloaded, keeping what was there")
+	if got := shown(); got != "renewed" {
+		t.Errorf("after a bad change the server shows %q", got)
+	}
+}
+
+func TestTLSSettingsThatCannotBe(t *testing.T) {
+	ours := streamtest.NewAuthority(t)
+	cert, key := ours.Issue("server")
+	empty := writeFile(t, "empty.pem", "nothing")
+	base := []string{"serve", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a certificate alone":     {[]string{"--tls-cert", cert}, "--tls-cert and --tls-key are needed together"},
+		"an authority alone":      {[]string{"--tls-client-ca", ours.CA}, "--tls-cert and --tls-key are needed together"},
+		"no such file":            {[]string{"--tls-cert", cert, "--tls-key", key + "x"}, key + "x: no such file"},
+		"the key of another":      {[]string{"--tls-cert", ours.CA, "--tls-key", key}, "private key does not match"},
+		"an empty authority":      {[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", empty}, "--tls-client-ca (STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate"},
+		"plain Redis with files":  {[]string{"--redis", "redis://127.0.0.1:1", "--redis-ca", ours.CA}, "need rediss://"},
+		"a bad authority of it":   {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-ca", empty}, "--redis-ca (STREAMCOUNTER_REDIS_CA): " + empty},
+		"half a pair":             {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-cert", cert}, "--redis-cert and --redis-key are needed together"},
+		"a tokens file is absent": {[]string{"--tokens", "none.yml"}, "--tokens (STREAMCOUNTER_TOKENS): load tokens: open none.yml"},
+		"no connections":          {[]string{"--max-connections", "0"}, "--max-connections (STREAMCOUNTER_MAX_CONNECTIONS)"},
+	} {
+		if code, _, errs := runProgram(t, "", append(base, c.args...)...); code != 1 || !strings.Contains(errs, c.says) || strings.Contains(errs, "PRIVATE KEY") {
+			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
+		}
+	}
+}
+
+// Whatever the environment holds, help shows none of it.
+func TestHelpShowsNoSecrets(t *testing.T) {
+	for _, name := range secrets {
+		t.Setenv(lookUp(name).env(), "SECRET")
+	}
+	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench", "compare"} {
+		if code, out, errs := runProgram(t, "", command, "--help"); code != 0 || strings.Contains(out+errs, "SECRET") {
+			t.Errorf("%s --help: exit code %d\n%s%s", command, code, out, errs)
+		}
+	}
+}
+
+func TestSecretsFromFiles(t *testing.T) {
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p.until(`"msg":"ready"`)
+	at := strings.TrimPrefix(p.reachedBy("http"), "http://")
+	t.Setenv("STREAMCOUNTER_REDIS_FILE", writeFile(t, "redis", "redis://u:SECRET@127.0.0.1:1\n"))
+	if code, _, errs := runProgram(t, "a 1", "append"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") || strings.Contains(errs, "SECRET") {
+		t.Errorf("the URL in a file: exit code %d, %s", code, errs)
+	}
+	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2")
+	if _, _, errs := runProgram(t, "a 1", "append"); !strings.Contains(errs, "127.0.0.1:2") {
+		t.Errorf("the variable itself wins: %s", errs)
+	}
+	t.Setenv("STREAMCOUNTER_TOKEN_FILE", "none")
+	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code == 0 || !strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
+		t.Errorf("no such file: exit code %d, %s", code, errs)
+	}
+}

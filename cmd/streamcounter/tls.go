@@ -1,0 +1,102 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/streamcounter/streamcounter/reload"
+)
+
+// serverTLS is what HTTP and gRPC speak where --tls-cert is given: certificates
+// are read again when their files change, and with --tls-client-ca nobody gets a
+// word without a certificate of that authority. nil without --tls-cert.
+func serverTLS(o *options, log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
+	cert, key, ca := o.text("tls-cert"), o.text("tls-key"), o.text("tls-client-ca")
+	switch {
+	case cert == "" && key == "" && ca == "":
+		return nil, nil, nil
+	case cert == "" || key == "":
+		return nil, nil, blame("tls-cert", errors.New("--tls-cert and --tls-key are needed together, and for --tls-client-ca"))
+	}
+	paths := []string{cert, key}
+	if ca != "" {
+		paths = append(paths, ca)
+	}
+	files, err := reload.Open("certificates", log, func(contents [][]byte) (*tls.Config, error) {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		if err != nil {
+			return nil, blame("tls-cert", fmt.Errorf("%s and %s: %w", cert, key, err))
+		}
+		// Connections take this configuration whole, so it says itself what it speaks.
+		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+		if ca != "" {
+			if c.ClientCAs, err = authorities(contents[2]); err != nil {
+				return nil, blame("tls-client-ca", fmt.Errorf("%s: %w", ca, err))
+			}
+			c.ClientAuth = tls.RequireAndVerifyClientCert
+		}
+		return c, nil
+	}, paths...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Value(), nil },
+	}, files, nil
+}
+
+func authorities(pem []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New("it has no certificate in PEM form")
+	}
+	return pool, nil
+}
+
+// clientFiles are what this program proves another server with (ca), and itself
+// to it (cert, key): --NAME-ca, --NAME-cert, --NAME-key.
+type clientFiles struct{ name, ca, cert, key string }
+
+func (o *options) clientFiles(name string) clientFiles {
+	return clientFiles{name, o.text(name + "-ca"), o.text(name + "-cert"), o.text(name + "-key")}
+}
+
+func (f clientFiles) given() bool { return f.ca+f.cert+f.key != "" }
+
+// check reads the files, so that a mistake is one clear error at the start.
+func (f clientFiles) check() error { return f.apply(&tls.Config{}) }
+
+// apply adds them to what a client speaks. The certificate is read again for
+// each connection, so that a new one needs no restart; the authorities are read once.
+func (f clientFiles) apply(c *tls.Config) error {
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err == nil {
+			c.RootCAs, err = authorities(pem)
+		}
+		if err != nil {
+			return blame(f.name+"-ca", fmt.Errorf("%s: %w", f.ca, err))
+		}
+	}
+	if (f.cert == "") != (f.key == "") {
+		return blame(f.name+"-cert", fmt.Errorf("--%[1]s-cert and --%[1]s-key are needed together", f.name))
+	}
+	if f.cert == "" {
+		return nil
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, blame(f.name+"-cert", fmt.Errorf("%s and %s: %w", f.cert, f.key, err))
+		}
+		return &pair, nil
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	_, err := load()
+	return err
+}

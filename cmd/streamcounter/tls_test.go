@@ -1,0 +1,236 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// Redis that is spoken to by TLS alone asks for a certificate, as it does by
+// default where it has TLS.
+func TestRedisOverTLS(t *testing.T) {
+	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
+	cert, key := ours.Issue("redis")
+	mine, mineKey := ours.Issue("client")
+	port := fmt.Sprint(freePort(t))
+	streamtest.OwnRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA)
+	at := "rediss://127.0.0.1:" + port
+	all := []string{"--redis", at, "--redis-ca", ours.CA, "--redis-cert", mine, "--redis-key", mineKey}
+
+	if code, _, errs := runProgram(t, "user:42 3\n", append([]string{"append"}, all...)...); code != 0 {
+		t.Fatalf("append over TLS: exit code %d\n%s", code, errs)
+	}
+	p := startProgram(t, append([]string{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0"}, all...)...)
+	p.until(`"msg":"ready"`)
+	if code, body := request(t, "GET", p.base()+"/v1/check?key=user:42", ""); code != 200 || !strings.Contains(body, `"source":"redis"`) {
+		t.Errorf("a check over TLS: %d %s", code, body)
+	}
+	if code, out, _ := runProgram(t, "", append([]string{"doctor", "--nats", "", "--json"}, all...)...); code == 2 || !strings.Contains(out, `"redis.persistence"`) {
+		t.Errorf("doctor over TLS: exit code %d\n%s", code, out)
+	}
+	for _, command := range [][]string{{"bench", "check", "--operations", "10", "--warmup", "0"}, {"compare", "--poisson", "--requests", "10", "--algorithms", "sliding-log"}} {
+		if code, out, errs := runProgram(t, "", append(command, all...)...); code != 0 {
+			t.Errorf("%s over TLS: exit code %d\n%s%s", command[0], code, out, errs)
+		}
+	}
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no certificate":        {[]string{"--redis", at, "--redis-ca", ours.CA}, "no Redis answers"},
+		"no authority":          {[]string{"--redis", at, "--redis-cert", mine, "--redis-key", mineKey}, "unknown authority"},
+		"another authority":     {[]string{"--redis", at, "--redis-ca", others.CA, "--redis-cert", mine, "--redis-key", mineKey}, "unknown authority"},
+		"another name":          {[]string{"--redis", "rediss://127.0.0.2:" + port, "--redis-ca", ours.CA, "--redis-cert", mine, "--redis-key", mineKey}, "127.0.0.2"},
+		"plain text, by a slip": {[]string{"--redis", "redis://127.0.0.1:" + port}, "no Redis answers"},
+	} {
+		if code, _, errs := runProgram(t, "a 1\n", append([]string{"append"}, c.args...)...); code != 1 || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
+		}
+	}
+}
+
+// A master that Sentinel tells of, all of it by TLS.
+func TestSentinelOverTLS(t *testing.T) {
+	ours := streamtest.NewAuthority(t)
+	cert, key := ours.Issue("redis")
+	tls := []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA, "--tls-replication", "yes"}
+	master, sentinel := fmt.Sprint(freePort(t)), fmt.Sprint(freePort(t))
+	streamtest.OwnRedis(t, append(tls, "--tls-port", master)...)
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("sentinel monitor main 127.0.0.1 %s 1\ntls-port %s\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n", master, sentinel, cert, key, ours.CA)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skip("Sentinel is run from redis-server on PATH alone: ", err)
+	}
+	watching := exec.Command(bin, config, "--sentinel")
+	if err := watching.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = watching.Process.Kill()
+		_ = watching.Wait()
+	})
+	args := []string{"append", "--redis", "rediss+sentinel://127.0.0.1:" + sentinel + "/main", "--redis-ca", ours.CA, "--redis-cert", cert, "--redis-key", key}
+	streamtest.Eventually(t, 30*time.Second, "append by Sentinel over TLS", func() (bool, string) {
+		code, _, errs := runProgram(t, "user:42 3\n", args...)
+		return code == 0, errs
+	})
+	args[2] = strings.Replace(args[2], "rediss", "redis", 1)
+	if code, _, errs := runProgram(t, "user:42 3\n", args...); code != 1 || !strings.Contains(errs, "need rediss") {
+		t.Errorf("plain text: exit code %d\n%s", code, errs)
+	}
+}
+
+// secureNATS is a server with TLS, an account, and whatever else a test gives it.
+func secureNATS(t *testing.T, a *streamtest.Authority, change func(*server.Options)) (url string) {
+	t.Helper()
+	cert, key := a.Issue("nats")
+	config, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA, Verify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
+	change(opts)
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the NATS server is not ready")
+	}
+	return "tls://127.0.0.1:" + fmt.Sprint(s.Addr().(*net.TCPAddr).Port)
+}
+
+func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (pair nkeys.KeyPair, public, seed string) {
+	t.Helper()
+	pair, err := make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if public, err = pair.PublicKey(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair, public, string(text)
+}
+
+// wantNATS proves that a command with these arguments is let in: doctor finds
+// JetStream, and a worker makes its streams.
+func wantNATS(t *testing.T, good bool, name string, args ...string) {
+	t.Helper()
+	code, out, errs := runProgram(t, "", append([]string{"doctor", "--redis", streamtest.Redis(t), "--prefix", "sc"}, args...)...)
+	if in := strings.Contains(out, "ok       nats.reachable"); in != good {
+		t.Errorf("%s: let in: %t, want %t; exit code %d\n%s%s", name, in, good, code, out, errs)
+	}
+	if strings.Contains(out+errs, "SU") && strings.Contains(out+errs, "BEGIN") {
+		t.Errorf("%s: a seed is shown\n%s%s", name, out, errs)
+	}
+}
+
+func TestNATSOverTLSWithNKey(t *testing.T) {
+	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
+	mine, mineKey := ours.Issue("client")
+	_, public, seed := newSeed(t, nkeys.CreateUser)
+	_, _, strange := newSeed(t, nkeys.CreateUser)
+	url := secureNATS(t, ours, func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} })
+	good := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey, "--nats-nkey", writeFile(t, "user.nk", seed)}
+	wantNATS(t, true, "all files", good...)
+	wantNATS(t, false, "another seed", append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", strange))...)
+	wantNATS(t, false, "no seed", good[:8]...)
+	wantNATS(t, false, "no certificate", append(good[:4:4], good[8:]...)...)
+	wantNATS(t, false, "another authority", append([]string{"--nats", url, "--nats-ca", others.CA}, good[4:]...)...)
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no such seed": {append(good[:8:8], "--nats-nkey", "none.nk"), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
+		"no seed":      {append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", "SECRET")), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
+		"two of them":  {append(good[:10:10], "--nats-creds", writeFile(t, "user.creds", "SECRET")), "not both"},
+	} {
+		args := append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}, c.args...)
+		if code, _, errs := runProgram(t, "", args...); code != 1 || !strings.Contains(errs, c.says) || strings.Contains(errs, "SECRET") {
+			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
+		}
+	}
+	worker := startProgram(t, append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}, good...)...)
+	worker.until(`"msg":"ready"`)
+	watcher := startProgram(t, append([]string{"watch"}, good...)...)
+	if strings.Contains(worker.text(), "does not answer") {
+		t.Errorf("the worker is not let in:\n%s", worker.text())
+	}
+	at := regexp.MustCompile(`"redis":"([^"]+)"`).FindStringSubmatch(worker.text())[1]
+	if code, _, errs := runProgram(t, "user:42 100\n", "append", "--redis", at); code != 0 {
+		t.Fatalf("append: exit code %d\n%s", code, errs)
+	}
+	watcher.until("throttled")
+	for _, p := range []*process{worker, watcher} {
+		if strings.Contains(p.text(), seed) {
+			t.Errorf("a seed is shown:\n%s", p.text())
+		}
+	}
+}
+
+// Credentials as nsc writes them: a user's JWT, signed by its account's key, and its seed.
+func TestNATSWithCredentials(t *testing.T) {
+	ours := streamtest.NewAuthority(t)
+	mine, mineKey := ours.Issue("client")
+	operator, operatorKey, _ := newSeed(t, nkeys.CreateOperator)
+	account, accountKey, _ := newSeed(t, nkeys.CreateAccount)
+	_, systemKey, _ := newSeed(t, nkeys.CreateAccount)
+	_, userKey, seed := newSeed(t, nkeys.CreateUser)
+	sign := func(text string, err error) string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	claims := jwt.NewAccountClaims(accountKey)
+	claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	accounts := &server.MemAccResolver{}
+	if err := accounts.Store(accountKey, sign(claims.Encode(operator))); err != nil {
+		t.Fatal(err)
+	}
+	if err := accounts.Store(systemKey, sign(jwt.NewAccountClaims(systemKey).Encode(operator))); err != nil {
+		t.Fatal(err)
+	}
+	trusted, err := jwt.DecodeOperatorClaims(sign(jwt.NewOperatorClaims(operatorKey).Encode(operator)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := secureNATS(t, ours, func(o *server.Options) {
+		o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{trusted}, accounts, systemKey
+	})
+	creds, err := jwt.FormatUserConfig(sign(jwt.NewUserClaims(userKey).Encode(account)), []byte(seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey}
+	wantNATS(t, true, "credentials", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds)))...)
+	wantNATS(t, false, "no credentials", tls...)
+	wantNATS(t, false, "no such file", append(tls[:8:8], "--nats-creds", "none.creds")...)
+	wantNATS(t, false, "half a file", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds[:len(creds)/2])))...)
+}

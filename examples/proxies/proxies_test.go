@@ -1,0 +1,306 @@
+package proxies_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// output is what a program says, safe to read while it runs.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// start runs a program until the test ends, and gives how to end it before.
+func start(t *testing.T, env []string, name string, args ...string) (stop func()) {
+	t.Helper()
+	said := &output{}
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = said, said, append(os.Environ(), env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			t.Logf("%s:\n%s", name, said)
+		}
+	})
+	return stop
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}
+
+// site is a backend behind a proxy that asks a real streamcounter.
+type site struct {
+	t     *testing.T
+	port  map[string]string // port in the example → the test's own
+	reach atomic.Int64      // requests that came to the backend
+	token atomic.Bool       // a token came to the backend
+	away  func()            // ends streamcounter
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, port: map[string]string{"8000": freePort(t), "8080": freePort(t)}}
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.reach.Add(1)
+		if r.Header.Get(check.TokenHeader) != "" {
+			s.token.Store(true)
+		}
+		if r.URL.Path == "/forbidden" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		_, _ = io.WriteString(w, "the backend")
+	}))
+	t.Cleanup(backend.Close)
+	_, s.port["9000"], _ = net.SplitHostPort(backend.Listener.Addr().String())
+	program := filepath.Join(t.TempDir(), "streamcounter")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/streamcounter/streamcounter/cmd/streamcounter").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens.yml")
+	if err := os.WriteFile(tokens, []byte("tokens: [{name: proxy, token: TOKEN-0123456789, scopes: [check]}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml", "--extractors", "extractors.yml",
+		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--check-timeout", "10s")
+	s.answers("8080", "/readyz")
+	return s
+}
+
+// answers waits until somebody listens.
+func (s *site) answers(port, path string) {
+	s.t.Helper()
+	streamtest.Eventually(s.t, 30*time.Second, "port "+port+" answers", func() (bool, string) {
+		resp, err := http.Get("http://127.0.0.1:" + s.port[port] + path)
+		if err != nil {
+			return false, err.Error()
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode < 500, resp.Status
+	})
+}
+
+// configure gives an example with the test's ports and token in it.
+func (s *site) configure(name string) string {
+	s.t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := string(b)
+	for example, own := range s.port {
+		text = strings.ReplaceAll(text, "127.0.0.1:"+example, "127.0.0.1:"+own)
+	}
+	text = strings.NewReplacer("# proxy_set_header X-Streamcounter-Token TOKEN", "proxy_set_header X-Streamcounter-Token TOKEN-0123456789", "# header_up", "header_up").Replace(text)
+	path := filepath.Join(s.t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// get asks through the proxy, from an address of this machine's own network.
+func (s *site) get(from, path string, headers ...string) *http.Response {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), "GET", "http://127.0.0.1:"+s.port["8000"]+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name != "" {
+			r.Header.Set(name, value)
+		}
+	}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, addr)
+	}}}
+	resp, err := c.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
+}
+
+// limits proves that five requests of an address pass and no more, whatever the
+// sixth claims to be.
+func (s *site) limits() {
+	s.t.Helper()
+	for i := range 5 {
+		if resp := s.get("127.0.0.7", "/page?q=1", "Authorization: Bearer of-the-application"); resp.StatusCode != 200 {
+			s.t.Fatalf("request %d: %s", i, resp.Status)
+		}
+	}
+	before := s.reach.Load()
+	for _, claim := range []string{"", "X-Forwarded-For: 198.51.100.1", "X-Real-IP: 198.51.100.1", "X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN"} {
+		resp := s.get("127.0.0.7", "/page", claim)
+		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.HasPrefix(resp.Header.Get("RateLimit"), `"web";r=0;t=`) {
+			s.t.Errorf("with %q: %s %v, want 429 with Retry-After and RateLimit", claim, resp.Status, resp.Header)
+		}
+	}
+	if got := s.reach.Load(); got != before {
+		s.t.Errorf("%d requests that were denied came to the backend", got-before)
+	}
+	if resp := s.get("127.0.0.8", "/"); resp.StatusCode != 200 {
+		s.t.Errorf("another address: %s", resp.Status)
+	}
+	if s.token.Load() {
+		s.t.Error("our token came to the backend")
+	}
+}
+
+func TestNginx(t *testing.T) {
+	bin := streamtest.Program(t, "nginx")
+	s := newSite(t)
+	dir := t.TempDir()
+	main := filepath.Join(dir, "nginx.conf")
+	// What a distribution's nginx.conf has around it, and paths that anybody may write.
+	text := "daemon off;\nworker_processes 1;\nerror_log stderr;\npid nginx.pid;\nevents {}\nhttp {\naccess_log off;\n"
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		text += kind + "_temp_path " + filepath.Join(dir, kind) + ";\n"
+	}
+	if err := os.WriteFile(main, []byte(text+"include "+s.configure("nginx.conf")+";\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // its worker gives up root's rights, and must still reach its files
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, nil, bin, "-p", dir, "-c", main, "-e", "stderr")
+	streamtest.Eventually(t, 30*time.Second, "nginx listens", func() (bool, string) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
+		if err != nil {
+			return false, err.Error()
+		}
+		return c.Close() == nil, ""
+	})
+	s.limits()
+	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 || resp.Header.Get("RateLimit") != `"web";r=4;t=3600` {
+		t.Errorf("the backend's own 403: %s %v", resp.Status, resp.Header)
+	}
+	s.away()
+	if resp := s.get("127.0.0.7", "/"); resp.StatusCode != 200 {
+		t.Errorf("streamcounter is away: %s, want the backend's answer", resp.Status)
+	}
+}
+
+func TestCaddy(t *testing.T) {
+	bin := streamtest.Program(t, "caddy")
+	s := newSite(t)
+	path := s.configure("Caddyfile")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append([]byte("{\n\tadmin off\n}\n"), b...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	start(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_DATA_HOME=" + home, "STREAMCOUNTER_TOKEN=TOKEN-0123456789"}, bin, "run", "--config", path, "--adapter", "caddyfile")
+	streamtest.Eventually(t, 30*time.Second, "Caddy listens", func() (bool, string) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
+		if err != nil {
+			return false, err.Error()
+		}
+		return c.Close() == nil, ""
+	})
+	s.limits()
+}
+
+// Debian has no Traefik: its file is read as YAML, and asks for what there is.
+func TestTraefikAsksForWhatThereIs(t *testing.T) {
+	var file struct {
+		HTTP struct {
+			Routers     map[string]struct{ Middlewares []string }
+			Middlewares map[string]struct {
+				ForwardAuth struct{ Address string } `yaml:"forwardAuth"`
+				Headers     struct {
+					CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
+				}
+			}
+		}
+	}
+	b, err := os.ReadFile("traefik.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(b, &file); err != nil {
+		t.Fatal(err)
+	}
+	m := file.HTTP.Middlewares
+	at, err := url.Parse(m["limit"].ForwardAuth.Address)
+	if err != nil || at.Path != "/v1/check" || at.Query().Get("extractor") != "by-address" {
+		t.Errorf("it asks for %s, %v", at, err)
+	}
+	if got := fmt.Sprint(file.HTTP.Routers["web"].Middlewares); got != "[token limit no-token]" || m["token"].Headers.CustomRequestHeaders[check.TokenHeader] != "TOKEN" {
+		t.Errorf("middlewares %s, %v", got, m)
+	}
+	if v, ok := m["no-token"].Headers.CustomRequestHeaders[check.TokenHeader]; !ok || v != "" {
+		t.Errorf("the token is not taken out: %v", m["no-token"])
+	}
+}
+
+func TestFilesLoad(t *testing.T) {
+	if _, err := windows.Load("rules.yml"); err != nil {
+		t.Error(err)
+	}
+	if _, err := check.NewExtractors("extractors.yml", nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,125 @@
+package windows_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// refund gives units back where the count is exact: the recount takes out the
+// oldest of the longest window, and from then on all must be as if they had never been.
+func (l *timeline) refund(key string) {
+	if l.s.serve == nil || l.rule.Algorithm != windows.DefaultAlgorithm && l.rule.Algorithm != "sliding-log-zset" {
+		return
+	}
+	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
+	now := l.oracle.Clock(key, l.s.clock.ms)
+	given, st, err := l.s.serve.Refund(context.Background(), l.rule, key, n)
+	if err != nil {
+		l.Fatal(err)
+	}
+	if want := l.oracle.GiveBack(key, now, l.span, n, l.rule.Algorithm == windows.DefaultAlgorithm); given != want {
+		l.Fatalf("%d of %d units given back, recount says %d", given, n, want)
+	}
+	l.compare(key, st)
+}
+
+// Whatever the algorithm, no window ever admits more than its limit beyond what
+// was given back while it still counted it.
+func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
+			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+				r, ctx := s.rules.List()[0], t.Context()
+				s.clock.ms = start / 10_000 * 10_000 // a window begins
+				take := func(n int64) bool {
+					t.Helper()
+					v, err := s.Check(ctx, []windows.Ask{{Rule: r, Key: "user:1", Cost: n}})
+					must(t, err)
+					return v.Allowed
+				}
+				give := func(n, want int64) windows.Use {
+					t.Helper()
+					given, st, err := s.serve.Refund(ctx, r, "user:1", n)
+					must(t, err)
+					if given != want {
+						t.Errorf("%d given back, want %d", given, want)
+					}
+					return st.Windows[0]
+				}
+				give(3, 0) // nothing was spent
+				if !take(6) {
+					t.Fatal("6 of 10 denied")
+				}
+				s.clock.ms += 5000
+				if !take(4) || take(1) {
+					t.Fatal("4 more are the limit")
+				}
+				if use := give(3, 3); use.Used != 7 {
+					t.Errorf("%d used after 3 of 10 came back", use.Used)
+				}
+				if take(4) || !take(3) || take(1) {
+					t.Error("3 came back: 3 and no more are admitted")
+				}
+				give(100, 10)
+				if !take(10) || take(1) {
+					t.Error("all came back: 10 and no more are admitted")
+				}
+				// The first charges leave the window here. Were the units put in as
+				// negative ones of their own time, they would outlive them.
+				s.clock.ms += 5000
+				if a == "sliding-log" || a == "sliding-log-zset" || a == windows.SlidingBuckets {
+					if take(1) {
+						t.Error("ten were admitted 5 s ago, and one more is")
+					}
+				}
+			})
+		})
+	}
+}
+
+// A throttle that the units given back end is released, when its hold has passed.
+func TestRefundReleases(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })), func(t *testing.T, s *store) {
+				r, ctx := s.rules.List()[0], t.Context()
+				must(t, s.learn())
+				limit := r.Windows[0].Limit
+				v, err := s.Check(ctx, []windows.Ask{{Rule: r, Key: "user:1", Cost: limit}})
+				must(t, err)
+				if !v.Allowed || v.Transitions == 0 {
+					t.Fatalf("%+v", v)
+				}
+				_, _, err = s.serve.Refund(ctx, r, "user:1", limit)
+				must(t, err)
+				s.clock.ms += r.Hold.Milliseconds()
+				p := s.keys.Partition("user:1")
+				due, err := s.store.Due(ctx, p, s.clock.ms, 10)
+				must(t, err)
+				if len(due) != 1 {
+					t.Fatalf("due: %v, want the key, long before its window has passed", due)
+				}
+				_, _, err = s.store.Sweep(ctx, p, s.rules, due)
+				must(t, err)
+				if list := throttled(t, s); len(list) != 0 {
+					t.Errorf("still throttled: %v", list)
+				}
+			})
+		})
+	}
+}
+
+func throttled(t *testing.T, s *store) (list []string) {
+	t.Helper()
+	for k, err := range s.serve.Throttled(t.Context()) {
+		must(t, err)
+		list = append(list, k.Key)
+	}
+	return list
+}
