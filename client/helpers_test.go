@@ -40,12 +40,11 @@ type proxy struct {
 	target string
 	l      net.Listener
 
-	mu     sync.Mutex
-	open   map[net.Conn]bool
-	cut    bool
-	black  chan struct{} // not nil: swallow until it is closed
-	lose   bool          // the next thing that the server says is lost, and the connection with it
-	passed int           // connections made so far
+	mu    sync.Mutex
+	open  map[net.Conn]bool
+	cut   bool
+	black chan struct{} // not nil: swallow until it is closed
+	half  bool          // swallow only what the server says
 }
 
 func newProxy(t testing.TB, target string) *proxy {
@@ -84,7 +83,6 @@ func (p *proxy) serve(c net.Conn) {
 		p.mu.Unlock()
 		return
 	}
-	p.passed++
 	p.open[c], p.open[s] = true, true
 	p.mu.Unlock()
 	var both sync.WaitGroup
@@ -111,12 +109,11 @@ type holding struct {
 
 func (h holding) Write(b []byte) (int, error) {
 	h.p.mu.Lock()
-	black, lost := h.p.black, h.answer && h.p.lose
-	h.p.lose = h.p.lose && !lost
-	h.p.mu.Unlock()
-	if lost {
-		return 0, net.ErrClosed
+	black := h.p.black
+	if h.p.half && !h.answer {
+		black = nil
 	}
+	h.p.mu.Unlock()
 	if black != nil {
 		<-black
 	}
@@ -124,17 +121,15 @@ func (h holding) Write(b []byte) (int, error) {
 }
 
 // blackhole holds all back; nobody is told.
-func (p *proxy) blackhole() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.black = make(chan struct{})
-}
+func (p *proxy) blackhole() { p.hold(false) }
 
-// loseAReply hands the next request on, and nothing back.
-func (p *proxy) loseAReply() {
+// holdAnswers hands requests on and holds back what the server says.
+func (p *proxy) holdAnswers() { p.hold(true) }
+
+func (p *proxy) hold(half bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lose = true
+	p.black, p.half = make(chan struct{}), half
 }
 
 func (p *proxy) heal() {

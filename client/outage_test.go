@@ -52,28 +52,39 @@ func newClient(t testing.TB, c client.Checker, config client.Config) *client.Cli
 // A check whose reply was lost has been charged, and is not sent again.
 func TestALostReplyIsNotSentAgain(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *proxy) {
-		p.loseAReply()
-		_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-		if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrNotSent) {
-			t.Errorf("error %v, want that the outcome is unknown", err)
+		// lose asks, and cuts the connection when the check is charged and before
+		// anything of that comes back.
+		lose := func(charged int64, ask func()) {
+			p.holdAnswers()
+			done := make(chan struct{})
+			go func() { defer close(done); ask() }()
+			streamtest.Eventually(t, patience, "the check is charged", func() (bool, string) {
+				k, err := w.service.Peek(t.Context(), "user:1")
+				return err == nil && k.Windows[0].Used == charged, errorText(err)
+			})
+			p.sever(false)
+			p.heal()
+			<-done
 		}
-		k, err := c.Peek(t.Context(), "user:1")
-		must(t, err)
-		if k.Windows[0].Used != 1 {
-			t.Errorf("%d used, want the one that was charged", k.Windows[0].Used)
-		}
-		p.loseAReply()
+		lose(1, func() {
+			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:1"})
+			if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrNotSent) {
+				t.Errorf("error %v, want that the outcome is unknown", err)
+			}
+		})
 		n := newClient(t, c, client.Config{Timeout: patience, Retries: 5})
-		a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-		if err != nil || !a.Allowed || a.Source != api.SourcePolicy || !strings.Contains(a.Note, "outcome unknown") {
-			t.Errorf("%+v, %v, want the policy's answer, which says why", a, err)
-		}
-		if k, err := c.Peek(t.Context(), "user:1"); err != nil || k.Windows[0].Used != 2 {
+		streamtest.Eventually(t, patience, "it is connected again", func() (bool, string) {
+			_, err := c.Peek(t.Context(), "user:1")
+			return err == nil, errorText(err)
+		})
+		lose(2, func() {
+			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"})
+			if err != nil || !a.Allowed || a.Source != api.SourcePolicy || !strings.Contains(a.Note, "outcome unknown") {
+				t.Errorf("%+v, %v, want the policy's answer, which says why", a, err)
+			}
+		})
+		if k, err := w.service.Peek(t.Context(), "user:1"); err != nil || k.Windows[0].Used != 2 {
 			t.Errorf("%+v, %v, want 2 used: sent once, though there were retries left", k, err)
-		}
-		p.loseAReply()
-		if k, err := n.Peek(t.Context(), "user:1"); err != nil || k.Windows[0].Used != 2 {
-			t.Errorf("a look, whose reply may be lost: %+v, %v, want that it is sent again", k, err)
 		}
 	})
 }
