@@ -27,7 +27,7 @@ var arrows = map[string][]string{
 	"consumers":         {"api", "lua", "stream", "windows"},
 	"alerts":            {"api"},
 	"reload":            {},
-	"check":             {"api", "api/headers", "reload", "rls", "stream", "windows"},
+	"check":             {"api", "api/headers", "document", "reload", "rls", "stream", "windows"},
 	"client":            {"api", "api/headers", "windows/inprocess"},
 	"client/direct":     {"api", "client", "stream", "windows"},
 	"client/gate":       {"api", "api/headers"},

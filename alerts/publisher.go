@@ -93,7 +93,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition) e
 			continue
 		}
 		p.config.Log.Warn("publishing failed, trying again", "transitions", len(left), "error", err)
-		if isStreamMissing(err) {
+		if mayBeMissing(err) {
 			if err := p.Ensure(ctx); err != nil {
 				p.config.Log.Warn("the JetStream streams cannot be made, trying again", "error", err)
 			}
@@ -177,7 +177,9 @@ func (p *Publisher) acked(ack *jetstream.PubAck) {
 	p.config.OnOutcome("acked")
 }
 
-// isStreamMissing tells the answer of a server where no stream takes the subject.
-func isStreamMissing(err error) bool {
-	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound)
+// mayBeMissing tells the answer of a server where no stream takes the subject. It
+// gives none if anybody has subscribed to the subject without JetStream.
+func mayBeMissing(err error) bool {
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+		errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrAsyncPublishTimeout)
 }

@@ -1,6 +1,7 @@
 package alerts_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -125,6 +126,18 @@ func TestPublishAgain(t *testing.T) {
 	if acked, copies := w.count("acked"), w.count("duplicate"); acked != 5 || copies != 5 {
 		t.Errorf("%d stored and %d dropped as copies, want 5 and 5", acked, copies)
 	}
+}
+
+// Somebody subscribes without JetStream before there is a stream: NATS then has a
+// taker for the messages, and does not say that nobody stores them.
+func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
+	nc := connect(t, streamtest.NATS(t))
+	w := newWorld(t, nc)
+	_, err := nc.SubscribeSync(w.prefix + ".>")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	must(t, w.publisher.Publish(ctx, []api.Transition{alert("a", api.StateRaised, 1000)}))
 }
 
 func TestThrottleDecisionExpires(t *testing.T) {

@@ -84,7 +84,7 @@ func (t Transition) MessageID(prefix string) string {
 // Bounds of a transition's times.
 const (
 	maxMs     = 253402300799999           // the last ms of the year 9999, where RFC 3339 ends
-	maxLastMs = 366 * 24 * 60 * 60 * 1000 // how long after AtMs a decision may expire
+	maxLastMs = 800 * 24 * 60 * 60 * 1000 // how long after AtMs a decision may expire: two of the longest windows, and a hold
 )
 
 // Validate reports the first thing wrong with the transition, wrapping

@@ -24,8 +24,8 @@ type extractor struct {
 	prefix  string // of every key
 	hash    bool   // the key has the SHA-256 of the value
 	trusted []netip.Prefix
-	bits    int // of an IPv6 address that make the key
-	parts   int // of the path that make the key
+	bits    int64 // of an IPv6 address that make the key
+	parts   int64 // of the path that make the key
 	cost    string
 	pass    bool // allow what has no value
 }
@@ -77,8 +77,8 @@ func (x *extractor) value(r *http.Request) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if addr.Is6() && x.bits < addr.BitLen() {
-			return netip.PrefixFrom(addr, x.bits).Masked().String(), nil
+		if addr.Is6() && x.bits < int64(addr.BitLen()) {
+			return netip.PrefixFrom(addr, int(x.bits)).Masked().String(), nil
 		}
 		return addr.String(), nil
 	case fromPath:
@@ -162,7 +162,7 @@ func (x *extractor) segments(uri string) (string, error) {
 		return "", fmt.Errorf("%w: %s is no path", api.ErrBadRequest, api.Shorten(uri))
 	}
 	clean := path.Clean("/" + u.Path)
-	for i, n := 1, 0; i < len(clean); i++ {
+	for i, n := 1, int64(0); i < len(clean); i++ {
 		if clean[i] == '/' {
 			if n++; n == x.parts {
 				return clean[:i], nil

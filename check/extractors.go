@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/goccy/go-yaml/ast"
+
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/document"
 	"github.com/streamcounter/streamcounter/reload"
 )
 
@@ -71,123 +73,132 @@ func (s *Service) extracted(w http.ResponseWriter, r *http.Request, name string,
 	case errors.Is(err, errMissing) && x.pass:
 		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1, Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, errMissing):
-		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		writeRefusal(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
 	case err != nil:
-		writeProblem(w, err)
+		writeRefusal(w, err, denyStatus)
 	default:
 		s.one(w, r, req, denyStatus)
 	}
 }
 
-const (
-	wantExtractors = "extractors, a list of name, from, and, as from needs them, header, prefix, hash, trusted_proxies, ipv6_prefix, segments, cost_header, missing"
-	maxExtractors  = 1000
-)
-
-type extractorsFile struct {
-	Extractors []struct {
-		Name       text   `yaml:"name"`
-		From       text   `yaml:"from"`
-		Header     text   `yaml:"header"`
-		Prefix     text   `yaml:"prefix"`
-		Hash       text   `yaml:"hash"`
-		Trusted    []text `yaml:"trusted_proxies"`
-		IPv6Prefix number `yaml:"ipv6_prefix"`
-		Segments   number `yaml:"segments"`
-		CostHeader text   `yaml:"cost_header"`
-		Missing    text   `yaml:"missing"`
-	} `yaml:"extractors"`
-}
+const maxExtractors = 1000
 
 // headerForm is a header's name (RFC 9110, a token).
 var headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
 
+// extractorEntry is one as it stands in the file.
+type extractorEntry struct {
+	*extractor
+	missing string
+	proxies []string
+}
+
+func (e *extractorEntry) fields(d *document.Document) document.Setter {
+	return d.Mapping(
+		document.Field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &e.name, document.Text)},
+		document.Field{Name: "from", Need: document.Needed, Set: document.Leaf(d, &e.from, document.Text)},
+		document.Field{Name: "header", Set: document.Leaf(d, &e.header, document.Text)},
+		document.Field{Name: "prefix", Set: document.Leaf(d, &e.prefix, document.Text)},
+		document.Field{Name: "hash", Set: document.Leaf(d, &e.hash, document.Truth)},
+		document.Field{Name: "trusted_proxies", Set: d.List(func(n ast.Node, at string) error {
+			e.proxies = append(e.proxies, "")
+			return document.Leaf(d, &e.proxies[len(e.proxies)-1], document.Text)(n, at)
+		})},
+		document.Field{Name: "ipv6_prefix", Set: document.Leaf(d, &e.bits, document.Whole(1, 128))},
+		document.Field{Name: "segments", Set: document.Leaf(d, &e.parts, document.Whole(1, maxSegments))},
+		document.Field{Name: "cost_header", Set: document.Leaf(d, &e.cost, document.Text)},
+		document.Field{Name: "missing", Set: document.Leaf(d, &e.missing, document.Text)},
+	)
+}
+
+const maxSegments = 16
+
 // parseExtractors reads a file strictly: what an extractor would not use is an error.
 func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
-	f := yamlFile{name}
-	var in extractorsFile
-	if err := f.decode(data, &in, wantExtractors); err != nil {
+	var list []*extractorEntry
+	d, err := document.Read(name, data, "extractors, a list", func(d *document.Document) document.Setter {
+		return d.Mapping(document.Field{Name: "extractors", Need: document.Needed, Set: d.List(func(n ast.Node, at string) error {
+			e := &extractorEntry{extractor: &extractor{bits: 64, parts: 1}}
+			list = append(list, e)
+			return e.fields(d)(n, at)
+		})})
+	})
+	if err != nil {
 		return nil, err
 	}
-	if len(in.Extractors) == 0 || len(in.Extractors) > maxExtractors {
-		return nil, f.errorf(nil, "there are %d extractors: want 1 to %d", len(in.Extractors), maxExtractors)
+	if len(list) == 0 || len(list) > maxExtractors {
+		return nil, d.ErrorAt("extractors", "there are %d extractors: want 1 to %d", len(list), maxExtractors)
 	}
 	out := map[string]*extractor{}
-	for i, e := range in.Extractors {
-		if !nameForm.MatchString(e.Name.value) {
-			return nil, f.errorf(e.Name.at, "extractors[%d]: want a name of a-z, 0-9 and -, 1 to 64 of them", i)
+	for i, e := range list {
+		at := fmt.Sprintf("extractors[%d].", i)
+		if !nameForm.MatchString(e.name) {
+			return nil, d.ErrorAt(at+"name", "name %q: want 1 to 64 of a-z, 0-9 and -", e.name)
 		}
-		if out[e.Name.value] != nil {
-			return nil, f.errorf(e.Name.at, "the name %s stands there twice", e.Name.value)
+		if out[e.name] != nil {
+			return nil, d.ErrorAt(at+"name", "the name %s stands there twice", e.name)
 		}
-		x := &extractor{name: e.Name.value, from: e.From.value, header: e.Header.value, prefix: e.Prefix.value, cost: e.CostHeader.value, bits: 64, parts: 1}
-		bad := func(t text, format string, args ...any) error {
-			return f.errorf(t.at, "extractor "+x.name+": "+format, args...)
+		if err := e.settle(d, at); err != nil {
+			return nil, err
 		}
-		if !slices.Contains([]string{fromHeader, fromAddress, fromPath}, x.from) {
-			return nil, bad(e.From, "from: want %s, %s or %s", fromHeader, fromAddress, fromPath)
-		}
-		// What each source uses of the fields that not all do.
-		for _, c := range []struct {
-			field text
-			name  string
-			of    string
-		}{
-			{e.Header, "header", fromHeader + " " + fromPath}, {e.Hash, "hash", fromHeader}, {text{at: e.Segments.at}, "segments", fromPath}, {text{at: e.IPv6Prefix.at}, "ipv6_prefix", fromAddress},
-		} {
-			if c.field.at != nil && !strings.Contains(c.of, x.from) {
-				return nil, bad(c.field, "%s is of no use with from: %s", c.name, x.from)
-			}
-		}
-		if x.from == fromPath && e.Header.at == nil {
-			x.header = "X-Forwarded-Uri" // as Traefik and Caddy name it
-		}
-		if x.from != fromAddress && !headerForm.MatchString(x.header) {
-			return nil, bad(e.Header, "header: want the name of a header")
-		}
-		if x.cost != "" && !headerForm.MatchString(x.cost) {
-			return nil, bad(e.CostHeader, "cost_header: want the name of a header")
-		}
-		if err := api.ValidateKey(x.prefix + "x"); err != nil || len(x.prefix) > 256 {
-			return nil, bad(e.Prefix, "prefix: want up to 256 bytes that may begin a key")
-		}
-		if e.IPv6Prefix.at != nil {
-			if x.bits = e.IPv6Prefix.value; x.bits < 1 || x.bits > 128 {
-				return nil, bad(text{at: e.IPv6Prefix.at}, "ipv6_prefix: want 1 to 128 bits")
-			}
-		}
-		if e.Segments.at != nil {
-			if x.parts = e.Segments.value; x.parts < 1 || x.parts > 16 {
-				return nil, bad(text{at: e.Segments.at}, "segments: want 1 to 16")
-			}
-		}
-		switch e.Hash.value {
-		case "", "false":
-		case "true":
-			x.hash = true
-		default:
-			return nil, bad(e.Hash, "hash: want true or false")
-		}
-		switch e.Missing.value {
-		case "", "refuse":
-		case "allow":
-			x.pass = true
-		default:
-			return nil, bad(e.Missing, "missing: want refuse or allow")
-		}
-		if (len(e.Trusted) > 0) != (x.from == fromAddress) {
-			return nil, bad(e.From, "trusted_proxies: want those that ask, as [10.0.0.0/8], with from: %s, and with it alone", fromAddress)
-		}
-		for _, t := range e.Trusted {
-			p, err := parseNetwork(t.value)
-			if err != nil {
-				return nil, bad(t, "trusted_proxies: want networks or addresses, as 10.0.0.0/8, ::1")
-			}
-			x.trusted = append(x.trusted, p)
-		}
-		out[x.name] = x
+		out[e.name] = e.extractor
 	}
 	return out, nil
+}
+
+// useOf: field → the sources that make use of it.
+var useOf = []struct {
+	field string
+	from  []string
+}{
+	{"header", []string{fromHeader, fromPath}}, {"hash", []string{fromHeader}}, {"segments", []string{fromPath}},
+	{"ipv6_prefix", []string{fromAddress}}, {"trusted_proxies", []string{fromAddress}},
+}
+
+// settle fills in defaults and finds what makes no sense.
+func (e *extractorEntry) settle(d *document.Document, at string) error {
+	bad := func(field, format string, args ...any) error {
+		return d.ErrorAt(at+field, "%s of extractor %s: "+format, append([]any{field, e.name}, args...)...)
+	}
+	if !slices.Contains([]string{fromHeader, fromAddress, fromPath}, e.from) {
+		return bad("from", "%q: want %s, %s or %s", e.from, fromHeader, fromAddress, fromPath)
+	}
+	for _, u := range useOf {
+		if d.Line(at+u.field) != 0 && !slices.Contains(u.from, e.from) {
+			return bad(u.field, "it is of no use with from: %s", e.from)
+		}
+	}
+	if e.from == fromPath && d.Line(at+"header") == 0 {
+		e.header = "X-Forwarded-Uri" // as Traefik and Caddy name it
+	}
+	switch {
+	case e.from == fromHeader && d.Line(at+"header") == 0:
+		return bad("from", "header: want the header's name as header")
+	case e.from != fromAddress && !headerForm.MatchString(e.header):
+		return bad("header", "%q: want the name of a header", e.header)
+	case e.cost != "" && !headerForm.MatchString(e.cost):
+		return bad("cost_header", "%q: want the name of a header", e.cost)
+	case e.from == fromAddress && len(e.proxies) == 0:
+		return bad("from", "%s: want the proxies that ask as trusted_proxies, as [10.0.0.0/8]", fromAddress)
+	case e.bits < 1 || e.bits > 128:
+		return bad("ipv6_prefix", "%d: want 1 to 128 bits", e.bits)
+	case e.parts < 1 || e.parts > maxSegments:
+		return bad("segments", "%d: want 1 to %d", e.parts, maxSegments)
+	case !slices.Contains([]string{"", "refuse", "allow"}, e.missing):
+		return bad("missing", "%q: want refuse or allow", e.missing)
+	}
+	if err := api.ValidateKey(e.prefix + "x"); err != nil || len(e.prefix) > api.MaxKeyBytes/2 {
+		return bad("prefix", "want up to %d bytes of what may begin a key", api.MaxKeyBytes/2)
+	}
+	e.pass = e.missing == "allow"
+	for i, text := range e.proxies {
+		network, err := parseNetwork(text)
+		if err != nil {
+			return bad(fmt.Sprintf("trusted_proxies[%d]", i), "%q: want a network or an address, as 10.0.0.0/8, ::1", text)
+		}
+		e.trusted = append(e.trusted, network)
+	}
+	return nil
 }
 
 func parseNetwork(s string) (netip.Prefix, error) {

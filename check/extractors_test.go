@@ -129,6 +129,15 @@ func TestExtractorsDeny(t *testing.T) {
 		t.Errorf("%d %v %s", a.status, a.header, a.text)
 	}
 	wantStatus(t, ask("&deny_status=403"), 403)
+	// What a caller can get wrong on purpose is a denial too, or a proxy that passes
+	// errors of the check would pass him.
+	for query, want := range map[string]string{
+		"extractor=by-key": "bad-request", "key=": "bad-key", "key=user:1&cost=11": "cost-exceeds-limit",
+	} {
+		wantProblem(t, w.do(t, "GET", "/v1/check?deny_status=403&"+query, ""), 403, want, "")
+		wantProblem(t, w.do(t, "GET", "/v1/check?"+query, ""), 400, want, "")
+	}
+	wantProblem(t, w.do(t, "GET", "/v1/check?deny_status=403&extractor=none", ""), 400, "bad-request", "no extractor")
 	for _, more := range []string{"&key=a", "&cost=1", "&key=a&cost=2"} {
 		wantProblem(t, ask(more), 400, "bad-request", "the extractor tells key and cost")
 	}
@@ -137,32 +146,32 @@ func TestExtractorsDeny(t *testing.T) {
 func TestExtractorsFileErrors(t *testing.T) {
 	entry := func(more string) string { return "extractors:\n  - {name: a, " + more + "}\n" }
 	for name, c := range map[string]struct{ text, says string }{
-		"empty":                {"", ":1:1: the file is empty: want extractors, a list of name, from"},
+		"empty":                {"", ":1:1: the file is empty: want extractors"},
 		"none":                 {"extractors: []", "there are 0 extractors"},
-		"unknown field":        {entry("form: header"), ":2:15: unknown field: want extractors"},
-		"no name":              {"extractors:\n  - {from: header, header: a}\n", "want a name"},
-		"bad name":             {"extractors:\n  - {name: A, from: header, header: a}\n", ":2:12: extractors[0]: want a name"},
+		"unknown field":        {entry("form: header"), ":2:15: unknown field \"form\": want name, from"},
+		"no name":              {"extractors:\n  - {from: header, header: a}\n", "name is missing"},
+		"bad name":             {"extractors:\n  - {name: A, from: header, header: a}\n", ":2:12: name \"A\": want 1 to 64"},
 		"name twice":           {entry("from: header, header: b") + "  - {name: a, from: header, header: b}\n", ":3:12: the name a stands there twice"},
-		"no source":            {entry("header: x"), "extractor a: from: want header, client-address or path"},
-		"another source":       {entry("from: query"), ":2:21: extractor a: from: want header, client-address or path"},
-		"no header":            {entry("from: header"), "header: want the name of a header"},
-		"bad header":           {entry(`from: header, header: "a b"`), ":2:37: extractor a: header: want"},
-		"bad cost header":      {entry(`from: header, header: a, cost_header: "a:"`), "cost_header: want the name"},
-		"no proxies":           {entry("from: client-address"), "trusted_proxies: want those that ask"},
-		"proxies of no use":    {entry("from: header, header: a, trusted_proxies: [10.0.0.1]"), "and with it alone"},
-		"no network":           {entry("from: client-address, trusted_proxies: [10.0.0.1, here]"), ":2:65: extractor a: trusted_proxies: want networks"},
-		"bits of a network":    {entry("from: client-address, trusted_proxies: [10.0.0.1/33]"), "want networks"},
-		"bits":                 {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 129"), "ipv6_prefix: want 1 to 128 bits"},
-		"half a bit":           {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 1.5"), "want a whole number"},
-		"bits of no use":       {entry("from: header, header: a, ipv6_prefix: 64"), "ipv6_prefix is of no use with from: header"},
-		"segments":             {entry("from: path, segments: 0"), "segments: want 1 to 16"},
-		"segments of no use":   {entry("from: header, header: a, segments: 1"), "segments is of no use with from: header"},
-		"hash of no use":       {entry("from: path, hash: true"), "hash is of no use with from: path"},
-		"hash":                 {entry("from: header, header: a, hash: sha512"), "hash: want true or false"},
-		"header of no use":     {entry("from: client-address, trusted_proxies: [10.0.0.1], header: a"), "header is of no use with from: client-address"},
-		"missing":              {entry("from: header, header: a, missing: deny"), "missing: want refuse or allow"},
-		"prefix with controls": {entry(`from: header, header: a, prefix: "a\n"`), "prefix: want up to 256 bytes"},
-		"long prefix":          {entry("from: header, header: a, prefix: " + strings.Repeat("x", 257)), "prefix: want up to 256 bytes"},
+		"no source":            {entry("header: x"), "from is missing"},
+		"another source":       {entry("from: query"), ":2:21: from of extractor a: \"query\": want header, client-address or path"},
+		"no header":            {entry("from: header"), "from of extractor a: header: want the header's name"},
+		"bad header":           {entry(`from: header, header: "a b"`), ":2:37: header of extractor a: \"a b\": want the name"},
+		"bad cost header":      {entry(`from: header, header: a, cost_header: "a:"`), "cost_header of extractor a: \"a:\": want the name"},
+		"no proxies":           {entry("from: client-address"), "want the proxies that ask as trusted_proxies"},
+		"proxies of no use":    {entry("from: header, header: a, trusted_proxies: [10.0.0.1]"), "trusted_proxies of extractor a: it is of no use with from: header"},
+		"no network":           {entry("from: client-address, trusted_proxies: [10.0.0.1, here]"), ":2:65: trusted_proxies[1] of extractor a: \"here\": want a network"},
+		"bits of a network":    {entry("from: client-address, trusted_proxies: [10.0.0.1/33]"), "want a network"},
+		"bits":                 {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 129"), "ipv6_prefix of extractor a: 129: want 1 to 128"},
+		"half a bit":           {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 1.5"), "want a whole number from 1 to 128"},
+		"bits of no use":       {entry("from: header, header: a, ipv6_prefix: 64"), "ipv6_prefix of extractor a: it is of no use"},
+		"segments":             {entry("from: path, segments: 0"), "segments of extractor a: 0: want 1 to 16"},
+		"segments of no use":   {entry("from: header, header: a, segments: 1"), "segments of extractor a: it is of no use"},
+		"hash of no use":       {entry("from: path, hash: true"), "hash of extractor a: it is of no use"},
+		"hash":                 {entry("from: header, header: a, hash: sha512"), "hash \"sha512\": want true or false"},
+		"header of no use":     {entry("from: client-address, trusted_proxies: [10.0.0.1], header: a"), "header of extractor a: it is of no use"},
+		"missing":              {entry("from: header, header: a, missing: deny"), "missing of extractor a: \"deny\": want refuse or allow"},
+		"prefix with controls": {entry(`from: header, header: a, prefix: "a\n"`), "prefix of extractor a: want up to 256 bytes"},
+		"long prefix":          {entry("from: header, header: a, prefix: " + strings.Repeat("x", 257)), "prefix of extractor a: want up to 256 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeExtractors(t, c.text)

@@ -75,7 +75,10 @@ func (r *RateLimits) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRe
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	asks := collect(list)
+	asks, err := collect(list)
+	if err != nil {
+		return nil, statusOf(err)
+	}
 	d := decision{Verdict: windows.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy}
 	if len(asks) > 0 {
 		d = r.service.decide(ctx, asks)
@@ -110,6 +113,9 @@ func (r *RateLimits) read(req *rlsv3.RateLimitRequest, detailed bool) ([]descrip
 		if h := d.GetHitsAddend(); h != nil {
 			one.hits = int64(min(h.Value, uint64(mostHits)))
 		}
+		if err := rls.ValidateOverride(req.Domain, d); err != nil {
+			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
+		}
 		one.Limit, one.limited = r.config.Find(req.Domain, d)
 		limits[i] = one.Limit
 		replaces = replaces || len(one.Replaces) > 0
@@ -138,8 +144,8 @@ func (d *descriptor) asksRedis() bool {
 	return d.limited && !d.skipped && !d.Unlimited && !d.DenyAll && d.Rule != nil
 }
 
-// collect gives what Redis is asked: each key once.
-func collect(list []descriptor) []windows.Ask {
+// collect gives what Redis is asked: each key once, under one limit.
+func collect(list []descriptor) ([]windows.Ask, error) {
 	asks := make([]windows.Ask, 0, len(list))
 next:
 	for i := range list {
@@ -149,6 +155,9 @@ next:
 		}
 		for n := range asks {
 			if asks[n].Key == d.Key {
+				if asks[n].Rule != d.Rule {
+					return nil, fmt.Errorf("%w: descriptors[%d]: another descriptor has the same key %s under another limit", api.ErrBadRequest, i, api.Shorten(d.Key))
+				}
 				asks[n].Cost += d.hits
 				d.ask = n
 				continue next
@@ -157,7 +166,7 @@ next:
 		d.ask = len(asks)
 		asks = append(asks, windows.Ask{Rule: d.Rule, Key: d.Key, Cost: d.hits})
 	}
-	return asks
+	return asks, nil
 }
 
 // giveBack returns hits to the descriptors that ask for it, one by one: it is

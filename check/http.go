@@ -156,7 +156,7 @@ func (s *Service) getCheck(w http.ResponseWriter, r *http.Request) {
 func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
 	a, err := s.Check(r.Context(), req)
 	if err != nil {
-		writeProblem(w, err)
+		writeRefusal(w, err, denyStatus)
 		return
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)

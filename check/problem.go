@@ -55,6 +55,19 @@ func writeProblem(w http.ResponseWriter, err error) {
 	writeJSON(w, "application/problem+json", p.Status, p)
 }
 
+// writeRefusal answers for a request whose key or cost cannot be, with the status
+// that was asked for denials, if one was: to nginx any other is an error of the
+// check, and where it lets those pass a caller could choose to be one.
+func writeRefusal(w http.ResponseWriter, err error, denyStatus int) {
+	p := problemOf(err)
+	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {
+		writeProblem(w, err)
+		return
+	}
+	p.Status = denyStatus
+	writeJSON(w, "application/problem+json", p.Status, p)
+}
+
 func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -4,11 +4,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/token"
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/streamcounter/streamcounter/document"
 )
 
 // Bounds of a tokens file.
@@ -24,92 +27,94 @@ var (
 	tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 )
 
-const wantTokens = "tokens, a list of name, scopes, and token or sha256"
-
-// tokensFile is the file as it is written.
-type tokensFile struct {
-	Tokens []tokenEntry `yaml:"tokens"`
-}
-
+// tokenEntry is one token as it stands in the file.
 type tokenEntry struct {
-	Name   text   `yaml:"name"`
-	Token  text   `yaml:"token"`
-	SHA256 text   `yaml:"sha256"`
-	Scopes []text `yaml:"scopes"`
+	name, token, sha256 string
+	scopes              []string
 }
 
 // parseTokens reads the tokens of a file. No error shows a part of one, nor of
 // anything that could be one by a slip, such as a name.
 func parseTokens(name string, data []byte) (*table, error) {
-	f := yamlFile{name}
-	var in tokensFile
-	if err := f.decode(data, &in, wantTokens); err != nil {
+	var list []*tokenEntry
+	d, err := document.ReadSecret(name, data, "tokens, a list of name, scopes, and token or sha256", func(d *document.Document) document.Setter {
+		return d.Mapping(document.Field{Name: "tokens", Need: document.Needed, Set: d.List(func(n ast.Node, at string) error {
+			e := &tokenEntry{}
+			list = append(list, e)
+			return d.Mapping(
+				document.Field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &e.name, document.Text)},
+				document.Field{Name: "token", Set: document.Leaf(d, &e.token, document.Text)},
+				document.Field{Name: "sha256", Set: document.Leaf(d, &e.sha256, document.Text)},
+				document.Field{Name: "scopes", Need: document.Needed, Set: d.List(func(n ast.Node, at string) error {
+					e.scopes = append(e.scopes, "")
+					return document.Leaf(d, &e.scopes[len(e.scopes)-1], document.Text)(n, at)
+				})},
+			)(n, at)
+		})})
+	})
+	if err != nil {
 		return nil, err
 	}
-	if len(in.Tokens) == 0 {
-		return nil, f.errorf(nil, "there are no tokens: want %s", wantTokens)
+	if len(list) == 0 || len(list) > maxTokens {
+		return nil, d.ErrorAt("tokens", "there are %d tokens: want 1 to %d", len(list), maxTokens)
 	}
-	if len(in.Tokens) > maxTokens {
-		return nil, f.errorf(nil, "there are %d tokens: want %d at most", len(in.Tokens), maxTokens)
-	}
-	t := &table{grants: make(map[digest]grant, len(in.Tokens))}
+	t := &table{grants: make(map[digest]grant, len(list))}
 	_, _ = rand.Read(t.salt[:]) // never fails: see crypto/rand
-	names := map[string]*token.Token{}
-	lines := map[digest]*token.Token{}
-	for i, e := range in.Tokens {
-		at := e.place()
-		if !nameForm.MatchString(e.Name.value) {
-			return nil, f.errorf(at, "tokens[%d]: want a name of a-z, 0-9 and -, 1 to 64 of them", i)
+	names, sums := map[string]string{}, map[digest]string{}
+	for i, e := range list {
+		at := fmt.Sprintf("tokens[%d]", i)
+		if !nameForm.MatchString(e.name) {
+			return nil, d.ErrorAt(at+".name", "name: want 1 to 64 of a-z, 0-9 and -")
 		}
-		if first := names[e.Name.value]; first != nil {
-			return nil, f.errorf(e.Name.at, "the name is taken in line %d", first.Position.Line)
+		if first := names[e.name]; first != "" {
+			return nil, d.ErrorAt(at+".name", "the name is taken in line %d", d.Line(first))
 		}
-		names[e.Name.value] = e.Name.at
-		sum, err := e.digest(f, i)
+		names[e.name] = at + ".name"
+		sum, field, err := e.digest(d, at)
 		if err != nil {
 			return nil, err
 		}
-		if first := lines[sum]; first != nil {
-			return nil, f.errorf(at, "tokens[%d] is the same token as that in line %d", i, first.Position.Line)
+		if first := sums[sum]; first != "" {
+			return nil, d.ErrorAt(at+field, "it is the same token as that in line %d", d.Line(first))
 		}
-		lines[sum] = at
-		g := grant{name: e.Name.value, digest: sum}
-		if len(e.Scopes) == 0 {
-			return nil, f.errorf(at, "tokens[%d] has no scopes: want some of %s", i, oneOf(Scopes))
+		sums[sum] = at + field
+		g := grant{name: e.name, digest: sum}
+		if len(e.scopes) == 0 {
+			return nil, d.ErrorAt(at+".scopes", "scopes: want some of %s", oneOf(Scopes))
 		}
-		for _, s := range e.Scopes {
-			if !slices.Contains(Scopes, Scope(s.value)) {
-				return nil, f.errorf(s.at, "tokens[%d] has an unknown scope: want some of %s", i, oneOf(Scopes))
+		for j, s := range e.scopes {
+			if !slices.Contains(Scopes, Scope(s)) {
+				return nil, d.ErrorAt(fmt.Sprintf("%s.scopes[%d]", at, j), "an unknown scope: want some of %s", oneOf(Scopes))
 			}
-			g.scopes = append(g.scopes, Scope(s.value))
+			g.scopes = append(g.scopes, Scope(s))
 		}
 		t.grants[t.key(sum)] = g
 	}
 	return t, nil
 }
 
-// place is the first thing of an entry that has one.
-func (e tokenEntry) place() *token.Token {
-	for _, t := range append([]text{e.Name, e.Token, e.SHA256}, e.Scopes...) {
-		if t.at != nil {
-			return t.at
+// digest is the SHA-256 of the entry's token, and the field that gave it.
+func (e *tokenEntry) digest(d *document.Document, at string) (sum digest, field string, err error) {
+	switch {
+	case (d.Line(at+".token") == 0) == (d.Line(at+".sha256") == 0):
+		return sum, "", d.ErrorAt(at, "want either token or sha256")
+	case d.Line(at+".sha256") != 0:
+		raw, err := hex.DecodeString(strings.ToLower(e.sha256))
+		if err != nil || len(raw) != sha256.Size {
+			return sum, "", d.ErrorAt(at+".sha256", "sha256: want the SHA-256 of the token, 64 hexadecimal digits")
 		}
+		return digest(raw), ".sha256", nil
+	case len(e.token) < minTokenBytes || len(e.token) > maxTokenBytes || !tokenForm.MatchString(e.token):
+		return sum, "", d.ErrorAt(at+".token", "token: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", minTokenBytes, maxTokenBytes)
 	}
-	return nil
+	return sha256.Sum256([]byte(e.token)), ".token", nil
 }
 
-func (e tokenEntry) digest(f yamlFile, i int) (sum digest, err error) {
-	switch {
-	case (e.Token.at == nil) == (e.SHA256.at == nil):
-		return sum, f.errorf(e.place(), "tokens[%d]: want either token or sha256", i)
-	case e.SHA256.at != nil:
-		raw, err := hex.DecodeString(strings.ToLower(e.SHA256.value))
-		if err != nil || len(raw) != sha256.Size {
-			return sum, f.errorf(e.SHA256.at, "tokens[%d]: want the SHA-256 of the token, 64 hexadecimal digits", i)
-		}
-		return digest(raw), nil
-	case len(e.Token.value) < minTokenBytes || len(e.Token.value) > maxTokenBytes || !tokenForm.MatchString(e.Token.value):
-		return sum, f.errorf(e.Token.at, "tokens[%d]: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", i, minTokenBytes, maxTokenBytes)
+// oneOf words a list of names for an error.
+func oneOf[S ~string](names []S) string {
+	list := make([]string, len(names))
+	for i, n := range names {
+		list[i] = string(n)
 	}
-	return sha256.Sum256([]byte(e.Token.value)), nil
+	return strings.Join(list, ", ")
 }

@@ -109,32 +109,32 @@ func TestTokensFileErrors(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ text, says string }{
 		"empty":                    {"", ":1:1: the file is empty"},
-		"no list":                  {"tokens: " + secret, ":1:9: a value of another kind"},
-		"no tokens":                {"tokens: []", "there are no tokens"},
+		"no list":                  {"tokens: " + secret, ":1:9: tokens is something else: want a list"},
+		"no tokens":                {"tokens: []", "there are 0 tokens: want 1 to 1000"},
 		"unknown field":            {"token: " + secret, ":1:1: unknown field: want tokens"},
 		"a token as a field":       {entry(secret + ": [check]"), ":2:15: unknown field"},
-		"field twice":              {entry("name: b, token: " + secret + ", scopes: [check]"), ":2:15: the field stands there twice"},
-		"neither":                  {entry("scopes: [check]"), "tokens[0]: want either token or sha256"},
+		"field twice":              {entry("name: b, token: " + secret + ", scopes: [check]"), ":2:15: it is no YAML, or has a field twice"},
+		"neither":                  {entry("scopes: [check]"), ":2:5: want either token or sha256"},
 		"both":                     {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"), "either token or sha256"},
-		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: tokens[0]: want 16 to 512"},
+		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: token: want 16 to 512"},
 		"long":                     {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"), "16 to 512"},
 		"odd characters":           {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
 		"beyond ASCII":             {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: tokens[0]: want the SHA-256"},
+		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: sha256: want the SHA-256"},
 		"half a hash":              {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"), "64 hexadecimal digits"},
-		"no scopes":                {entry("token: " + secret), "tokens[0] has no scopes"},
-		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: tokens[0] has an unknown scope"},
-		"no name":                  {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n", ":2:13: tokens[0]: want a name"},
-		"bad name":                 {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n", "want a name of a-z"},
-		"a list as a token":        {entry("token: [" + secret + "], scopes: [check]"), ":2:22: want text"},
+		"no scopes":                {entry("token: " + secret), ":2:5: scopes is missing"},
+		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: an unknown scope"},
+		"no name":                  {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n", ":2:5: name is missing"},
+		"bad name":                 {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n", ":2:12: name: want 1 to 64 of a-z"},
+		"a list as a token":        {entry("token: [" + secret + "], scopes: [check]"), ":2:22: token is a list: want text"},
 		"name twice":               {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret + ", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
-		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", "tokens[1] is the same token as that in line 2"},
+		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", ":3:23: it is the same token as that in line 2"},
 		"a second document":        {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n", "a second document"},
-		"a list that holds itself": {"tokens: &a [*a]", ":1:9: an anchor"},
-		"begins with a star":       {entry("token: *" + secret + ", scopes: [check]"), ":2:22: an anchor, alias or tag"},
+		"a list that holds itself": {"tokens: &a [*a]", ":1:12: tokens[0] is a list"},
+		"begins with a star":       {entry("token: *" + secret + ", scopes: [check]"), ":2:22: token text that begins with * needs quotes"},
 		"a quote that never ends":  {entry(`token: "` + secret), ":2:"},
 		"not closed":               {"tokens:\n  - {name: a, token: " + secret + "\n", ":"},
-		"too many":                 {many.String(), "there are 1001 tokens: want 1000 at most"},
+		"too many":                 {many.String(), "there are 1001 tokens: want 1 to 1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeTokens(t, c.text)
@@ -186,7 +186,7 @@ func TestTokensReload(t *testing.T) {
 	if err := tokens.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"tokens[0] has no scopes", "keeping what was there", "chmod o-r"} {
+	for _, want := range []string{"scopes is missing", "keeping what was there", "chmod o-r"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, &log)
 		}

@@ -85,8 +85,8 @@ func (f *folder) decode(b stream.Batch) (events []windows.Event, letters []lua.D
 }
 
 // count folds events and gives the IDs of those that no rule matches. Where the
-// script refuses a batch, and not for the partition's own keys, it narrows down on
-// the event that does it and buries that one alone.
+// script refuses a batch, and not for the type of a key, it narrows down on the
+// event that does it and buries that one alone.
 func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unmatched []string, err error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -103,7 +103,9 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	})
 	if refused != nil {
 		aside, lookErr := f.aside.look(ctx, p)
-		if aside || lookErr != nil {
+		// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
+		// keys, also where somebody has mended it meanwhile.
+		if aside || lookErr != nil || stream.IsWrongType(refused) {
 			return nil, errors.Join(refused, lookErr)
 		}
 	}

@@ -14,13 +14,7 @@ import (
 )
 
 // keyIn gives a key of the rule api in partition p.
-func (w *world) keyIn(p int, name string) string {
-	for i := 0; ; i++ {
-		if key := fmt.Sprintf("user:%s-%d", name, i); w.keys.Partition(key) == p {
-			return key
-		}
-	}
-}
+func (w *world) keyIn(p int, name string) string { return keyOf(w.keys, p, "user:"+name) }
 
 const toTheTop = "raised 50, raised 100, throttled 100"
 
@@ -193,11 +187,11 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 100 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
+		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
 		const records = 250
 		for i := range records {
 			key := fmt.Sprintf("user:garbage-%d", i)
-			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|100,2,"+strings.Repeat("9", 40)+",1,100@1")
+			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|1500,2,"+strings.Repeat("9", 40)+",1,100@1")
 			w.redis.ZAdd(ctx, w.keys.Due(0), redis.Z{Score: -1e300, Member: key})
 		}
 		w.start(r, nil)

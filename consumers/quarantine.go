@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +82,7 @@ func (q *quarantine) look(ctx context.Context, parts ...int) (aside bool, err er
 		for _, cmd := range asked[p] {
 			switch e := cmd.Err(); {
 			case e == nil:
-			case strings.HasPrefix(e.Error(), "WRONGTYPE"):
+			case stream.IsWrongType(e):
 				broken = fmt.Sprint(cmd.Args()[1])
 			default:
 				failed = e

@@ -1,6 +1,7 @@
 // Package document reads YAML files that people write, strictly, and says where
 // in the file a mistake is. Rules files and limits of Envoy's rate limit service
-// are read with it; values.go has the kinds of values, excerpt.go the errors.
+// are read with it; values.go has the kinds of values, excerpt.go the errors,
+// bounds.go what is too much.
 package document
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
@@ -30,6 +32,7 @@ type Document struct {
 	places  map[string]*token.Token // field, as in rules[0].windows[1].per → where it stands
 	anchors map[string]ast.Node     // &name → what it names
 	left    int                     // how many more values may come
+	secret  bool                    // errors show nothing of the file
 }
 
 // Setter takes in the value of a field, whose name from the top is at.
@@ -52,10 +55,27 @@ const (
 // begin with NAME:LINE:COLUMN and show the place. holds says what an empty file
 // should have had.
 func Read(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
+	return read(&Document{name: name}, data, holds, top)
+}
+
+// ReadSecret is Read for a file that holds secrets: its errors say where and what
+// is wanted, and show nothing of what is there, as a slip can put a secret anywhere.
+func ReadSecret(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
+	return read(&Document{name: name, secret: true}, data, holds, top)
+}
+
+func read(d *Document, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
 	// Windows editors write both; go-yaml miscounts the lines after a CRLF.
 	data = bytes.ReplaceAll(bytes.TrimPrefix(data, []byte("\ufeff")), []byte("\r\n"), []byte("\n"))
-	d := &Document{name, string(data), map[string]*token.Token{}, map[string]ast.Node{}, len(data) + aliased}
-	file, err := parser.ParseBytes(data, 0)
+	d.source, d.places, d.anchors, d.left = string(data), map[string]*token.Token{}, map[string]ast.Node{}, len(data)+aliased
+	if len(data) > MaxBytes {
+		return nil, d.errorf(nil, "the file is too large: want at most %d bytes", MaxBytes)
+	}
+	tokens := lexer.Tokenize(d.source)
+	if err := d.bounds(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return nil, d.syntax(err)
 	}
@@ -79,14 +99,14 @@ func (d *Document) Mapping(fields ...Field) Setter {
 	return func(n ast.Node, at string) error {
 		m, ok := n.(*ast.MappingNode)
 		if !ok {
-			return d.errorf(start(n), "%s%s: want a mapping of %s", label(at), show(n), want)
+			return d.errorf(start(n), "%s%s: want a mapping of %s", label(at), d.show(n), want)
 		}
 		given := make([]bool, len(fields))
 		for _, v := range m.Values {
 			key := v.Key.GetToken()
 			i := slices.Index(names, key.Value)
 			if i < 0 {
-				return d.errorf(key, "unknown field %q: want %s", key.Value, want)
+				return d.errorf(key, "unknown field%s: want %s", d.quoted(key.Value), want)
 			}
 			if _, null := v.Value.(*ast.NullNode); null {
 				continue
@@ -110,7 +130,7 @@ func (d *Document) List(element Setter) Setter {
 	return func(n ast.Node, at string) error {
 		s, ok := n.(*ast.SequenceNode)
 		if !ok {
-			return d.errorf(start(n), "%s%s: want a list", label(at), show(n))
+			return d.errorf(start(n), "%s%s: want a list", label(at), d.show(n))
 		}
 		for i, v := range s.Values {
 			if err := d.visit(v, fmt.Sprintf("%s[%d]", at, i), element); err != nil {
@@ -149,6 +169,9 @@ func (d *Document) resolve(n ast.Node, at string) (ast.Node, error) {
 		if named := d.anchors[name]; named != nil {
 			return named, nil
 		}
+		if d.secret {
+			return nil, d.errorf(v.Start, `%stext that begins with * needs quotes`, label(at))
+		}
 		return nil, d.errorf(v.Start, `%s*%s: want a name given before with &; text that begins with * needs quotes: "*%s"`, label(at), name, name)
 	}
 	return n, nil
@@ -175,6 +198,9 @@ func (d *Document) syntax(err error) error {
 	var e yaml.Error
 	if !errors.As(err, &e) {
 		return d.errorf(nil, "%w", err)
+	}
+	if d.secret { // go-yaml's words quote the file
+		return d.errorf(e.GetToken(), "it is no YAML, or has a field twice (text that begins with * & ! %% @ ` or has a colon needs quotes)")
 	}
 	if tk := e.GetToken(); tk != nil && tk.Type == token.AliasType {
 		return d.errorf(tk, `%s: text that begins with * needs quotes: "*"`, e.GetMessage())

@@ -1,6 +1,7 @@
 package document
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -29,10 +30,16 @@ func (d *Document) Line(field string) int {
 
 func (d *Document) errorf(at *token.Token, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
+	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant
+		err = errors.New(strings.ToValidUTF8(text[:maxMessage], "") + "…")
+	}
 	if at == nil || at.Position == nil {
 		return fmt.Errorf("%s:1:1: %w", d.name, err)
 	}
 	p := at.Position
+	if d.secret {
+		return fmt.Errorf("%s:%d:%d: %w", d.name, p.Line, p.Column, err)
+	}
 	return fmt.Errorf("%s:%d:%d: %w\n%s", d.name, p.Line, p.Column, err, d.excerpt(p.Line, p.Column))
 }
 
@@ -42,21 +49,28 @@ func (d *Document) errorf(at *token.Token, format string, args ...any) error {
 func (d *Document) excerpt(line, column int) string {
 	var b strings.Builder
 	lines := strings.Split(strings.TrimRight(d.source, "\n"), "\n")
+	from := max(0, column-maxShown*3/4) // of a long line, the part around the caret
 	for i := max(1, line-3); i <= min(line+3, len(lines)); i++ {
 		mark := ' '
 		if i == line {
 			mark = '>'
 		}
 		head := fmt.Sprintf("%c %2d | ", mark, i)
-		shown := []rune(head + lines[i-1])
-		b.WriteString(string(shown) + "\n")
+		shown := []rune(lines[i-1])
+		shown = shown[min(from, len(shown)):min(from+maxShown, len(shown))]
+		b.WriteString(head + string(shown) + "\n")
 		if i == line {
-			before := shown[:min(len(head)+column-1, len(shown))]
-			b.WriteString(strings.Map(blank, string(before)) + "^\n")
+			before := head + string(shown[:min(column-1-from, len(shown))])
+			b.WriteString(strings.Map(blank, before) + "^\n")
 		}
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
+
+const (
+	maxShown   = 200 // characters of a line
+	maxMessage = 500 // bytes of what is said of it
+)
 
 // blank keeps tabs, so that a caret stands below its character.
 func blank(c rune) rune {
@@ -82,18 +96,32 @@ func label(at string) string {
 	return at[strings.LastIndexByte(at, '.')+1:] + " "
 }
 
-func show(n ast.Node) string {
-	switch n := n.(type) {
+// show is what stands there, for an error that goes on with what is wanted.
+func (d *Document) show(n ast.Node) string {
+	switch n.(type) {
 	case *ast.MappingNode:
 		return "is a mapping"
 	case *ast.SequenceNode:
 		return "is a list"
 	case *ast.NullNode:
 		return "is empty"
+	}
+	if d.secret {
+		return "is something else"
+	}
+	switch n := n.(type) {
 	case *ast.StringNode:
 		return strconv.Quote(n.Value)
 	case *ast.LiteralNode:
 		return strconv.Quote(n.Value.Value)
 	}
 	return n.GetToken().Value
+}
+
+// quoted is a word of the file after a space, or nothing where it may be secret.
+func (d *Document) quoted(word string) string {
+	if d.secret {
+		return ""
+	}
+	return " " + strconv.Quote(word)
 }

@@ -15,7 +15,7 @@ func Leaf[T any](d *Document, dst *T, parse func(ast.Node) (T, error)) Setter {
 	return func(n ast.Node, at string) error {
 		v, err := parse(n)
 		if err != nil {
-			return d.errorf(start(n), "%s%s: want %w", label(at), show(n), err)
+			return d.errorf(start(n), "%s%s: want %w", label(at), d.show(n), err)
 		}
 		*dst = v
 		return nil

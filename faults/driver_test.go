@@ -2,13 +2,9 @@ package faults
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
-	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,10 +57,14 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	var load sync.WaitGroup
 	load.Go(func() { d.produce(ctx, "e", seed) })
 	load.Go(func() { d.repeat(ctx, seed) })
-	for i := range uint64(4) {
-		load.Go(func() { d.check(ctx, rand.New(rand.NewPCG(seed, i))) })
+	askers := d.s.askers()
+	for i, a := range askers {
+		load.Go(func() { d.check(ctx, a, rand.New(rand.NewPCG(seed, uint64(i)))) })
 	}
 	load.Wait()
+	for _, a := range askers {
+		a.close()
+	}
 }
 
 // pace lets a loop go on every so often, false when ctx has ended.
@@ -168,45 +168,33 @@ func (d *driver) repeat(ctx context.Context, seed uint64) {
 }
 
 // check asks the server, and records what it was granted.
-func (d *driver) check(ctx context.Context, random *rand.Rand) {
-	ask := &http.Client{Timeout: time.Second}
+func (d *driver) check(ctx context.Context, asker asker, random *rand.Rand) {
 	for pace(ctx, 10*time.Millisecond) {
-		key, cost := fmt.Sprintf("c:%d", random.IntN(3)), 1+random.Int64N(5)
-		if random.IntN(2) == 0 {
-			key, cost = fmt.Sprintf("c:once:%x", random.Uint64()), 1 // nobody asks for it again
+		var checks []check
+		for range 1 + random.IntN(asker.most()) {
+			c := check{fmt.Sprintf("c:%d", random.IntN(3)), 1 + random.Int64N(5)}
+			if random.IntN(2) == 0 {
+				c = check{fmt.Sprintf("c:once:%x", random.Uint64()), 1} // nobody asks for it again
+			}
+			checks = append(checks, c)
 		}
-		answer, err := d.ask(ask, key, cost)
+		answers, err := asker.ask(ctx, checks)
 		d.record.mu.Lock()
-		switch {
-		case err != nil || answer.Source != api.SourceRedis:
-			d.record.maybe[key] += cost
-			d.errors.Add(1)
-		case answer.Allowed:
-			d.record.allowed[key] += cost
-			d.checks.Add(1)
-		default:
-			d.record.denied++
-			d.checks.Add(1)
+		for i, c := range checks {
+			switch {
+			case err != nil || answers[i] == nobodyKnows:
+				d.record.maybe[c.key] += c.cost
+				d.errors.Add(1)
+			case answers[i] == granted:
+				d.record.allowed[c.key] += c.cost
+				d.checks.Add(1)
+			default:
+				d.record.denied++
+				d.checks.Add(1)
+			}
 		}
 		d.record.mu.Unlock()
 	}
-	ask.CloseIdleConnections()
-}
-
-func (d *driver) ask(ask *http.Client, key string, cost int64) (a api.CheckAnswer, err error) {
-	resp, err := ask.Get(d.s.base + "/v1/check?" + url.Values{"key": {key}, "cost": {fmt.Sprint(cost)}}.Encode())
-	if err != nil {
-		return a, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
-		err = fmt.Errorf("%s: %s", resp.Status, body)
-	}
-	if err == nil {
-		err = json.Unmarshal(body, &a)
-	}
-	return a, err
 }
 
 // numbers says how many numbers a record has.

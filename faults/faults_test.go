@@ -57,20 +57,20 @@ func TestFaults(t *testing.T) {
 	levels := verifyAlerts(t, logs, alerts)
 	heard.heardAll(t, all)
 
-	var granted int64
-	for units := range maps.Values(d.record.allowed) {
-		granted += units
+	var units int64
+	for n := range maps.Values(d.record.allowed) {
+		units += n
 	}
 	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
-		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), granted, d.errors.Load(), levels, len(alerts))
+		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units, d.errors.Load(), levels, len(alerts))
 	for _, name := range slices.Sorted(maps.Keys(struck)) {
 		t.Logf("%4d  %s", struck[name], name)
 	}
-	if numbers(d.record.acked) == 0 || granted == 0 || levels == 0 {
+	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 {
 		t.Error("there was no load: the run proves nothing")
 	}
 	for _, f := range faults {
-		if struck[f.name] == 0 && minutes > 0 {
+		if struck[f.name] == 0 && minutes > 0 && (f.name != "clock stepped" || s.clock != nil) {
 			t.Errorf("%s never struck", f.name)
 		}
 	}

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -121,6 +122,14 @@ var faults = []fault{
 		}
 		return nil
 	}},
+	{"clock stepped", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		if s.clock == nil {
+			return errNoClock
+		}
+		// Ahead and behind, by less than what events are kept for.
+		s.clock.Set(time.Duration(r.IntN(61)-30) * time.Second)
+		return nil
+	}},
 	{"Redis killed and restarted", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		s.redis.Kill()
 		pace(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
@@ -162,6 +171,8 @@ var faults = []fault{
 	}},
 }
 
+var errNoClock = errors.New("Redis has the system's clock here")
+
 func (s *system) proxies() []*proxy {
 	return append([]*proxy{s.toAsk, s.toAdd}, s.toWork...)
 }
@@ -193,7 +204,10 @@ func inflict(ctx context.Context, s *system, seed uint64, rec *record) (struck m
 				return struck
 			}
 			f := faults[i]
-			if err := f.do(ctx, s, random, rec); err != nil && ctx.Err() == nil {
+			switch err := f.do(ctx, s, random, rec); {
+			case errors.Is(err, errNoClock):
+				continue
+			case err != nil && ctx.Err() == nil:
 				s.t.Logf("%s: %v", f.name, err)
 				continue
 			}
@@ -205,6 +219,9 @@ func inflict(ctx context.Context, s *system, seed uint64, rec *record) (struck m
 
 // rest ends all faults and sees that every part runs.
 func (s *system) rest() {
+	if s.clock != nil {
+		s.clock.Set(0)
+	}
 	for _, p := range s.proxies() {
 		p.lose.Store(0)
 		p.delay.Store(0)

@@ -50,6 +50,7 @@ rules:
 type system struct {
 	t      testing.TB
 	redis  *streamtest.RedisProcess
+	clock  *streamtest.ServerClock // Redis's; nil where it has the system's
 	nats   *streamtest.NATSServer
 	admin  *redis.Client // straight to Redis, for faults and the verification
 	keys   *stream.Keys
@@ -59,6 +60,7 @@ type system struct {
 	work   []*part
 	serve  *part
 	base   string // of the server's HTTP
+	grpc   string // address of the server's gRPC
 	// producer opens the client that a producer appends with.
 	producer func() redis.UniversalClient
 	// minutes that the run is to last, 0 for a short one.
@@ -67,7 +69,8 @@ type system struct {
 
 func newSystem(t testing.TB, workers int) *system {
 	t.Helper()
-	s := &system{t: t, redis: streamtest.OwnRedis(t, "--appendonly", "yes", "--appendfsync", "always"), nats: streamtest.OwnNATS(t)}
+	s := &system{t: t, nats: streamtest.OwnNATS(t)}
+	s.redis, s.clock = streamtest.OwnRedisWithClock(t, "--appendonly", "yes", "--appendfsync", "always")
 	s.admin = client(t, s.redis.Addr())
 	var err error
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
@@ -82,8 +85,8 @@ func newSystem(t testing.TB, workers int) *system {
 	s.producer = func() redis.UniversalClient { return client(t, s.toAdd.addr) }
 	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
 	port := freePort(t)
-	s.base = "http://" + port
-	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.addr, "--http", port}, common...)...)
+	s.base, s.grpc = "http://"+port, freePort(t)
+	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.addr, "--http", port, "--grpc", s.grpc}, common...)...)
 	for range workers {
 		p := newProxy(t, s.redis.Addr())
 		s.toWork = append(s.toWork, p)
@@ -135,6 +138,8 @@ type part struct {
 	cmd    *exec.Cmd
 	done   chan struct{}
 	output bytes.Buffer // of all its lives
+	ready  bool         // it has said so in this life
+	killed bool         // by us
 }
 
 func newPart(t testing.TB, program string, args ...string) *part {
@@ -154,10 +159,21 @@ func newPart(t testing.TB, program string, args ...string) *part {
 func (p *part) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.ready = p.ready || bytes.Contains(b, []byte(`"msg":"ready"`))
 	return p.output.Write(b)
 }
 
+// start starts it, and again where it gives up before it is ready, as whoever runs
+// it does: a start needs a Redis that answers.
 func (p *part) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.killed = false
+	p.launch()
+}
+
+// launch is called with mu held.
+func (p *part) launch() {
 	cmd := exec.Command(p.program, p.args...)
 	cmd.Stdout, cmd.Stderr = p, p
 	if err := cmd.Start(); err != nil {
@@ -165,13 +181,16 @@ func (p *part) start() {
 		return
 	}
 	done := make(chan struct{})
+	p.cmd, p.done, p.ready = cmd, done, false
 	go func() {
 		_ = cmd.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.cmd == cmd && !p.ready && !p.killed {
+			p.launch()
+		}
 		close(done)
 	}()
-	p.mu.Lock()
-	p.cmd, p.done = cmd, done
-	p.mu.Unlock()
 }
 
 // running tells whether it lives.
@@ -199,10 +218,11 @@ func (p *part) signal(s syscall.Signal) {
 }
 
 func (p *part) kill() {
-	p.signal(syscall.SIGKILL)
 	p.mu.Lock()
+	p.killed = true
 	done := p.done
 	p.mu.Unlock()
+	p.signal(syscall.SIGKILL)
 	if done != nil {
 		<-done
 	}

@@ -11,7 +11,7 @@ call('XLEN', KEYS[2])
 for i = 3, #ARGV, 3 do
   if call('XACK', KEYS[1], ARGV[1], ARGV[i]) == 1 then
     local letter = {'XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', ARGV[i], 'reason', ARGV[i + 1], 'body', ARGV[i + 2]}
-    if pcall(unpack(letter)).err then
+    if refused(pcall(unpack(letter))) then
       renew(KEYS[2])
       call(unpack(letter))
     end

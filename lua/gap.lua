@@ -35,7 +35,7 @@ for _, flat in ipairs(call('XINFO', 'GROUPS', KEYS[1])) do
     call('XGROUP', 'SETID', KEYS[1], ARGV[1], last, 'ENTRIESREAD', int(added - length))
     local letter = {'XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', last,
       'reason', int(missing) .. ' events were trimmed before they were read', 'body', ''}
-    if pcall(unpack(letter)).err then
+    if refused(pcall(unpack(letter))) then
       renew(KEYS[2])
       call(unpack(letter))
     end

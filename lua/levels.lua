@@ -23,7 +23,7 @@ local function levels(levels, due, outbox)
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
   -- No level ends later than this after now: two of the longest windows, and a hold.
-  local FAR_MS = 8589934592
+  local FAR_MS = 68719476736
   local LONG = string.rep('%d', 17) -- digits that no number of ours has
 
   -- parse_spec reads a rule's levels:
@@ -103,7 +103,7 @@ local function levels(levels, due, outbox)
     local entry = {'XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
       'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'at', int(x.now), 'since', int(since),
       'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
-    if pcall(unpack(entry)).err then
+    if refused(pcall(unpack(entry))) then
       renew(outbox)
       call(unpack(entry))
     end

@@ -59,6 +59,14 @@ local function foreign(reply)
   return true
 end
 
+-- refused tells that a stream did not take an entry because of its IDs. Any other
+-- error (no memory, no replicas) ends the script: nothing may be removed for it.
+local function refused(reply)
+  if not reply.err then return false end
+  if not find(reply.err, ' ID', 1, true) then error(reply) end
+  return true
+end
+
 -- renew makes a stream take entries again in which somebody has put the greatest
 -- ID there is, and keeps what else stands in it.
 local function renew(stream)

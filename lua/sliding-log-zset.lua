@@ -48,7 +48,7 @@ function zset_log.give_back(s, w, n)
   for i = 1, #list, 2 do
     local member = list[i]
     local total = tonumber((entry_of(member)))
-    if not total then return gone end
+    if not total or total >= 2 * TOP then return math.max(0, gone) end -- none of ours
     while total > s.total do total = total - ERA end -- of before a step back
     call('ZREM', s.counter, member)
     if total > before + n then
@@ -57,7 +57,7 @@ function zset_log.give_back(s, w, n)
     end
     gone = total - before
   end
-  return gone
+  return math.max(0, gone)
 end
 
 zset_log.used, zset_log.free_at = running_totals(function(counter, from)

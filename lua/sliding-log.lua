@@ -50,7 +50,7 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
     end
     call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune)))
   end
-  if reply.err and pcall('XADD', counter, '*', 'count', count, 'total', t).err then
+  if refused(reply) and refused(pcall('XADD', counter, '*', 'count', count, 'total', t)) then
     call('UNLINK', counter)
     call('XADD', counter, id, 'count', count, 'total', t)
     call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune)))

@@ -10,6 +10,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -239,6 +240,31 @@ func TestFindInAServer(t *testing.T) {
 		}
 		if ok && got.Shadow != got.Rule.Shadow {
 			t.Errorf("%+v: shadow %t", got, got.Rule.Shadow)
+		}
+	}
+}
+
+// The sum in a cut key could be what a pattern looks for, and its marks never.
+func TestCutKeysFitNoOtherPattern(t *testing.T) {
+	l, err := parse([]text{{"f.yaml", []byte(`domain: d
+descriptors:
+  - {key: k, value: "*0*", rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: k, value: "b*b*b*b", rate_limit: {unit: day, requests_per_unit: 6}}
+  - {key: k, value: "*bb", rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: k, value: "b*b*b", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: k, value: "b*/*b", rate_limit: {unit: day, requests_per_unit: 4}}
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 5}}
+`)}}, options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("c", 600)
+	for value, want := range map[string]uint32{
+		long: 5, long + "0": 1, "b" + long + "/b": 4, "b/" + long + "b": 4, "b" + long + "b" + long + "b": 2, "b" + long + "b": 5, long + "bb": 3, "bcb" + long + "b": 2, "b" + long + "/bb": 3,
+	} {
+		got, ok := l.Find("d", entriesOf("k", value))
+		if !ok || got.PerUnit != want || l.rules.Match(got.Key) != got.Rule || api.ValidateKey(got.Key) != nil {
+			t.Errorf("%.3s…%s: %+v, want %d", value, value[len(value)-2:], got, want)
 		}
 	}
 }

@@ -21,9 +21,8 @@ type Limit struct {
 	DenyAll bool
 	// Shadow evaluates and never denies (shadow_mode).
 	Shadow bool
-	// Quota counts on above the limit and does not deny by itself (quota_mode): a
-	// request is denied where all of its quotas are over; see QuotaGroup. Its Rule
-	// is a shadow rule, which counts what a check of the others may still deny.
+	// Quota counts on above the limit and denies nothing (quota_mode). Its Rule is a
+	// shadow rule.
 	Quota bool
 	// Replaces names limits that do not apply to a request beside this one.
 	Replaces []string
@@ -34,6 +33,10 @@ type Limit struct {
 	Unit       rlsv3.RateLimitResponse_RateLimit_Unit
 	Multiplier uint32
 }
+
+// onError is that of all limits: while Redis cannot answer a call is an error, and
+// Envoy's own failure_mode_deny says what becomes of the request.
+const onError = windows.OnErrorDeny
 
 // Replaced says which limits of one request do not apply to it, because another
 // of them replaces them by name. Unlimited ones replace and are not replaced.

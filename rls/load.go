@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamcounter/streamcounter/document"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -92,7 +93,7 @@ func readAll(path string) ([]text, error) {
 	var out []text
 	size := 0
 	for _, name := range names {
-		data, err := os.ReadFile(name)
+		data, err := document.File(name)
 		if err != nil {
 			return nil, fmt.Errorf("load limits: %w", err)
 		}

@@ -2,6 +2,7 @@ package rls
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/document"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -117,8 +120,12 @@ func TestLoadOfADirectory(t *testing.T) {
 	}
 	write("c.yaml", "domain: y\n")
 	fails("c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
-	write("c.yaml", "# "+strings.Repeat("x", maxConfig))
-	fails("c.yaml: more than 16 MB")
+	write("c.yaml", "# "+strings.Repeat("x", document.MaxBytes))
+	fails("c.yaml:1:1: the file is too large")
+	for i := range maxConfig/document.MaxBytes + 1 {
+		write(fmt.Sprintf("c%02d.yaml", i), "# "+strings.Repeat("x", document.MaxBytes-2))
+	}
+	fails("yaml: more than 16 MB")
 	if _, err := Load(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Error(err)
 	}

@@ -66,7 +66,7 @@ func overrideRule(w windows.Window) *windows.Rule {
 		return rule
 	}
 	rule := &windows.Rule{
-		Name: OverrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: windows.OnErrorAllow, Unlevelled: true,
+		Name: OverrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: onError, Unlevelled: true,
 		Windows: []windows.Window{w},
 	}
 	if first, ok, _ := overrideRules().PeekOrAdd(w, rule); ok {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/streamcounter/streamcounter/document"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -58,7 +59,7 @@ func (c SourceConfig) reader(o options) func() ([]byte, func() (*windows.Rules, 
 		}
 		var rules []text
 		if c.Rules != "" {
-			data, err := os.ReadFile(c.Rules)
+			data, err := document.File(c.Rules)
 			if err != nil {
 				return nil, nil, fmt.Errorf("load rules: %w", err)
 			}

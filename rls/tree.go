@@ -226,7 +226,7 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	}
 	b.rules = append(b.rules, placed{limit: l, depth: at.depth, rule: &windows.Rule{
 		Name: ruleName(at), Match: at.match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
-		Windows: []windows.Window{{Limit: int64(l.PerUnit), Per: per}}, Shadow: r.shadow || r.quota,
+		Windows: []windows.Window{{Limit: int64(l.PerUnit), Per: per}}, Shadow: r.shadow || r.quota, OnError: onError,
 	}})
 	return nil
 }

@@ -25,3 +25,10 @@ func IsRefusal(err error) bool {
 	}
 	return true
 }
+
+// IsWrongType tells the answer of Redis that a key is of another type than the
+// command is for.
+func IsWrongType(err error) bool {
+	var answered redis.Error
+	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), "WRONGTYPE")
+}

@@ -18,6 +18,7 @@ type process struct {
 	bin, dir string
 	port     int
 	args     []string
+	env      []string // beside the test's own
 
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process has ended
@@ -90,6 +91,9 @@ func (p *process) start() error {
 	args := append([]string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dir}, redisSettings...)
 	p.cmd = exec.Command(p.bin, append(args, p.args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
+	if p.env != nil {
+		p.cmd.Env = append(os.Environ(), p.env...)
+	}
 	p.cmd.SysProcAttr = dieWithParent()
 	p.gone, p.paused = make(chan struct{}), false
 	if err := launch(p.cmd, p.gone); err != nil {

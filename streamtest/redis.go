@@ -118,6 +118,10 @@ func OwnRedis(t testing.TB, args ...string) *RedisProcess {
 		}
 		b = c
 	}
+	return ownRedis(t, b)
+}
+
+func ownRedis(t testing.TB, b backend) *RedisProcess {
 	p := &RedisProcess{t: t, b: b}
 	t.Cleanup(func() {
 		p.mu.Lock()

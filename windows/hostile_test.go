@@ -170,6 +170,9 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					if n := used(t, s, bad); !g.between && n != 12 || n < 0 {
 						t.Errorf("%s: the key has used %d, expected 12", g.what, n)
 					}
+					if given, _, err := s.serve.Refund(ctx, s.rules.Match(bad), bad, 2); err != nil && !g.real || given < 0 || !g.between && given != 2 {
+						t.Errorf("%s: given back %d, %v", g.what, given, err)
+					}
 					if ttl := s.redis.PTTL(ctx, x.counter(bad)).Val(); !g.between && ttl < 59*time.Minute {
 						t.Errorf("%s: the counter ends in %v", g.what, ttl)
 					}

@@ -49,10 +49,10 @@ func levelSpec(r *Rule) string {
 		shadow = 1
 	}
 	fmt.Fprintf(&b, "%s;%d;%d", r.Name, r.Hold.Milliseconds(), shadow)
+	if r.Unlevelled {
+		return b.String() + ";" // no window has any, and the form is kept
+	}
 	for _, w := range r.Windows {
-		if r.Unlevelled {
-			continue
-		}
 		fmt.Fprintf(&b, ";%d,%d", w.Per.Milliseconds(), w.Limit)
 		for _, pct := range r.Alerts {
 			fmt.Fprintf(&b, ",%d=%d", pct, threshold(w.Limit, pct))

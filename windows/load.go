@@ -3,7 +3,6 @@ package windows
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +22,7 @@ func Load(path string) (*Rules, error) {
 }
 
 func read(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := document.File(path)
 	if err != nil {
 		return nil, fmt.Errorf("load rules: %w", err)
 	}

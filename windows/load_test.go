@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -273,26 +272,4 @@ func TestNewRulesNamesTheRule(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-}
-
-// FuzzParse: whatever the file, rules or one error with a place, and no panic.
-func FuzzParse(f *testing.F) {
-	files, _ := filepath.Glob("testdata/*.yml")
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
-	}
-	place := regexp.MustCompile(`^f\.yml:[1-9][0-9]*:[1-9][0-9]*: [^\n]`)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		rules, err := Parse("f.yml", data)
-		if (rules == nil) == (err == nil) {
-			t.Fatalf("rules %v, error %v", rules, err)
-		}
-		if err != nil && !place.MatchString(err.Error()) {
-			t.Fatalf("no place in %q", err)
-		}
-	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -138,4 +139,33 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 			t.Errorf("a key under two rules in one call: %v", err)
 		}
 	})
+}
+
+// A server that has no memory refuses the charge, and the count stays as it was.
+func TestCheckWithoutMemory(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			s := redisStore(t, streamtest.OwnRedis(t).URL(), rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })))
+			r, ctx := s.rules.List()[0], t.Context()
+			ask := []windows.Ask{{Rule: r, Key: "user:1", Cost: 1}}
+			for range 3 {
+				_, err := s.Check(ctx, ask)
+				must(t, err)
+				s.clock.ms++
+			}
+			counter := s.redis.Keys(ctx, "*:user:1").Val()
+			if len(counter) != 1 {
+				t.Fatalf("counters: %v", counter)
+			}
+			before := s.redis.Dump(ctx, counter[0]).Val()
+			must(t, s.redis.ConfigSet(ctx, "maxmemory", "1").Err())
+			if _, err := s.Check(ctx, ask); err == nil || !strings.Contains(err.Error(), "OOM") {
+				t.Errorf("a check without memory: %v", err)
+			}
+			must(t, s.redis.ConfigSet(ctx, "maxmemory", "0").Err())
+			if s.redis.Dump(ctx, counter[0]).Val() != before {
+				t.Error("a charge that was refused has changed the counter")
+			}
+		})
+	}
 }

@@ -13,12 +13,14 @@ import (
 func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
-		ask := func(limit, cost int64) windows.Verdict {
-			rule := &windows.Rule{
+		brought := func(limit int64) *windows.Rule {
+			return &windows.Rule{
 				Name: "override", Match: "*", Algorithm: windows.DefaultAlgorithm, Unlevelled: true,
 				Windows: []windows.Window{{Limit: limit, Per: 10 * time.Second}},
 			}
-			v, err := s.Check(context.Background(), []windows.Ask{{Rule: rule, Key: "k", Cost: cost}})
+		}
+		ask := func(limit, cost int64) windows.Verdict {
+			v, err := s.Check(context.Background(), []windows.Ask{{Rule: brought(limit), Key: "k", Cost: cost}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,5 +43,8 @@ func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 		x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10")
 		ask(12, 1)
 		x.expect()
+		if given, _, err := s.serve.Refund(context.Background(), brought(12), "k", 4); err != nil || given != 4 {
+			t.Fatalf("%d given back, %v", given, err)
+		}
 	})
 }

@@ -62,7 +62,7 @@ func (p *process) reachedBy(scheme string) string {
 }
 
 // status asks with a token, and gives 0 where no answer came.
-func status(t testing.TB, c *http.Client, method, url, token string) (int, string) {
+func answered(t testing.TB, c *http.Client, method, url, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
@@ -94,20 +94,20 @@ func TestStrangersFindNothing(t *testing.T) {
 		base := p.reachedBy("http")
 		for _, path := range []string{"/", "/metrics", "/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1", "/v1/keys/..", "/v1/throttled", "/openapi.json", "/debug/pprof/", "//metrics", "/healthz/", "/readyz/../metrics"} {
 			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS"} {
-				if code, body := status(t, http.DefaultClient, method, base+path, ""); code != 401 {
+				if code, body := answered(t, http.DefaultClient, method, base+path, ""); code != 401 {
 					t.Errorf("%s: %s %s without a token: %d %s", args[0], method, path, code, body)
 				}
 			}
 		}
 		for path, want := range map[string]string{"/healthz": "{\"status\":\"ok\"}\n", "/readyz": "{\"status\":\"ready\"}\n"} {
-			if code, body := status(t, http.DefaultClient, "GET", base+path, ""); code != 200 || body != want {
+			if code, body := answered(t, http.DefaultClient, "GET", base+path, ""); code != 200 || body != want {
 				t.Errorf("%s: %s: %d %s", args[0], path, code, body)
 			}
 		}
-		if code, _ := status(t, http.DefaultClient, "GET", base+"/metrics", readerToken); code != 200 {
+		if code, _ := answered(t, http.DefaultClient, "GET", base+"/metrics", readerToken); code != 200 {
 			t.Errorf("%s: metrics with a token: %d", args[0], code)
 		}
-		if code, _ := status(t, http.DefaultClient, "GET", base+"/metrics", checkerToken); code != 403 {
+		if code, _ := answered(t, http.DefaultClient, "GET", base+"/metrics", checkerToken); code != 403 {
 			t.Errorf("%s: metrics with another token: %d", args[0], code)
 		}
 		if args[0] != "serve" {
@@ -120,19 +120,19 @@ func TestStrangersFindNothing(t *testing.T) {
 		// Another token takes its place, by itself.
 		rewrite(t, tokens, strings.ReplaceAll(accessTokens, checkerToken, "another-0123456789"))
 		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good", func() (bool, string) {
-			before, _ := status(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", checkerToken)
-			after, _ := status(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", "another-0123456789")
+			before, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", checkerToken)
+			after, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", "another-0123456789")
 			return before == 401 && after == 200, fmt.Sprint(before, after)
 		})
 		rewrite(t, tokens, "tokens: [nothing]")
 		p.until("keeping what was there")
 		streamtest.Eventually(t, 10*time.Second, "SIGHUP reads it again", func() (bool, string) {
 			_ = p.cmd.Process.Signal(hangUp)
-			_, body := status(t, http.DefaultClient, "GET", base+"/metrics", readerToken)
+			_, body := answered(t, http.DefaultClient, "GET", base+"/metrics", readerToken)
 			return strings.Contains(body, `streamcounter_file_reloads_total{file="tokens",outcome="error"} 2`), ""
 		})
 		own.Stop()
-		if code, body := status(t, http.DefaultClient, "GET", base+"/readyz", ""); code != 503 || strings.Contains(body, own.Addr()) || strings.Contains(body, "connect") {
+		if code, body := answered(t, http.DefaultClient, "GET", base+"/readyz", ""); code != 503 || strings.Contains(body, own.Addr()) || strings.Contains(body, "connect") {
 			t.Errorf("not ready: %d %s", code, body)
 		}
 		p.until("not ready: Redis does not answer")
@@ -161,13 +161,13 @@ func TestServeSpeaksTLS(t *testing.T) {
 
 	plain := startProgram(t, append(args, "--http", "127.0.0.1:0")...)
 	plain.until(`"msg":"ready"`)
-	if code, body := status(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1", ""); code != 200 {
+	if code, body := answered(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1", ""); code != 200 {
 		t.Errorf("TLS without client certificates: %d %s", code, body)
 	}
-	if code, _ := status(t, over(others.Config("", "")), "GET", plain.reachedBy("https")+"/healthz", ""); code != 0 {
+	if code, _ := answered(t, over(others.Config("", "")), "GET", plain.reachedBy("https")+"/healthz", ""); code != 0 {
 		t.Errorf("a client that trusts another authority was answered: %d", code)
 	}
-	if code, _ := status(t, http.DefaultClient, "GET", plain.reachedBy("http")+"/healthz", ""); code != 400 {
+	if code, _ := answered(t, http.DefaultClient, "GET", plain.reachedBy("http")+"/healthz", ""); code != 400 {
 		t.Errorf("plain text was answered: %d", code)
 	}
 	if resp, err := over(ours.Config("", "")).Get(plain.reachedBy("https") + "/healthz"); err != nil || resp.ProtoMajor != 2 {
@@ -178,13 +178,13 @@ func TestServeSpeaksTLS(t *testing.T) {
 	p.until(`"msg":"ready"`)
 	base := p.reachedBy("https")
 	good := over(ours.Config(mine, mineKey))
-	if code, body := status(t, good, "GET", base+"/v1/check?key=user:1", ""); code != 200 {
+	if code, body := answered(t, good, "GET", base+"/v1/check?key=user:1", ""); code != 200 {
 		t.Errorf("a client with a certificate: %d %s", code, body)
 	}
 	stranger := ours.Config("", "")
 	stranger.Certificates = others.Config(theirs, theirsKey).Certificates
 	for name, c := range map[string]*tls.Config{"none": ours.Config("", ""), "a stranger's": stranger} {
-		if code, body := status(t, over(c), "GET", base+"/healthz", ""); code != 0 {
+		if code, body := answered(t, over(c), "GET", base+"/healthz", ""); code != 0 {
 			t.Errorf("a client with %s certificate: %d %s", name, code, body)
 		}
 	}

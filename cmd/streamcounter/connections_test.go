@@ -99,10 +99,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 		defer c.Close()
 		list = append(list, c)
 	}
-	answered := make(chan int, 1)
+	came := make(chan int, 1)
 	go func() {
-		code, _ := status(t, over(nil), "GET", p.base()+"/healthz", "")
-		answered <- code
+		code, _ := answered(t, over(nil), "GET", p.base()+"/healthz", "")
+		came <- code
 	}()
 	// One of the three asks a thousand times meanwhile, and is answered.
 	talk := bufio.NewReader(list[1])
@@ -119,12 +119,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	select {
-	case code := <-answered:
+	case code := <-came:
 		t.Fatalf("a fourth caller was answered: %d", code)
 	default:
 	}
 	_ = list[0].Close()
-	if code := <-answered; code != 200 {
+	if code := <-came; code != 200 {
 		t.Errorf("once another has gone: %d", code)
 	}
 }

@@ -64,6 +64,9 @@ func welcome(w io.Writer, n *node) {
 	if rules == "" {
 		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s"
 	}
+	if l := n.limits(); l != nil {
+		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.text("rls-config"))
+	}
 	p := n.keys.Partition("user:42")
 	base := "http://" + n.httpAddr
 	if n.tls != nil {

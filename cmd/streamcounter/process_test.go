@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	// Processes that no test asks over gRPC would all want the same port.
+	if err := os.Setenv("STREAMCOUNTER_GRPC", "127.0.0.1:0"); err != nil {
+		panic(err)
+	}
 	streamtest.Main(m)
 }
 

@@ -110,7 +110,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml", "--extractors", "extractors.yml",
-		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--check-timeout", "10s")
+		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--grpc", "127.0.0.1:0", "--check-timeout", "10s")
 	s.answers("8080", "/readyz")
 	return s
 }
@@ -233,6 +233,14 @@ func TestNginx(t *testing.T) {
 	s.limits()
 	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 || resp.Header.Get("RateLimit") != `"web";r=4;t=3600` {
 		t.Errorf("the backend's own 403: %s %v", resp.Status, resp.Header)
+	}
+	// As much as nginx takes: an error of the check would let it pass.
+	long := []string{}
+	for i := range 4 {
+		long = append(long, fmt.Sprintf("X-Long-%d: %s", i, strings.Repeat("x", 8000)))
+	}
+	if resp := s.get("127.0.0.7", "/", long...); resp.StatusCode != 429 {
+		t.Errorf("with 32 kB of headers: %s, want 429", resp.Status)
 	}
 	s.away()
 	if resp := s.get("127.0.0.7", "/"); resp.StatusCode != 200 {

@@ -1,0 +1,89 @@
+package envoy_test
+
+import (
+	"os"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"github.com/goccy/go-yaml"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/streamcounter/streamcounter/rls"
+)
+
+// Envoy's configuration decodes and validates as Envoy's own messages, and each
+// descriptor that it makes falls under one of the limits beside it.
+func TestTheConfigurationsFitTogether(t *testing.T) {
+	text, err := os.ReadFile("envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bootstrap bootstrapv3.Bootstrap
+	if err := protojson.Unmarshal(asJSON, &bootstrap); err != nil {
+		t.Fatal(err)
+	}
+	if err := bootstrap.ValidateAll(); err != nil {
+		t.Error(err)
+	}
+	limits, err := rls.Load("limits", rls.Tag("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var manager managerv3.HttpConnectionManager
+	if err := bootstrap.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.ValidateAll(); err != nil {
+		t.Error(err)
+	}
+	var filter ratelimitv3.RateLimit
+	if err := manager.HttpFilters[0].GetTypedConfig().UnmarshalTo(&filter); err != nil {
+		t.Fatal(err)
+	}
+	if err := filter.ValidateAll(); err != nil || !limits.Has(filter.Domain) {
+		t.Errorf("domain %q: %v", filter.Domain, err)
+	}
+	made := manager.GetRouteConfig().VirtualHosts[0].RateLimits
+	for _, want := range []string{"edge/remote_address=v", "edge/{client=v}", "edge/{client=v}/period=day", "edge/{client=v}/path=%2Flogin*"} {
+		limit, ok := limits.Find(filter.Domain, descriptorOf(t, made[0]))
+		if made = made[1:]; !ok || limit.Key != want {
+			t.Errorf("%+v, want %s", limit, want)
+		}
+	}
+	if len(made) > 0 {
+		t.Errorf("no limit was looked for for %v", made)
+	}
+}
+
+// descriptorOf makes the descriptor that Envoy makes by a list of actions.
+func descriptorOf(t *testing.T, made *routev3.RateLimit) *commonv3.RateLimitDescriptor {
+	d := &commonv3.RateLimitDescriptor{}
+	for _, a := range made.Actions {
+		e := &commonv3.RateLimitDescriptor_Entry{Value: "v"}
+		switch a := a.ActionSpecifier.(type) {
+		case *routev3.RateLimit_Action_RemoteAddress_:
+			e.Key = "remote_address"
+		case *routev3.RateLimit_Action_GenericKey_:
+			e.Key, e.Value = a.GenericKey.DescriptorKey, a.GenericKey.DescriptorValue
+		case *routev3.RateLimit_Action_RequestHeaders_:
+			if e.Key = a.RequestHeaders.DescriptorKey; a.RequestHeaders.HeaderName == ":path" {
+				e.Value = "/login?next=/"
+			}
+		default:
+			t.Fatalf("action %T", a)
+		}
+		d.Entries = append(d.Entries, e)
+	}
+	return d
+}

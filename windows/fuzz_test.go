@@ -1,0 +1,81 @@
+package windows
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// asYAML writes rules as somebody would who does not use our parser.
+func asYAML(rules []*Rule) []byte {
+	var b strings.Builder
+	b.WriteString("rules:\n")
+	for _, r := range rules {
+		fmt.Fprintf(&b, "  - name: %q\n    match: '%s'\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n", r.Name, strings.ReplaceAll(r.Match, "'", "''"), r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow)
+		if r.Buckets != 0 {
+			fmt.Fprintf(&b, "    buckets: %d\n", r.Buckets)
+		}
+		b.WriteString("    windows:\n")
+		for _, w := range r.Windows {
+			fmt.Fprintf(&b, "      - limit: %d\n        per: %dns\n", w.Limit, w.Per.Nanoseconds())
+		}
+		if len(r.Alerts) > 0 {
+			b.WriteString("    alerts: [")
+			for _, pct := range r.Alerts {
+				fmt.Fprintf(&b, "%d%%, ", pct)
+			}
+			b.WriteString("]\n")
+		}
+	}
+	return []byte(b.String())
+}
+
+// FuzzParse: no text makes the parser panic, or show a page of what it does not
+// take. What it takes is valid, and is the same rules when they are written anew.
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yml")
+	if err != nil || len(files) < 50 {
+		f.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	for _, text := range []string{"[", "{", "- ", "? ", "&a [*a", "&a &a", "!a ", "*a ", "-\n", "a:\n", "k: v\n", "\"", "'", "|\n", ">\n x\n", "%a\n", "---\n", "<<: *a\n", "@", "\t", "\r", "\x00", "\xff", "#", "{? [a]: b}", "a: |\n b\n"} {
+		f.Add([]byte(text))
+		f.Add([]byte(strings.Repeat(text, 500)))
+		f.Add([]byte("rules:\n  - " + strings.Repeat(text, 50)))
+		f.Add([]byte("rules: [{name: a, match: a, windows: [{limit: 1, per: 1s}], alerts: " + text + "}]"))
+	}
+	place := regexp.MustCompile(`^rules\.yml:[1-9][0-9]*:[1-9][0-9]*: [^\n]`)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		rules, err := Parse("rules.yml", text)
+		if err != nil {
+			if rules != nil || !place.MatchString(err.Error()) || len(err.Error()) > 8000 {
+				t.Fatalf("an error of %d bytes: %.200v", len(err.Error()), err)
+			}
+			return
+		}
+		for _, r := range rules.List() {
+			if f := r.validate(); f != nil {
+				t.Fatalf("%+v: %s", r, f.msg)
+			}
+			rules.Match(r.Match) // whatever it is, it ends
+		}
+		again, err := Parse("rules.yml", asYAML(rules.List()))
+		if err != nil {
+			t.Fatalf("%s\n%v", asYAML(rules.List()), err)
+		}
+		if diff := cmp.Diff(rules.List(), again.List()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
