@@ -71,9 +71,9 @@ func fails(err error) func(context.Context, []api.CheckRequest) (api.ChecksAnswe
 }
 
 var (
-	gone = errors.New("it is gone")
-	down = fails(client.NotSent(gone))
-	lost = fails(client.Lost(gone))
+	errGone = errors.New("it is gone")
+	down    = fails(client.NotSent(errGone))
+	lost    = fails(client.Lost(errGone))
 )
 
 // taught gives a client that has seen keys of the rules allow, deny, local and

@@ -16,8 +16,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-func is(err, target error) bool { return target != nil && errors.Is(err, target) }
-
 func rule(name string, change func(*windows.Rule), ws ...windows.Window) *windows.Rule {
 	r := &windows.Rule{Name: name, Match: name + ":*", Windows: ws}
 	if change != nil {
