@@ -30,3 +30,13 @@ var byName = map[string]error{
 func ErrorNamed(typ string) error {
 	return byName[strings.TrimPrefix(typ, ProblemPrefix)]
 }
+
+// NameOf gives the name of one of these errors itself, empty for any other.
+func NameOf(err error) string {
+	for name, e := range byName {
+		if e == err {
+			return name
+		}
+	}
+	return ""
+}

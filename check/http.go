@@ -171,7 +171,7 @@ func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckReque
 }
 
 func denial(status int, detail string, retryMs int64) api.Problem {
-	return api.Problem{Type: problemType + "over-limit", Title: "Over the limit", Status: status,
+	return api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Status: status,
 		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
 }
 
