@@ -24,7 +24,7 @@ func ParseTokens(name string, data []byte) error {
 // ProblemTypes are those of errors.
 func ProblemTypes() (list []string) {
 	for _, p := range problems {
-		list = append(list, problemType+p.name)
+		list = append(list, problemOf(p.err).Type)
 	}
 	return list
 }

@@ -36,8 +36,8 @@ func statusOf(err error) error {
 		code = codes.FailedPrecondition
 	}
 	s := status.New(code, err.Error())
-	if reason, ours := strings.CutPrefix(p.Type, problemType); ours {
-		if with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "streamcounter"}); err == nil {
+	if reason, ours := strings.CutPrefix(p.Type, api.ProblemPrefix); ours {
+		if with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: api.ErrorDomain}); err == nil {
 			s = with
 		}
 	}

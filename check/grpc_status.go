@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/api/headers"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -64,7 +65,7 @@ func (r *RateLimits) respond(list []descriptor, asks []windows.Ask, d decision, 
 		answer := r.service.words(asks, d)
 		if r.config.Headers {
 			h := http.Header{}
-			setHeaders(h, answer.Checks, answer.RetryAfterMs)
+			headers.Set(h, answer.Checks, answer.RetryAfterMs)
 			for name, values := range h {
 				out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, &corev3.HeaderValue{Key: name, Value: values[0]})
 			}

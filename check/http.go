@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/api/headers"
 )
 
 // Bounds of a request.
@@ -92,7 +93,7 @@ func (s *Service) postCheck(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	setHeaders(w.Header(), answer.Checks, answer.RetryAfterMs)
+	headers.Set(w.Header(), answer.Checks, answer.RetryAfterMs)
 	if answer.Allowed {
 		writeJSON(w, "application/json", http.StatusOK, answer)
 		return
@@ -158,7 +159,7 @@ func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckReque
 		writeRefusal(w, err, denyStatus)
 		return
 	}
-	setHeaders(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
+	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
 	if a.Allowed {
 		writeJSON(w, "application/json", http.StatusOK, a)
 		return
@@ -170,7 +171,7 @@ func (s *Service) one(w http.ResponseWriter, r *http.Request, req api.CheckReque
 }
 
 func denial(status int, detail string, retryMs int64) api.Problem {
-	return api.Problem{Type: problemType + "over-limit", Title: "Over the limit", Status: status,
+	return api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Status: status,
 		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
 }
 

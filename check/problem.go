@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,39 +10,36 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// problems: error → what is answered. The type is what a client turns back
-// into the error.
+// problems: error → what is answered. The type, by the error's name (api.NameOf),
+// is what a client turns back into the error.
 var problems = []struct {
 	err    error
-	name   string
 	title  string
 	status int
 }{
-	{api.ErrBadKey, "bad-key", "The key cannot be counted", http.StatusBadRequest},
-	{api.ErrBadCount, "bad-count", "The count or cost is out of bounds", http.StatusBadRequest},
-	{api.ErrBadID, "bad-id", "The id of an event cannot be kept", http.StatusBadRequest},
-	{api.ErrCostExceedsLimit, "cost-exceeds-limit", "The cost is above the limit and can never be admitted", http.StatusBadRequest},
-	{api.ErrBodyTooLarge, "body-too-large", "The request body is too large", http.StatusRequestEntityTooLarge},
-	{api.ErrBadRequest, "bad-request", "The request cannot be read", http.StatusBadRequest},
-	{api.ErrUnauthenticated, "unauthenticated", "Who asks is not known", http.StatusUnauthorized},
-	{api.ErrForbidden, "forbidden", "Who asks may not do this", http.StatusForbidden},
-	{api.ErrNoRule, "no-rule", "No rule matches the key", http.StatusNotFound},
-	{api.ErrOutcomeUnknown, "outcome-unknown", "It may or may not have been stored", http.StatusServiceUnavailable},
-	{context.Canceled, "canceled", "The caller went away", statusClientClosed},
-	{api.ErrBacklog, "backlog", "Workers are behind", http.StatusServiceUnavailable},
-	{api.ErrUnavailable, "unavailable", "The store cannot answer", http.StatusServiceUnavailable},
+	{api.ErrBadKey, "The key cannot be counted", http.StatusBadRequest},
+	{api.ErrBadCount, "The count or cost is out of bounds", http.StatusBadRequest},
+	{api.ErrBadID, "The id of an event cannot be kept", http.StatusBadRequest},
+	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},
+	{api.ErrBodyTooLarge, "The request body is too large", http.StatusRequestEntityTooLarge},
+	{api.ErrBadRequest, "The request cannot be read", http.StatusBadRequest},
+	{api.ErrUnauthenticated, "Who asks is not known", http.StatusUnauthorized},
+	{api.ErrForbidden, "Who asks may not do this", http.StatusForbidden},
+	{api.ErrNoRule, "No rule matches the key", http.StatusNotFound},
+	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
+	{context.Canceled, "The caller went away", statusClientClosed},
+	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "The store cannot answer", http.StatusServiceUnavailable},
 }
 
 // statusClientClosed is what nginx logs for a caller that did not wait. One that
 // only closed its sending half can still read it.
 const statusClientClosed = 499
 
-const problemType = "urn:streamcounter:"
-
 func problemOf(err error) api.Problem {
 	for _, p := range problems {
 		if errors.Is(err, p.err) {
-			return api.Problem{Type: problemType + p.name, Title: p.title, Status: p.status, Detail: err.Error()}
+			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title, Status: p.status, Detail: err.Error()}
 		}
 	}
 	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError, Detail: err.Error()}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 )
 
 // asker sends checks to the server its own way, and says what became of each.
@@ -52,8 +53,47 @@ func (s *system) askers() []asker {
 	plain := func() *http.Client { return &http.Client{Timeout: time.Second, Transport: &http.Transport{}} }
 	return []asker{
 		oneByHTTP{plain(), s.base}, severalByHTTP{plain(), s.base, true}, severalByHTTP{plain(), s.base, false},
-		byGRPC{envoy, 1}, byGRPC{envoy, 4},
+		byGRPC{envoy, 1}, byGRPC{envoy, 4}, byClient{s.client()},
 	}
+}
+
+// client is the Go client as a service has it, but for a policy that tells itself
+// apart from an answer.
+func (s *system) client() *client.Client {
+	over, err := client.NewHTTP(s.base, client.HTTPConfig{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { over.Close() })
+	c, err := client.New(over, client.Config{Timeout: time.Second, Policy: client.Allow})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+type byClient struct{ *client.Client }
+
+func (c byClient) most() int { return 4 }
+func (c byClient) close()    {}
+
+func (c byClient) ask(_ context.Context, checks []check) ([]outcome, error) {
+	var list []api.CheckRequest
+	for _, c := range checks {
+		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost})
+	}
+	answers, err := c.CheckEach(context.Background(), list)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]outcome, len(checks))
+	for i, a := range answers {
+		out[i] = outcomeOf(a.CheckAnswer)
+		if a.Err != nil {
+			out[i] = nobodyKnows
+		}
+	}
+	return out, nil
 }
 
 func outcomeOf(a api.CheckAnswer) outcome {

@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 	t.Logf("SEED=%d MINUTES=%d", seed, minutes)
 	s := newSystem(t, 3)
 	s.minutes = minutes
-	heard := listen(t, s)
+	heard, guard := listen(t, s), guard(t, s)
 	d := &driver{s: s, record: newRecord()}
 
 	ctx, cancel := context.WithTimeout(context.Background(), lasts)
@@ -56,17 +56,18 @@ func TestFaults(t *testing.T) {
 	alerts, all := s.alerts()
 	levels := verifyAlerts(t, logs, alerts)
 	heard.heardAll(t, all)
+	throttled := verifyGuard(t, logs, guard)
 
 	var units int64
 	for n := range maps.Values(d.record.allowed) {
 		units += n
 	}
-	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys",
-		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units, d.errors.Load(), levels, len(alerts))
+	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys; %d keys throttled at the end, as the guard knows",
+		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units, d.errors.Load(), levels, len(alerts), throttled)
 	for _, name := range slices.Sorted(maps.Keys(struck)) {
 		t.Logf("%4d  %s", struck[name], name)
 	}
-	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 {
+	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || throttled == 0 {
 		t.Error("there was no load: the run proves nothing")
 	}
 	for _, f := range faults {

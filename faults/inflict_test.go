@@ -171,7 +171,7 @@ var faults = []fault{
 	}},
 }
 
-var errNoClock = errors.New("Redis has the system's clock here")
+var errNoClock = errors.New("the clock of Redis is the system's here")
 
 func (s *system) proxies() []*proxy {
 	return append([]*proxy{s.toAsk, s.toAdd}, s.toWork...)

@@ -71,7 +71,7 @@ func newSystem(t testing.TB, workers int) *system {
 	t.Helper()
 	s := &system{t: t, nats: streamtest.OwnNATS(t)}
 	s.redis, s.clock = streamtest.OwnRedisWithClock(t, "--appendonly", "yes", "--appendfsync", "always")
-	s.admin = client(t, s.redis.Addr())
+	s.admin = connect(t, s.redis.Addr())
 	var err error
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func newSystem(t testing.TB, workers int) *system {
 	}
 	program := build(t)
 	s.toAsk, s.toAdd = newProxy(t, s.redis.Addr()), newProxy(t, s.redis.Addr())
-	s.producer = func() redis.UniversalClient { return client(t, s.toAdd.addr) }
+	s.producer = func() redis.UniversalClient { return connect(t, s.toAdd.addr) }
 	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
 	port := freePort(t)
 	s.base, s.grpc = "http://"+port, freePort(t)
@@ -112,7 +112,7 @@ func (s *system) start() {
 	})
 }
 
-func client(t testing.TB, addr string) *redis.Client {
+func connect(t testing.TB, addr string) *redis.Client {
 	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1, DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
 	t.Cleanup(func() { _ = c.Close() })
 	return c

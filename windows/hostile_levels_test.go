@@ -37,6 +37,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 		"a level without a time":     window(now+9000, now, "80@"),
 		"no level":                   window(now+9000, now, ""),
 		"more behind it":             good + "x",
+		"text between windows":       good + "x" + good[3:],
 		"half a decision":            good + "!10000,1",
 		"a decision alone":           fmt.Sprintf("!10000,%d,%d", now, now+9000),
 		"a decision without end":     good + fmt.Sprintf("!10000,%d,%s", now, strings.Repeat("9", 400)),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/streamcounter/streamcounter/windows/inprocess"
 )
 
 // Local counts in this process, exactly. It answers while Redis is away, and
@@ -23,7 +25,7 @@ type Local struct {
 type localKey struct{ rule, key string }
 
 type localLog struct {
-	log
+	inprocess.Log
 	span int64
 }
 
@@ -49,7 +51,7 @@ func (l *Local) Add(rule *Rule, key string, ms, count int64) {
 	defer l.mu.Unlock()
 	log, now := l.open(rule, key, max(l.now(), ms))
 	if ms > now-log.span {
-		log.add(ms, count)
+		log.Add(ms, count)
 		l.keep(localKey{rule.Name, key}, log)
 	}
 }
@@ -66,14 +68,12 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 		var retry int64
 		n := max(1, a.Cost)
 		for _, w := range a.Rule.Windows {
-			if used, _ := log.used(now, w.Per.Milliseconds()); used+n <= w.Limit {
-				continue
-			}
-			if n > w.Limit {
-				retry = -1
+			wait := log.Wait(now, w.Per.Milliseconds(), w.Limit, n)
+			if wait < 0 {
+				retry = wait
 				break
 			}
-			retry = max(retry, log.freeAt(now, w.Per.Milliseconds(), w.Limit-n)-now)
+			retry = max(retry, wait)
 		}
 		v.Items[i].RetryAfter = time.Duration(retry) * time.Millisecond
 		v.Allowed = v.Allowed && (retry == 0 || a.Rule.Shadow)
@@ -81,7 +81,7 @@ func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
 	for i, a := range asks {
 		log, now := l.open(a.Rule, a.Key, clock)
 		if v.Allowed && a.Cost > 0 {
-			log.add(now, a.Cost)
+			log.Add(now, a.Cost)
 			l.keep(localKey{a.Rule.Name, a.Key}, log)
 		}
 		retry := v.Items[i].RetryAfter
@@ -116,10 +116,10 @@ func (l *Local) open(rule *Rule, key string, now int64) (*localLog, int64) {
 		return &localLog{span: span}, now
 	}
 	log.span = max(span, 1)
-	if e, ok := log.last(); ok {
-		now = max(now, e.ms)
+	if newest, ok := log.Newest(); ok {
+		now = max(now, newest)
 	}
-	log.trim(now, span)
+	log.Trim(now, span)
 	return log, now
 }
 
@@ -141,7 +141,7 @@ func (l *Local) forget(now int64, look int) {
 		if look--; look < 0 {
 			return
 		}
-		if e, ok := log.last(); !ok || e.ms <= now-log.span {
+		if newest, ok := log.Newest(); !ok || newest <= now-log.span {
 			delete(l.keys, k)
 		}
 	}
@@ -149,15 +149,9 @@ func (l *Local) forget(now int64, look int) {
 
 func standing(r *Rule, log *localLog, now int64) Standing {
 	s := Standing{NowMs: now, Windows: make([]Use, len(r.Windows))}
-	newest, _ := log.last()
 	for i, w := range r.Windows {
-		ms := w.Per.Milliseconds()
-		used, first := log.used(now, ms)
-		s.Windows[i].Used = used
-		if used > 0 {
-			s.Windows[i].More = time.Duration(first+ms-now) * time.Millisecond
-			s.Windows[i].Reset = time.Duration(newest.ms+ms-now) * time.Millisecond
-		}
+		used, more, reset := log.Use(now, w.Per.Milliseconds())
+		s.Windows[i] = Use{Used: used, More: time.Duration(more) * time.Millisecond, Reset: time.Duration(reset) * time.Millisecond}
 	}
 	return s
 }

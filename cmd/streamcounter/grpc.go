@@ -41,7 +41,7 @@ func (n *node) listenGRPC() error {
 		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(10_000), grpc.ConnectionTimeout(5 * time.Second),
 		// Handlers wait for Redis, several of a run each: a goroutine that has served
 		// a call before need not grow its stack again.
-		grpc.NumStreamWorkers(128), grpc.SharedWriteBuffer(true),
+		grpc.NumStreamWorkers(128),
 	}
 	if n.tokens != nil {
 		options = append(options, grpc.UnaryInterceptor(n.tokens.UnaryInterceptor), grpc.StreamInterceptor(n.tokens.StreamInterceptor))

@@ -1,0 +1,258 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	// sony/gobreaker, as in package check: small, widely used, no state of its own to keep.
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Config of a Client: zero values are defaults.
+type Config struct {
+	// Timeout is how long one call may take, all its attempts together, before the
+	// policy decides; default 250ms. A context that ends earlier ends the call with
+	// its own error, and no policy answers whoever has gone.
+	Timeout time.Duration
+	// Retries is how often a call is sent again where it certainly charged
+	// nothing; default 2, below 0 never.
+	Retries int
+	// Policy decides where nobody answers; default Allow.
+	Policy Policy
+	// RulePolicies: name of a rule → the policy for its keys, instead of Policy.
+	RulePolicies map[string]Policy
+	// Instances is how many processes share the limits while they count by
+	// themselves (Local); default 1. Each gets the limit divided by this, rounded
+	// down, at least 1 unit.
+	Instances int
+	// RuleOf gives the rule of a key, and false where it does not know. Nil, and
+	// for keys that it does not know or gives no valid limits for: what earlier
+	// answers said.
+	RuleOf func(key string) (Rule, bool)
+	// UnknownKeys is the policy where Local is asked for a key whose rule is not
+	// known; Allow (the default) or Deny.
+	UnknownKeys Policy
+	// KnownKeys is of how many keys the rule is remembered, LocalKeys how many keys
+	// Local counts; of more, those that were asked for longest ago are forgotten.
+	// Default 100,000 each.
+	KnownKeys, LocalKeys int
+	// OnFallback is told each time that a policy decides and why, on the caller's
+	// goroutine. For metrics and logs; may be nil.
+	OnFallback func(p Policy, why error)
+	// Now stands in for the clock of Local in tests, in ms since 1970.
+	Now func() int64
+}
+
+// Client asks a Checker within a deadline, behind a circuit breaker, and has a
+// policy for when nobody answers. It is a Checker itself, and safe for use by
+// many goroutines.
+//
+// An answer of a policy says so: its Source is policy or local. Its error is nil
+// but under Deny, and where the server refused our credentials.
+type Client struct {
+	*shared
+	policy Policy // 0: that of the rule, or the default
+}
+
+type shared struct {
+	checker Checker
+	config  Config
+	breaker *gobreaker.CircuitBreaker[struct{}]
+	known   *known
+	local   *local
+}
+
+const (
+	defaultTimeout = 250 * time.Millisecond
+	defaultKeys    = 100_000
+	// openFor is how long nobody is asked after tripAfter failures in a row; then
+	// one call tries. It is what bounds how late a server that is back is noticed.
+	openFor   = 500 * time.Millisecond
+	tripAfter = 5
+	// firstPause is before the first retry; each next one waits twice as long.
+	firstPause = 5 * time.Millisecond
+)
+
+// errCallerGone: the caller's own context ended the call. It says nothing about
+// the server, so it opens no breaker: whoever may choose a deadline, as a gRPC
+// client may, could otherwise have everybody answered by policy.
+var errCallerGone = errors.New("the caller is gone")
+
+// New puts a Client around a Checker, which stays the caller's to close.
+func New(checker Checker, c Config) (*Client, error) {
+	if err := c.validate(checker); err != nil {
+		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = func() int64 { return time.Now().UnixMilli() }
+	}
+	return &Client{shared: &shared{
+		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf), local: newLocal(c.LocalKeys, c.Instances, c.Now),
+		breaker: gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+			Name: "streamcounter", Timeout: openFor,
+			ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
+			IsSuccessful: func(err error) bool { return !failed(err) },
+			IsExcluded:   func(err error) bool { return errors.Is(err, errCallerGone) },
+		}),
+	}}, nil
+}
+
+func (c *Config) validate(checker Checker) error {
+	if checker == nil {
+		return errors.New("client: a Checker is required")
+	}
+	for _, d := range []struct {
+		field *int
+		or    int
+	}{{&c.Instances, 1}, {&c.KnownKeys, defaultKeys}, {&c.LocalKeys, defaultKeys}, {&c.Retries, 2}} {
+		if *d.field == 0 {
+			*d.field = d.or
+		}
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Policy == 0 {
+		c.Policy = Allow
+	}
+	if c.UnknownKeys == 0 {
+		c.UnknownKeys = Allow
+	}
+	switch {
+	case c.Timeout < 0:
+		return fmt.Errorf("client: Timeout %s: expected more than 0", c.Timeout)
+	case c.Instances < 1:
+		return fmt.Errorf("client: Instances %d: expected at least 1", c.Instances)
+	case c.KnownKeys < 1 || c.LocalKeys < 1:
+		return fmt.Errorf("client: KnownKeys %d, LocalKeys %d: expected at least 1 each", c.KnownKeys, c.LocalKeys)
+	case !c.Policy.valid():
+		return fmt.Errorf("client: Policy %d: expected Allow, Deny or Local", c.Policy)
+	case c.UnknownKeys != Allow && c.UnknownKeys != Deny:
+		return fmt.Errorf("client: UnknownKeys %d: expected Allow or Deny", c.UnknownKeys)
+	}
+	for rule, p := range c.RulePolicies {
+		if !p.valid() {
+			return fmt.Errorf("client: RulePolicies[%q] %d: expected Allow, Deny or Local", rule, p)
+		}
+	}
+	return nil
+}
+
+// With is the same client, all it knows included, with another policy for the
+// calls made through it, whatever the rule.
+func (c *Client) With(p Policy) *Client {
+	if !p.valid() {
+		p = 0
+	}
+	return &Client{c.shared, p}
+}
+
+// Check implements Checker.
+func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer, error) { return c.checker.Check(ctx, req) })
+	if err == nil {
+		c.known.learn(a)
+		return a, nil
+	}
+	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)
+	if len(all.Checks) != 1 {
+		return api.CheckAnswer{}, err
+	}
+	return all.Checks[0], err
+}
+
+// CheckAll implements Checker. Where policies differ the strictest decides for
+// all: Deny, then Local, then Allow.
+func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer, error) { return c.checker.CheckAll(ctx, reqs) })
+	if err != nil {
+		return c.fallback(ctx, reqs, err)
+	}
+	for _, a := range all.Checks {
+		c.known.learn(a)
+	}
+	return all, nil
+}
+
+// CheckEach implements Checker.
+func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
+	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]Each, error) {
+		list, err := c.checker.CheckEach(ctx, reqs)
+		if err == nil && allFailed(list) {
+			return list, list[0].Err // one at a time, they do not fail as a whole: the breaker is to hear of it
+		}
+		return list, err
+	})
+	if len(list) != len(reqs) {
+		list = make([]Each, len(reqs))
+		for i := range list {
+			list[i].Err = err
+		}
+		if err != nil && !unanswered(err) {
+			return nil, err
+		}
+	}
+	for i := range list {
+		if list[i].Err == nil {
+			c.known.learn(list[i].CheckAnswer)
+			continue
+		}
+		all, err := c.fallback(ctx, reqs[i:i+1], list[i].Err)
+		if list[i].Err = err; len(all.Checks) == 1 {
+			list[i].CheckAnswer = all.Checks[0]
+		}
+	}
+	return list, nil
+}
+
+// Peek implements Checker. No policy answers it.
+func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	return ask(ctx, c.shared, func(ctx context.Context) (api.KeyState, error) { return c.checker.Peek(ctx, key) })
+}
+
+func allFailed(list []Each) bool {
+	for _, e := range list {
+		if !failed(e.Err) {
+			return false
+		}
+	}
+	return len(list) > 0
+}
+
+// ask calls within the deadline and behind the breaker, and again where the call
+// certainly charged nothing.
+func ask[T any](caller context.Context, s *shared, call func(context.Context) (T, error)) (answer T, err error) {
+	ctx, cancel := context.WithTimeout(caller, s.config.Timeout)
+	defer cancel()
+	_, err = s.breaker.Execute(func() (struct{}, error) {
+		for attempt := 0; ; attempt++ {
+			answer, err = call(ctx)
+			if err != nil && caller.Err() != nil {
+				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
+			}
+			if !errors.Is(err, ErrNotSent) || attempt >= s.config.Retries || !pause(ctx, firstPause<<attempt) {
+				return struct{}{}, err
+			}
+		}
+	})
+	return answer, err
+}
+
+// pause waits, unless the deadline leaves no time for an answer afterwards.
+func pause(ctx context.Context, d time.Duration) bool {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

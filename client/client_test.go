@@ -1,0 +1,388 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/streamtest"
+)
+
+// stub answers by a function, and counts how often it was asked.
+type stub struct {
+	asked  int
+	answer func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error)
+}
+
+func (s *stub) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	s.asked++
+	return s.answer(ctx, reqs)
+}
+
+func (s *stub) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	all, err := s.CheckAll(ctx, []api.CheckRequest{req})
+	if err != nil {
+		return api.CheckAnswer{}, err
+	}
+	return all.Checks[0], nil
+}
+
+func (s *stub) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]client.Each, error) {
+	list := make([]client.Each, len(reqs))
+	for i, r := range reqs {
+		list[i].CheckAnswer, list[i].Err = s.Check(ctx, r)
+	}
+	return list, nil
+}
+
+func (s *stub) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	_, err := s.Check(ctx, api.CheckRequest{Key: key})
+	return api.KeyState{Key: key}, err
+}
+
+// admits answers as a server does whose rule is the part of the key before the
+// colon, with the limits given.
+func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
+	return func(_ context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+		all := api.ChecksAnswer{Allowed: true, Atomic: true}
+		for _, r := range reqs {
+			name, _, _ := cut(r.Key)
+			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key, Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis, Shadow: name == "shadow"})
+		}
+		return all, nil
+	}
+}
+
+func cut(key string) (rule, rest string, ok bool) {
+	for i := range key {
+		if key[i] == ':' {
+			return key[:i], key[i+1:], true
+		}
+	}
+	return key, "", false
+}
+
+func fails(err error) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
+	return func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) { return api.ChecksAnswer{}, err }
+}
+
+var (
+	errGone = errors.New("it is gone")
+	down    = fails(client.NotSent(errGone))
+	lost    = fails(client.Lost(errGone))
+)
+
+// taught gives a client that has seen keys of the rules allow, deny, local and
+// shadow, all 10 per minute and 30 per hour, before its server went away.
+func taught(t *testing.T, c client.Config) (*client.Client, *stub) {
+	t.Helper()
+	s := &stub{answer: admits(api.WindowState{Limit: 10, WindowMs: 60_000}, api.WindowState{Limit: 30, WindowMs: 3_600_000})}
+	c.Retries = -1
+	c.RulePolicies = map[string]client.Policy{"allow": client.Allow, "deny": client.Deny, "local": client.Local, "shadow": client.Deny}
+	n := newClient(t, s, c)
+	for _, rule := range []string{"allow", "deny", "local", "shadow", "other"} {
+		if _, err := n.Check(t.Context(), api.CheckRequest{Key: rule + ":1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answer = down
+	return n, s
+}
+
+func TestThePolicyOfTheCallTheRuleAndTheClient(t *testing.T) {
+	n, _ := taught(t, client.Config{Policy: client.Deny})
+	for _, c := range []struct {
+		through *client.Client
+		key     string
+		allowed bool
+		source  api.Source
+	}{
+		{n, "allow:1", true, api.SourcePolicy},
+		{n, "deny:1", false, api.SourcePolicy},
+		{n, "local:1", true, api.SourceLocal},
+		{n, "other:1", false, api.SourcePolicy}, // its rule has no policy of its own
+		{n, "never:1", false, api.SourcePolicy}, // nobody knows its rule
+		{n, "shadow:1", true, api.SourcePolicy}, // a rule that only watches denies nobody
+		{n.With(client.Allow), "deny:1", true, api.SourcePolicy},
+		{n.With(client.Deny), "allow:1", false, api.SourcePolicy},
+		{n.With(client.Local), "allow:1", true, api.SourceLocal},
+		{n.With(client.Local), "never:1", true, api.SourcePolicy}, // UnknownKeys
+		{n.With(0), "deny:1", false, api.SourcePolicy},
+	} {
+		a, err := c.through.Check(t.Context(), api.CheckRequest{Key: c.key})
+		if a.Allowed != c.allowed || a.Source != c.source || a.Key != c.key || a.Cost != 1 || a.Note == "" {
+			t.Errorf("%s: %+v, want allowed %t from %s, with a note", c.key, a, c.allowed, c.source)
+		}
+		if c.allowed && err != nil || !c.allowed && !errors.Is(err, api.ErrUnavailable) {
+			t.Errorf("%s: error %v", c.key, err)
+		}
+	}
+}
+
+// Local goes on at the limit divided by the instances, in all windows, exactly.
+func TestLocalCountsItsShare(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	n, _ := taught(t, client.Config{Instances: 4, Now: func() int64 { return now }}) // 10 and 30 in 4: 2 and 7
+	check := func(cost int64) api.CheckAnswer {
+		t.Helper()
+		a, err := n.Check(t.Context(), api.CheckRequest{Key: "local:1", Cost: cost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2, ResetMs: 60_000, MoreMs: 60_000}) {
+		t.Errorf("%+v, want 2 of 2 used", a)
+	}
+	now += 15_000
+	if a := check(1); a.Allowed || a.RetryAfterMs != 45_000 {
+		t.Errorf("%+v, want it denied for 45 s", a)
+	}
+	if a := check(3); a.Allowed || a.RetryAfterMs != 0 {
+		t.Errorf("%+v, want it denied and no time at which it would be admitted", a)
+	}
+	now += 44_999
+	if check(1).Allowed {
+		t.Error("admitted a millisecond early")
+	}
+	now++
+	if !check(1).Allowed {
+		t.Error("denied when the window is empty")
+	}
+	for range 20 { // the hour's share of 7, of which 3 are used
+		now += 60_000
+		check(2)
+	}
+	if a := check(1); a.Allowed || a.Windows[1].Used != 7 {
+		t.Errorf("%+v, want the hour's share used up", a)
+	}
+}
+
+func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
+	n, _ := taught(t, client.Config{Instances: 1000})
+	for i, want := range []bool{true, false} {
+		if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "local:1"}); a.Allowed != want {
+			t.Errorf("check %d: %+v, want allowed %t", i, a, want)
+		}
+	}
+}
+
+// Limit 50 per 10 s, a full burst on each side of a full ten seconds: 50.
+func TestLocalAtABoundary(t *testing.T) {
+	now := int64(1_700_000_009_999)
+	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Now: func() int64 { return now }, RuleOf: func(string) (client.Rule, bool) {
+		return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
+	}})
+	admitted := 0
+	for range 2 {
+		for range 50 {
+			if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "any"}); a.Allowed {
+				admitted++
+			}
+		}
+		now += 2
+	}
+	if admitted != 50 {
+		t.Errorf("%d of 100 admitted, want 50", admitted)
+	}
+}
+
+// Several keys are decided together, also by policy: the strictest counts.
+func TestTheStrictestPolicyDecidesForAll(t *testing.T) {
+	for _, c := range []struct {
+		keys    []string
+		allowed bool
+		source  api.Source
+	}{
+		{[]string{"allow:1", "deny:1"}, false, api.SourcePolicy},
+		{[]string{"deny:1", "local:1"}, false, api.SourcePolicy},
+		{[]string{"local:1", "allow:1"}, true, api.SourceLocal},
+		{[]string{"shadow:1", "allow:1"}, true, api.SourcePolicy},
+		{[]string{"shadow:1", "deny:1"}, false, api.SourcePolicy},
+	} {
+		n, _ := taught(t, client.Config{})
+		var reqs []api.CheckRequest
+		for _, key := range c.keys {
+			reqs = append(reqs, api.CheckRequest{Key: key})
+		}
+		all, err := n.CheckAll(t.Context(), reqs)
+		if all.Allowed != c.allowed || all.Checks[0].Source != c.source || all.Checks[1].Allowed != c.allowed || (err == nil) != c.allowed {
+			t.Errorf("%v: %+v, %v, want allowed %t from %s", c.keys, all, err, c.allowed, c.source)
+		}
+	}
+	// Local is all or nothing too, and adds up what one request asks of a key.
+	n, _ := taught(t, client.Config{})
+	two := func(a, b int64) bool {
+		all, _ := n.CheckAll(t.Context(), []api.CheckRequest{{Key: "local:1", Cost: a}, {Key: "local:1", Cost: b}})
+		return all.Allowed
+	}
+	if two(6, 5) || !two(5, 5) || two(1, 1) {
+		t.Error("want 6+5 of 10 denied and charged nothing, 5+5 admitted, and then no more")
+	}
+}
+
+func TestCheckEachFallsBackOneByOne(t *testing.T) {
+	n, _ := taught(t, client.Config{})
+	list, err := n.CheckEach(t.Context(), []api.CheckRequest{{Key: "allow:1"}, {Key: "deny:1"}, {Key: ""}})
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if !list[0].Allowed || list[0].Err != nil || list[1].Allowed || !errors.Is(list[1].Err, api.ErrUnavailable) || !errors.Is(list[2].Err, api.ErrBadKey) {
+		t.Errorf("%+v, want allowed, denied, and a bad key", list)
+	}
+}
+
+// What is the request's own fault no policy answers; nor what the server says itself.
+func TestErrorsThatNoPolicyAnswers(t *testing.T) {
+	for _, why := range []error{api.ErrBadKey, api.ErrBadCount, api.ErrCostExceedsLimit, api.ErrUnavailable, api.ErrBadRequest} {
+		s := &stub{answer: fails(fmt.Errorf("%w: so it is", why))}
+		n := newClient(t, s, client.Config{})
+		for range 20 { // and it opens no breaker
+			a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
+			if !errors.Is(err, why) || a.Source != "" || a.Allowed {
+				t.Fatalf("%v: %+v, %v", why, a, err)
+			}
+		}
+		if s.asked != 20 {
+			t.Errorf("%v: asked %d times of 20", why, s.asked)
+		}
+	}
+}
+
+// A wrong token must not go unnoticed: the error stands beside the policy's answer.
+func TestRefusedCredentialsAreTold(t *testing.T) {
+	for _, why := range []error{api.ErrUnauthenticated, api.ErrForbidden} {
+		n := newClient(t, &stub{answer: fails(why)}, client.Config{})
+		a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
+		if !a.Allowed || a.Source != api.SourcePolicy || !errors.Is(err, why) {
+			t.Errorf("%v: %+v, %v", why, a, err)
+		}
+	}
+}
+
+func TestRetries(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answer  func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
+		retries int
+		asked   int
+	}{
+		{"not sent", down, 0, 3}, {"not sent, more", down, 4, 5}, {"not sent, none", down, -1, 1}, {"lost", lost, 4, 1},
+	} {
+		s := &stub{answer: c.answer}
+		n := newClient(t, s, client.Config{Retries: c.retries, Timeout: patience})
+		if _, err := n.Check(t.Context(), api.CheckRequest{Key: "k"}); err != nil || s.asked != c.asked {
+			t.Errorf("%s: asked %d times, want %d; %v", c.name, s.asked, c.asked, err)
+		}
+	}
+}
+
+// After five failures nobody is asked any more, but now and then one is, and
+// when that is answered all are.
+func TestBreaker(t *testing.T) {
+	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error){"not sent": down, "lost": lost} {
+		var fallbacks int
+		s := &stub{answer: answer}
+		n := newClient(t, s, client.Config{Retries: -1, OnFallback: func(p client.Policy, why error) {
+			if fallbacks++; p != client.Allow || why == nil {
+				t.Errorf("told of %v, %v", p, why)
+			}
+		}})
+		for range 50 {
+			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"}); !a.Allowed || err != nil {
+				t.Fatalf("%+v, %v", a, err)
+			}
+		}
+		if s.asked < 5 || s.asked > 7 || fallbacks != 50 {
+			t.Errorf("%s: asked %d times of 50, want the first 5 and hardly more; %d fallbacks told", name, s.asked, fallbacks)
+		}
+		s.answer = admits()
+		streamtest.Eventually(t, patience, "it is asked again", func() (bool, string) {
+			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "k"})
+			return a.Source == api.SourceRedis, a.Note
+		})
+	}
+}
+
+// A caller who leaves gets its own error, no policy, and opens no breaker: else
+// whoever may choose a deadline could have all others answered by policy.
+func TestCallersWhoLeave(t *testing.T) {
+	s := &stub{answer: func(ctx context.Context, _ []api.CheckRequest) (api.ChecksAnswer, error) {
+		<-ctx.Done()
+		return api.ChecksAnswer{}, client.Lost(ctx.Err())
+	}}
+	n := newClient(t, s, client.Config{Timeout: patience})
+	for i := range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		want := context.Canceled
+		if i%2 == 0 {
+			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+			want = context.DeadlineExceeded
+		} else {
+			cancel()
+		}
+		a, err := n.Check(ctx, api.CheckRequest{Key: "k"})
+		cancel()
+		if !errors.Is(err, want) || a.Allowed || a.Source != "" {
+			t.Errorf("%+v, %v, want %v alone", a, err, want)
+		}
+	}
+	if s.asked != 20 {
+		t.Errorf("asked %d times of 20: the breaker is open", s.asked)
+	}
+}
+
+// What is remembered of keys and counted of them is bounded; the oldest go.
+func TestKeysAreBounded(t *testing.T) {
+	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
+	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, KnownKeys: 2, LocalKeys: 1, Retries: -1})
+	for _, key := range []string{"r:1", "r:2", "r:3"} {
+		if _, err := n.Check(t.Context(), api.CheckRequest{Key: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answer = down
+	for i, c := range []struct {
+		key     string
+		allowed bool
+	}{
+		{"r:1", false}, // forgotten: UnknownKeys
+		{"r:2", true}, {"r:2", false},
+		{"r:3", true}, {"r:2", true}, // r:3 has taken its place, and its count with it
+	} {
+		if a, _ := n.Check(t.Context(), api.CheckRequest{Key: c.key}); a.Allowed != c.allowed {
+			t.Errorf("%d: %+v, want allowed %t", i, a, c.allowed)
+		}
+	}
+}
+
+// When the server's rule has changed, Local goes on with the new limits.
+func TestLocalLearnsNewLimits(t *testing.T) {
+	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
+	n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})
+	_, _ = n.Check(t.Context(), api.CheckRequest{Key: "r:1"})
+	s.answer = admits(api.WindowState{Limit: 3, WindowMs: 60_000})
+	_, _ = n.Check(t.Context(), api.CheckRequest{Key: "r:2"})
+	s.answer = down
+	if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "r:1", Cost: 3}); !a.Allowed || a.Windows[0].Limit != 3 {
+		t.Errorf("%+v, want 3 of 3", a)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, c := range []client.Config{
+		{Timeout: -1}, {Instances: -1}, {KnownKeys: -1}, {LocalKeys: -1}, {Policy: 4}, {UnknownKeys: client.Local},
+		{RulePolicies: map[string]client.Policy{"x": 9}},
+	} {
+		if _, err := client.New(&stub{}, c); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+	if _, err := client.New(nil, client.Config{}); err == nil {
+		t.Error("no Checker was taken")
+	}
+}

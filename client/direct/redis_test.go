@@ -1,0 +1,165 @@
+package direct_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/client/direct"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connect(t *testing.T, url string, change ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	o, err := redis.ParseURL(url)
+	must(t, err)
+	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+	for _, c := range change {
+		c(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func tenAMinute(t *testing.T) func() *windows.Rules {
+	t.Helper()
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "user", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
+	must(t, err)
+	return windows.Fixed(rules).Rules
+}
+
+// With the rights of serve in deploy/users.acl and no more; what it was refused
+// fails the package at its end.
+func TestUnderTheShippedRights(t *testing.T) {
+	r, err := direct.NewRedis(t.Context(), connect(t, streamtest.RedisAs(t, "serve")), direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
+	must(t, err)
+	all, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 4}, {Key: "user:2"}, {Key: "user:1", Cost: 6}})
+	must(t, err)
+	if !all.Allowed || all.Checks[2].Windows[0].Used != 10 || all.Checks[0].Cost != 4 {
+		t.Errorf("%+v, want 10 of 10 used by user:1", all)
+	}
+	k, err := r.Peek(t.Context(), "user:2")
+	must(t, err)
+	if k.Windows[0].Used != 1 {
+		t.Errorf("%+v", k)
+	}
+	if _, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 6}, {Key: "user:1", Cost: 6}}); !errors.Is(err, api.ErrCostExceedsLimit) {
+		t.Errorf("6 and 6 of one key: %v", err)
+	}
+}
+
+func TestConnectionsThatDoNotSuit(t *testing.T) {
+	url := streamtest.Redis(t)
+	prefix := streamtest.Prefix(t)
+	config := direct.Config{Rules: tenAMinute(t), Prefix: prefix}
+	for says, c := range map[string]redis.UniversalClient{
+		"MaxRetries":            connect(t, url, func(o *redis.Options) { o.MaxRetries = 3 }),
+		"ContextTimeoutEnabled": connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
+		"required":              nil,
+	} {
+		if _, err := direct.NewRedis(t.Context(), c, config); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("error %v, want one about %s", err, says)
+		}
+	}
+	must(t, func() error { _, err := direct.NewRedis(t.Context(), connect(t, url), config); return err }())
+	config.Partitions = 8
+	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); !errors.Is(err, stream.ErrMismatch) || !strings.Contains(fmt.Sprint(err), "16") {
+		t.Errorf("other partitions than those in use: %v", err)
+	}
+	config.Prefix = "NO"
+	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); err == nil || !strings.Contains(err.Error(), `"NO"`) {
+		t.Errorf("a bad prefix: %v", err)
+	}
+}
+
+// refusal is an answer of Redis that is an error.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (refusal) RedisError()     {}
+
+// refusing answers scripts with an error for as long as it is set.
+type refusing struct{ with error }
+
+func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if r.with != nil && strings.HasPrefix(cmd.Name(), "eval") {
+			cmd.SetErr(r.with)
+			return r.with
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What Redis answers is told from what it does not: only what was certainly not
+// done is sent again, and an answer that stays the same takes nobody for gone.
+func TestWhatRedisRefuses(t *testing.T) {
+	c := connect(t, streamtest.Redis(t))
+	hook := &refusing{}
+	c.AddHook(hook)
+	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
+	must(t, err)
+	n, err := client.New(r, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
+	must(t, err)
+	for _, s := range []struct {
+		with                   error
+		again, unknown, closed bool
+	}{
+		{with: refusal("WRONGTYPE Operation against a key"), closed: true},
+		{with: refusal("OOM command not allowed"), again: true},
+		{with: refusal("LOADING Redis is loading"), again: true},
+		{with: redis.ErrPoolTimeout, again: true},
+		{with: &net.OpError{Op: "dial", Err: errors.New("refused")}, again: true},
+		{with: &net.OpError{Op: "read", Err: errors.New("reset")}, unknown: true},
+		{with: io.EOF, unknown: true},
+		{with: context.DeadlineExceeded, unknown: true},
+	} {
+		hook.with = s.with
+		_, err := r.Check(t.Context(), api.CheckRequest{Key: "user:1"})
+		if !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrNotSent) != s.again || errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
+			t.Errorf("%v: error %v, want again %t, unknown %t", s.with, err, s.again, s.unknown)
+		}
+		if _, err := r.Peek(t.Context(), "user:1"); !errors.Is(err, client.ErrNotSent) {
+			t.Errorf("%v: a look may always be sent again: %v", s.with, err)
+		}
+		if !s.closed {
+			continue
+		}
+		for range 20 {
+			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"}); a.Allowed || !errors.Is(err, api.ErrUnavailable) {
+				t.Fatalf("%+v, %v", a, err)
+			}
+		}
+		hook.with = nil
+		if a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:2"}); err != nil || a.Source != api.SourceRedis {
+			t.Errorf("%+v, %v: the breaker is open", a, err)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// fallback answers by policy where nobody else did, and else gives the error on.
+func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why error) (api.ChecksAnswer, error) {
+	if ctx.Err() != nil || !unanswered(why) {
+		return api.ChecksAnswer{}, why
+	}
+	reqs, err := ValidateAll(reqs) // the breaker may have stood before the transport's own look
+	if err != nil {
+		return api.ChecksAnswer{}, err
+	}
+	rules := make([]*Rule, len(reqs)) // nil: not known
+	for i, r := range reqs {
+		rules[i] = c.known.rule(r.Key)
+	}
+	p := c.strictest(rules)
+	if c.config.OnFallback != nil {
+		c.config.OnFallback(p, why)
+	}
+	all := decide(p, reqs, rules, why)
+	if p == Local {
+		c.local.check(&all, rules)
+	}
+	if p == Deny {
+		return all, fmt.Errorf("%w: %w", api.ErrUnavailable, why)
+	}
+	if isRefusedCredentials(why) {
+		return all, why
+	}
+	return all, nil
+}
+
+// strictest is the policy for keys of these rules together. A rule that only
+// watches has no say, unless there is no other.
+func (c *Client) strictest(rules []*Rule) Policy {
+	p := Allow
+	for _, r := range rules {
+		q := c.policy
+		if q == 0 && r != nil {
+			q = c.config.RulePolicies[r.Name]
+		}
+		if q == 0 {
+			q = c.config.Policy
+		}
+		if q == Local && r == nil {
+			q = c.config.UnknownKeys
+		}
+		switch {
+		case r != nil && r.Shadow && q == Deny:
+		case q == Deny:
+			p = Deny
+		case q == Local && p == Allow:
+			p = Local
+		}
+	}
+	return p
+}
+
+// decide is the answer of Allow or Deny, and what Local begins with.
+func decide(p Policy, reqs []api.CheckRequest, rules []*Rule, why error) api.ChecksAnswer {
+	all := api.ChecksAnswer{Allowed: p != Deny, Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
+	for i, r := range reqs {
+		all.Checks[i] = api.CheckAnswer{
+			Allowed: all.Allowed, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy,
+			Note: fmt.Sprintf("the policy %s decided: %v", p, why),
+		}
+		if rules[i] != nil {
+			all.Checks[i].Rule, all.Checks[i].Shadow = rules[i].Name, rules[i].Shadow
+		}
+	}
+	return all
+}

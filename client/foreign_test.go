@@ -1,0 +1,166 @@
+package client_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+)
+
+// What else may stand at the other end of HTTP: proxies, other servers, servers to come.
+func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
+	problem := func(name string) string {
+		return fmt.Sprintf(`{"type":"urn:streamcounter:%s","title":"x","status":400,"detail":"it says so"}`, name)
+	}
+	for _, c := range []struct {
+		status int
+		body   string
+		want   []error
+		not    error
+	}{
+		{401, problem("unauthenticated"), []error{api.ErrUnauthenticated}, client.ErrNoAnswer},
+		{403, problem("forbidden"), []error{api.ErrForbidden}, client.ErrNoAnswer},
+		{401, "<html>", []error{api.ErrUnauthenticated}, nil},
+		{403, "<html>", []error{api.ErrForbidden}, nil},
+		{503, problem("unavailable"), []error{api.ErrUnavailable}, client.ErrNoAnswer},
+		{503, problem("outcome-unknown"), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{502, "<html>bad gateway</html>", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{503, "", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{500, problem("of-a-later-version"), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{429, "slow down", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{404, "<html>", []error{client.ErrNoAnswer}, api.ErrOutcomeUnknown},
+		{302, "", []error{client.ErrNoAnswer}, nil},
+		{200, "<html>", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{200, strings.Repeat(" ", 2<<20), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+	} {
+		asked := 0
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			w.Header().Set("Location", "/elsewhere")
+			w.WriteHeader(c.status)
+			_, _ = w.Write([]byte(c.body))
+		}))
+		h := overHTTP(t, s.Listener.Addr().String())
+		_, err := h.Check(t.Context(), api.CheckRequest{Key: "k"})
+		for _, want := range c.want {
+			if !errors.Is(err, want) {
+				t.Errorf("%d %.40s: %v, want %v", c.status, c.body, err, want)
+			}
+		}
+		if c.not != nil && errors.Is(err, c.not) {
+			t.Errorf("%d %.40s: %v, want it not to be %v", c.status, c.body, err, c.not)
+		}
+		if asked != 1 {
+			t.Errorf("%d %.40s: asked %d times", c.status, c.body, asked)
+		}
+		if _, err := h.Peek(t.Context(), "k"); errors.Is(err, api.ErrOutcomeUnknown) && !strings.Contains(c.body, "outcome-unknown") {
+			t.Errorf("%d: a look has no unknown outcome: %v", c.status, err)
+		}
+		s.Close()
+	}
+}
+
+func TestHTTPRefusesURLs(t *testing.T) {
+	for _, base := range []string{"", "localhost:8080", "redis://h", "http://", "http://h?x=1", "http://user:sesame@h", "://sesame@h", "http://u:sesame@h:99999999"} {
+		if _, err := client.NewHTTP(base, client.HTTPConfig{}); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%q: %v, want a refusal without the password", base, err)
+		}
+	}
+}
+
+// Tokens go with each request, and the token of the moment.
+func TestTokens(t *testing.T) {
+	token := "first"
+	var got []string
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("Authorization"))
+		_, _ = w.Write([]byte(`{"allowed":true,"windows":[]}`))
+	}))
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	secure := &tls.Config{RootCAs: roots, ServerName: "example.com"}
+	h, err := client.NewHTTP("https://"+s.Listener.Addr().String(), client.HTTPConfig{Token: func() string { return token }, TLS: secure})
+	must(t, err)
+	defer h.Close()
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	g := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&s.TLS.Certificates[0])))
+	rls.RegisterRateLimitServiceServer(g, shouldRateLimit(func(ctx context.Context) error {
+		md, _ := metadata.FromIncomingContext(ctx)
+		got = append(got, md.Get("authorization")...)
+		return nil
+	}))
+	served := make(chan struct{})
+	go func() { defer close(served); _ = g.Serve(l) }()
+	defer func() { g.Stop(); <-served }()
+	c, err := client.NewGRPC("passthrough:///"+l.Addr().String(), client.GRPCConfig{Token: func() string { return token }, TLS: secure})
+	must(t, err)
+	defer c.Close()
+
+	for _, checker := range []client.Checker{h, c} {
+		_, err := checker.Check(t.Context(), api.CheckRequest{Key: "k"})
+		must(t, err)
+		token = "second"
+	}
+	if strings.Join(got, " ") != "Bearer first Bearer second" {
+		t.Errorf("sent %q", got)
+	}
+}
+
+type shouldRateLimit func(ctx context.Context) error
+
+func (s shouldRateLimit) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(req.Descriptors))}, s(ctx)
+}
+
+// Statuses without our detail, of proxies and servers to come.
+func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
+	for code, want := range map[codes.Code][]error{
+		codes.Unauthenticated:  {api.ErrUnauthenticated},
+		codes.PermissionDenied: {api.ErrForbidden},
+		codes.Unimplemented:    {client.ErrNoAnswer},
+		codes.Unavailable:      {client.ErrNoAnswer, api.ErrOutcomeUnknown}, // it was sent
+		codes.DeadlineExceeded: {client.ErrNoAnswer, api.ErrOutcomeUnknown},
+		codes.Internal:         {client.ErrNoAnswer, api.ErrOutcomeUnknown},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		s := grpc.NewServer()
+		asked := 0
+		rls.RegisterRateLimitServiceServer(s, shouldRateLimit(func(context.Context) error {
+			asked++
+			return status.Error(code, "as the test wants it")
+		}))
+		served := make(chan struct{})
+		go func() { defer close(served); _ = s.Serve(l) }()
+		_, err = overGRPC(t, l.Addr().String()).Check(t.Context(), api.CheckRequest{Key: "k"})
+		for _, w := range want {
+			if !errors.Is(err, w) {
+				t.Errorf("%s: %v, want %v", code, err, w)
+			}
+		}
+		if asked != 1 || errors.Is(err, client.ErrNotSent) {
+			t.Errorf("%s: asked %d times, %v", code, asked, err)
+		}
+		s.Stop()
+		<-served
+	}
+}

@@ -1,0 +1,161 @@
+package grpcmw
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/gate"
+)
+
+// Config of the interceptors. Key and one of Guard and Checker are required.
+type Config struct {
+	// Guard is asked first; client.Guard.
+	Guard gate.Guard
+	// Checker decides and charges; client.Client, whose policy decides when nobody
+	// answers. A transport as it is has none: then the call ends with Unavailable.
+	Checker gate.Checker
+	// Key gives the key of a call, and false where it has none: then it passes. See
+	// Metadata, Peer, Method and First.
+	Key KeyFunc
+	// Cost of a call; default 1. Below 1 it is only held against the guard. A stream
+	// has no request yet: there req is nil.
+	Cost func(ctx context.Context, method string, req any) int64
+	// Skip lets calls of these methods pass, as /pkg.Service/Method, or all of a
+	// service as /pkg.Service/. Nil skips DefaultSkip; an empty list nothing.
+	Skip []string
+	// OnError is told of errors, also where the policy let the call pass. May be nil.
+	OnError func(ctx context.Context, method string, err error)
+	// Now stands in for the clock in tests, in ms since 1970.
+	Now func() int64
+}
+
+// DefaultSkip are health checks and reflection.
+var DefaultSkip = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
+
+// Limiter makes the interceptors.
+type Limiter struct {
+	config Config
+	gate   gate.Gate
+}
+
+// New checks the configuration.
+func New(c Config) (*Limiter, error) {
+	if c.Key == nil || c.Guard == nil && c.Checker == nil {
+		return nil, errors.New("grpcmw: Key, and Guard or Checker, are required")
+	}
+	if c.Cost == nil {
+		c.Cost = func(context.Context, string, any) int64 { return 1 }
+	}
+	if c.Skip == nil {
+		c.Skip = DefaultSkip
+	}
+	for _, s := range c.Skip {
+		if !strings.HasPrefix(s, "/") {
+			return nil, fmt.Errorf("grpcmw: Skip %q: expected /pkg.Service/Method or /pkg.Service/", s)
+		}
+	}
+	if c.OnError == nil {
+		c.OnError = func(context.Context, string, error) {}
+	}
+	return &Limiter{c, gate.Gate{Guard: c.Guard, Checker: c.Checker, Now: c.Now}}, nil
+}
+
+// Unary limits calls.
+func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		header, err := l.ask(ctx, info.FullMethod, req)
+		if len(header) > 0 {
+			_ = grpc.SetHeader(ctx, header) // it fails only where there is no transport
+		}
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+// Stream limits how often streams are opened, not what is sent through one.
+func (l *Limiter) Stream() grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		header, err := l.ask(ss.Context(), info.FullMethod, nil)
+		if len(header) > 0 {
+			_ = ss.SetHeader(header)
+		}
+		if err != nil {
+			return err
+		}
+		return next(srv, ss)
+	}
+}
+
+// ask gives the error that the call ends with, nil where it passes, and what its
+// caller is told either way.
+func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD, error) {
+	for _, s := range l.config.Skip {
+		if method == s || strings.HasSuffix(s, "/") && strings.HasPrefix(method, s) {
+			return nil, nil
+		}
+	}
+	key, ok := l.config.Key(ctx, method)
+	if !ok {
+		return nil, nil
+	}
+	v := l.gate.Ask(ctx, key, l.config.Cost(ctx, method, req))
+	if v.Err != nil {
+		l.config.OnError(ctx, method, v.Err)
+	}
+	md := metadata.MD{}
+	for name, values := range v.Header() {
+		md.Set(name, values...)
+	}
+	switch v.Outcome {
+	case gate.Pass:
+		return md, nil
+	case gate.Over:
+		return md, overLimit(v.Answer.RetryAfterMs)
+	case gate.Gone:
+		return md, status.FromContextError(ctx.Err()).Err()
+	case gate.Invalid:
+		return md, invalid(v.Err)
+	}
+	return md, withDetails(codes.Unavailable, "nobody can tell whether this is within its limit", "unavailable")
+}
+
+func overLimit(retryMs int64) error {
+	if retryMs <= 0 {
+		return withDetails(codes.ResourceExhausted, "over the limit", "over-limit")
+	}
+	return withDetails(codes.ResourceExhausted, fmt.Sprintf("over the limit; it is admitted again in %d ms", retryMs), "over-limit",
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(retryMs) * time.Millisecond)})
+}
+
+// invalid says what is wrong without the key, which is not the caller's to see.
+func invalid(err error) error {
+	switch {
+	case errors.Is(err, api.ErrBadKey):
+		return withDetails(codes.InvalidArgument, "the key of the call cannot be counted", "bad-key")
+	case errors.Is(err, api.ErrBadCount):
+		return withDetails(codes.InvalidArgument, "the cost of the call is out of bounds", "bad-count")
+	}
+	return withDetails(codes.FailedPrecondition, "the cost of the call is above the limit and can never be admitted", "cost-exceeds-limit")
+}
+
+func withDetails(code codes.Code, text, reason string, more ...protoadapt.MessageV1) error {
+	s := status.New(code, text)
+	if d, err := s.WithDetails(append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: api.ErrorDomain, Reason: reason}}, more...)...); err == nil {
+		s = d
+	}
+	return s.Err()
+}

@@ -1,0 +1,65 @@
+package grpcmw
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/streamcounter/streamcounter/client/gate"
+)
+
+// KeyFunc gives the key of a call, and false where it has none. method is as in
+// /pkg.Service/Method.
+type KeyFunc func(ctx context.Context, method string) (key string, ok bool)
+
+// Metadata is the first value of a metadata entry after a prefix. What clients may
+// set freely limits nobody: use one that whoever stands in front has checked.
+func Metadata(name, prefix string) KeyFunc {
+	return func(ctx context.Context, _ string) (string, bool) {
+		values := metadata.ValueFromIncomingContext(ctx, name)
+		if len(values) == 0 || values[0] == "" {
+			return "", false
+		}
+		return prefix + values[0], true
+	}
+}
+
+// Peer is the address at the other end of the connection after a prefix: an IPv4
+// address, or the /64 of an IPv6 one. Behind a proxy it is the proxy's.
+func Peer(prefix string) KeyFunc {
+	return func(ctx context.Context, _ string) (string, bool) {
+		p, ok := peer.FromContext(ctx)
+		if !ok || p.Addr == nil {
+			return "", false
+		}
+		host, _, err := net.SplitHostPort(p.Addr.String())
+		if err != nil {
+			return "", false
+		}
+		a, err := netip.ParseAddr(host)
+		if err != nil {
+			return "", false
+		}
+		return prefix + gate.Address(a), true
+	}
+}
+
+// Method is the method after a prefix, for limits that all callers share.
+func Method(prefix string) KeyFunc {
+	return func(_ context.Context, method string) (string, bool) { return prefix + method, true }
+}
+
+// First is the key of the first function that has one.
+func First(fs ...KeyFunc) KeyFunc {
+	return func(ctx context.Context, method string) (string, bool) {
+		for _, f := range fs {
+			if key, ok := f(ctx, method); ok {
+				return key, true
+			}
+		}
+		return "", false
+	}
+}

@@ -1,0 +1,219 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// HTTPConfig: zero values are defaults.
+type HTTPConfig struct {
+	// Token is asked for the bearer token of each request; nil sends none. See StaticToken.
+	Token func() string
+	// TLS is for https URLs: roots, client certificates. Nil takes the system's roots.
+	TLS *tls.Config
+	// MaxIdle is how many connections are kept open between requests; default 64.
+	MaxIdle int
+	// DialTimeout bounds making a connection; default 1s. The call's own deadline
+	// comes first where it is shorter.
+	DialTimeout time.Duration
+}
+
+// StaticToken is a token that never changes.
+func StaticToken(token string) func() string { return func() string { return token } }
+
+// HTTP is a Checker over the server's HTTP interface. It never sends a check
+// twice by itself.
+type HTTP struct {
+	base      string
+	token     func() string
+	transport *http.Transport
+	client    *http.Client
+}
+
+// maxBody bounds what is read of an answer: 100 checks of 8 windows are a tenth of it.
+const maxBody = 1 << 20
+
+// NewHTTP asks the server at base, as in http://127.0.0.1:8080. It connects when
+// it is used.
+func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
+	u, err := url.Parse(base)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, fmt.Errorf("client: %s: expected a URL as http://HOST:PORT", api.Shorten(withoutUser(base)))
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token", api.Shorten(withoutUser(base)))
+	}
+	idle, dial := c.MaxIdle, c.DialTimeout
+	if idle <= 0 {
+		idle = 64
+	}
+	if dial <= 0 {
+		dial = time.Second
+	}
+	// HTTP/1.1 on purpose: there a request that times out takes its connection
+	// with it, so one that leads nowhere is not used again.
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dial}).DialContext,
+		TLSClientConfig:     c.TLS,
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSHandshakeTimeout: dial,
+		MaxIdleConns:        idle, MaxIdleConnsPerHost: idle, IdleConnTimeout: time.Minute,
+		DisableCompression: true,
+	}
+	h := &HTTP{base: strings.TrimSuffix(base, "/"), token: c.Token, transport: t}
+	h.client = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // a check that is redirected would be asked twice
+	}}
+	return h, nil
+}
+
+// withoutUser cuts what stands before the @, which may be a password.
+func withoutUser(base string) string {
+	if at := strings.LastIndexByte(base, '@'); at >= 0 {
+		return "…" + base[at:]
+	}
+	return base
+}
+
+// Close closes idle connections.
+func (h *HTTP) Close() { h.transport.CloseIdleConnections() }
+
+// Check implements Checker.
+func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	req, err := Validate(req)
+	if err != nil {
+		return api.CheckAnswer{}, err
+	}
+	var a api.CheckAnswer
+	r, err := h.post(ctx, req, &a)
+	if err == nil {
+		r.waits([]*api.CheckAnswer{&a})
+	}
+	return a, err
+}
+
+// CheckAll implements Checker.
+func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	reqs, err := ValidateAll(reqs)
+	if err != nil {
+		return api.ChecksAnswer{}, err
+	}
+	var a api.ChecksAnswer
+	r, err := h.post(ctx, api.CheckRequest{Checks: reqs}, &a)
+	if err != nil {
+		return a, err
+	}
+	if len(a.Checks) != len(reqs) {
+		return a, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+	}
+	list := make([]*api.CheckAnswer, len(a.Checks))
+	for i := range a.Checks {
+		list[i] = &a.Checks[i]
+	}
+	r.waits(list)
+	return a, nil
+}
+
+// CheckEach implements Checker.
+func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
+	return EachValid(reqs, func(reqs []api.CheckRequest) ([]Each, error) {
+		var a struct {
+			Checks []struct {
+				api.CheckAnswer
+				Error api.Problem `json:"error"` // in the place of an answer
+			} `json:"checks"`
+		}
+		if _, err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
+			return nil, err
+		}
+		if len(a.Checks) != len(reqs) {
+			return nil, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+		}
+		out := make([]Each, len(reqs))
+		for i, c := range a.Checks {
+			out[i].CheckAnswer = c.CheckAnswer
+			if c.Error.Type != "" {
+				out[i] = Each{Err: named(c.Error.Type, c.Error.Detail)}
+			}
+		}
+		return out, nil
+	})
+}
+
+// Peek implements Checker.
+func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	var s api.KeyState
+	if err := api.ValidateKey(key); err != nil {
+		return s, err
+	}
+	r, _, err := h.do(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil)
+	if err != nil {
+		return s, NotSent(err) // sent or not: a look may be sent again
+	}
+	return s, r.decode(&s)
+}
+
+func (h *HTTP) post(ctx context.Context, body, into any) (*reply, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("client: encoding a check: %w", err)
+	}
+	r, sent, err := h.do(ctx, http.MethodPost, "/v1/check", text)
+	switch {
+	case err != nil && sent:
+		return nil, Lost(err)
+	case err != nil:
+		return nil, NotSent(err)
+	}
+	return r, r.decode(into)
+}
+
+// reply is an answer that has come whole.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+	look   bool // it answers a look, which charged nothing whatever became of it
+}
+
+// do sends one request, and says whether it may have reached the server.
+func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply, bool, error) {
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	req, err := http.NewRequestWithContext(ctx, method, h.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, false, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if h.token != nil {
+		req.Header.Set("Authorization", "Bearer "+h.token())
+	}
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return nil, sent.Load(), err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return nil, true, fmt.Errorf("reading the answer: %w", err)
+	}
+	if len(text) > maxBody {
+		return nil, true, fmt.Errorf("the answer has more than %d bytes", maxBody)
+	}
+	return &reply{resp.StatusCode, resp.Header, text, method == http.MethodGet}, true, nil
+}

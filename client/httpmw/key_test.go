@@ -1,0 +1,84 @@
+package httpmw_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/client/httpmw"
+)
+
+var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+
+func TestClientAddress(t *testing.T) {
+	for _, c := range []struct {
+		name, remote string
+		forwarded    []string
+		key          string // empty: none
+	}{
+		{"a client that comes directly", "192.0.2.1:5000", nil, "ip:192.0.2.1"},
+		{"who is no proxy of ours can write what it likes", "192.0.2.1:5000", []string{"198.51.100.7"}, "ip:192.0.2.1"},
+		{"one proxy", "10.1.1.1:5000", []string{"198.51.100.7"}, "ip:198.51.100.7"},
+		{"what the client wrote stands left of what the proxy did", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7"}, "ip:198.51.100.7"},
+		{"two proxies", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
+		{"in two headers", "10.1.1.1:5000", []string{"203.0.113.9", "198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
+		{"proxies alone", "10.1.1.1:5000", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"},
+		{"a proxy that says nothing", "10.1.1.1:5000", nil, "ip:10.1.1.1"},
+		{"what cannot be read ends the walk", "10.1.1.1:5000", []string{"198.51.100.7, unknown, 10.2.2.2"}, "ip:10.2.2.2"},
+		{"with ports", "10.1.1.1:5000", []string{"198.51.100.7:9, [fd00::1]:80"}, "ip:198.51.100.7"},
+		{"IPv6 by its /64", "[2001:db8:1:2:3:4:5:6]:5000", nil, "ip:2001:db8:1:2::/64"},
+		{"IPv6 behind a proxy", "[fd00::1]:5000", []string{"[2001:db8:1:2::9]"}, "ip:2001:db8:1:2::/64"},
+		{"IPv4 in IPv6", "[::ffff:192.0.2.1]:5000", nil, "ip:192.0.2.1"},
+		{"a proxy's IPv4 in IPv6", "[::ffff:10.1.1.1]:5000", []string{"::ffff:192.0.2.1"}, "ip:192.0.2.1"},
+		{"a link's zone", "[fe80::1%eth0]:5000", nil, "ip:fe80::/64"},
+		{"no address", "@", nil, ""},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = c.remote
+		for _, f := range c.forwarded {
+			r.Header.Add("X-Forwarded-For", f)
+		}
+		key, ok := httpmw.ClientAddress("ip:", proxies...)(r)
+		if key != c.key || ok != (c.key != "") {
+			t.Errorf("%s: %q, %t, want %q", c.name, key, ok, c.key)
+		}
+	}
+}
+
+func TestSkippedAddresses(t *testing.T) {
+	skip := httpmw.Addresses([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, proxies...)
+	for remote, want := range map[string]bool{"192.0.2.9:1": true, "198.51.100.1:1": false, "@": false} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = remote
+		if skip(r) != want {
+			t.Errorf("%s: want %t", remote, want)
+		}
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "198.51.100.1:1"
+	if r.Header.Set("X-Forwarded-For", "192.0.2.9"); skip(r) {
+		t.Error("anybody can be let pass by a header")
+	}
+}
+
+func TestPathPrefixAndFirst(t *testing.T) {
+	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.PathPrefix("path:", 2))
+	for path, want := range map[string]string{
+		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "path:/v2/x", "//a//b//c": "path:/a/b",
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL.Path = path
+		if got, ok := key(r); !ok || got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	r := httptest.NewRequest("GET", "/v1/users/42", nil)
+	r.Header.Set("X-Key", "7")
+	if got, _ := key(r); got != "user:7" {
+		t.Errorf("%q, want the header's", got)
+	}
+	if _, ok := httpmw.First()(&http.Request{}); ok {
+		t.Error("a key of nothing")
+	}
+}

@@ -1,0 +1,131 @@
+package httpmw
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/gate"
+)
+
+// Config of the middleware. Key and one of Guard and Checker are required.
+type Config struct {
+	// Guard is asked first; client.Guard.
+	Guard gate.Guard
+	// Checker decides and charges; client.Client, whose policy decides when nobody
+	// answers. A transport as it is has none: then the answer is 503.
+	Checker gate.Checker
+	// Key gives the key of a request, and false where it has none: then it passes.
+	// See Header, ClientAddress, PathPrefix and First.
+	Key KeyFunc
+	// Cost of a request; default 1. Below 1 it is only held against the guard.
+	Cost func(*http.Request) int64
+	// Skip lets requests pass that any of these takes. See Paths, Methods and Addresses.
+	Skip []func(*http.Request) bool
+	// Denied writes the answer to a request over its limit, after the headers are
+	// set; default 429 with application/problem+json, which shows no key.
+	Denied func(http.ResponseWriter, *http.Request, api.CheckAnswer)
+	// OnError is told of errors, also where the policy let the request pass. May be nil.
+	OnError func(*http.Request, error)
+	// Now stands in for the clock in tests, in ms since 1970.
+	Now func() int64
+}
+
+// New makes the middleware.
+func New(c Config) (func(http.Handler) http.Handler, error) {
+	if c.Key == nil || c.Guard == nil && c.Checker == nil {
+		return nil, errors.New("httpmw: Key, and Guard or Checker, are required")
+	}
+	if c.Cost == nil {
+		c.Cost = func(*http.Request) int64 { return 1 }
+	}
+	if c.Denied == nil {
+		c.Denied = denied
+	}
+	if c.OnError == nil {
+		c.OnError = func(*http.Request, error) {}
+	}
+	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Now: c.Now}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.admits(w, r, g) {
+				next.ServeHTTP(w, r)
+			}
+		})
+	}, nil
+}
+
+// admits answers the request itself where it is not to pass.
+func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) bool {
+	for _, skip := range c.Skip {
+		if skip(r) {
+			return true
+		}
+	}
+	key, ok := c.Key(r)
+	if !ok {
+		return true
+	}
+	v := g.Ask(r.Context(), key, c.Cost(r))
+	if v.Err != nil {
+		c.OnError(r, v.Err)
+	}
+	for name, values := range v.Header() {
+		w.Header()[name] = values
+	}
+	switch v.Outcome {
+	case gate.Pass:
+		return true
+	case gate.Over:
+		c.Denied(w, r, v.Answer)
+	case gate.Invalid:
+		writeProblem(w, http.StatusBadRequest, invalid(v.Err))
+	default:
+		w.Header().Set("Retry-After", "1") // seconds; how long it will take, nobody knows
+		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
+			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked", Detail: "nobody can tell whether this is within its limit",
+		}})
+	}
+	return false
+}
+
+// body is a problem, and for a denial how long to wait.
+type body struct {
+	api.Problem
+	RetryAfterMs int64 `json:"retry_after_ms,omitempty"`
+}
+
+func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
+	b := body{Problem: api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Detail: "over the limit"}, RetryAfterMs: a.RetryAfterMs}
+	if a.RetryAfterMs > 0 {
+		b.Detail = fmt.Sprintf("over the limit; it is admitted again in %d ms", a.RetryAfterMs)
+	}
+	writeProblem(w, http.StatusTooManyRequests, b)
+}
+
+// invalid says what is wrong without the key, which is not the caller's to see.
+func invalid(err error) body {
+	for _, e := range []struct {
+		err         error
+		name, title string
+	}{
+		{api.ErrBadKey, "bad-key", "The key of the request cannot be counted"},
+		{api.ErrBadCount, "bad-count", "The cost of the request is out of bounds"},
+	} {
+		if errors.Is(err, e.err) {
+			return body{Problem: api.Problem{Type: api.ProblemPrefix + e.name, Title: e.title}}
+		}
+	}
+	return body{Problem: api.Problem{Type: api.ProblemPrefix + "cost-exceeds-limit", Title: "The cost is above the limit and can never be admitted"}}
+}
+
+func writeProblem(w http.ResponseWriter, status int, b body) {
+	b.Status = status
+	text, _ := json.Marshal(b) // strings and numbers alone
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // the caller is gone if this fails
+}

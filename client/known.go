@@ -1,0 +1,77 @@
+package client
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	// hashicorp/golang-lru: the usual LRU of Go, bounded by construction.
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// knownRules bounds how many rules are remembered; a server has a few dozen.
+const knownRules = 10_000
+
+// known remembers from answers which key has which rule, and what limits that
+// has, so that Local can go on with them.
+type known struct {
+	ruleOf func(key string) (Rule, bool) // the user's own, or nil
+
+	mu    sync.Mutex
+	keys  *simplelru.LRU[string, string] // key → its rule's name
+	rules *simplelru.LRU[string, *Rule]  // name → the rule, as of the last answer
+}
+
+func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
+	k := &known{ruleOf: ruleOf}
+	k.keys, _ = simplelru.NewLRU[string, string](keys, nil) // the error is for a size below 1
+	k.rules, _ = simplelru.NewLRU[string, *Rule](knownRules, nil)
+	return k
+}
+
+// learn notes what an answer says. Only one with windows from the shared count
+// has all of the rule's.
+func (k *known) learn(a api.CheckAnswer) {
+	if a.Rule == "" || a.Source != api.SourceRedis || len(a.Windows) == 0 {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, ok := k.rules.Get(a.Rule)
+	if !ok || !r.is(a) {
+		r = &Rule{Name: a.Rule, Shadow: a.Shadow, Limits: make([]Limit, len(a.Windows))}
+		for i, w := range a.Windows {
+			r.Limits[i] = Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
+		}
+		if r.validate() != nil {
+			return
+		}
+		k.rules.Add(a.Rule, r)
+	}
+	k.keys.Add(a.Key, r.Name)
+}
+
+func (r *Rule) is(a api.CheckAnswer) bool {
+	return r.Shadow == a.Shadow && slices.EqualFunc(r.Limits, a.Windows, func(l Limit, w api.WindowState) bool {
+		return l.Units == w.Limit && l.Per.Milliseconds() == w.WindowMs
+	})
+}
+
+// rule gives the key's, nil where it is not known.
+func (k *known) rule(key string) *Rule {
+	if k.ruleOf != nil {
+		if r, ok := k.ruleOf(key); ok && r.validate() == nil {
+			return &r
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	name, ok := k.keys.Get(key)
+	if !ok {
+		return nil
+	}
+	r, _ := k.rules.Get(name)
+	return r
+}

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/api/headers"
+)
+
+// decode reads an admission or a denial, or gives the error that the answer is.
+// One that our server did not write tells nothing of what became of the check.
+func (r *reply) decode(into any) error {
+	var p api.Problem
+	if r.status != http.StatusOK {
+		if err := json.Unmarshal(r.body, &p); err != nil || p.Type == "" {
+			return r.foreign()
+		}
+		if p.Type != api.ProblemPrefix+"over-limit" {
+			if api.ErrorNamed(p.Type) == nil {
+				return r.foreign()
+			}
+			return named(p.Type, p.Detail)
+		}
+	}
+	if err := json.Unmarshal(r.body, into); err != nil {
+		return r.lost(fmt.Errorf("status %d with a body that cannot be read: %w", r.status, err))
+	}
+	return nil
+}
+
+// foreign is an answer of a proxy, or of a server that is none of ours.
+func (r *reply) foreign() error {
+	err := fmt.Errorf("status %d, %s: %s", r.status, r.header.Get("Content-Type"), api.Shorten(string(r.body)))
+	switch {
+	case r.status == http.StatusUnauthorized:
+		return fmt.Errorf("%w: %w", api.ErrUnauthenticated, err)
+	case r.status == http.StatusForbidden:
+		return fmt.Errorf("%w: %w", api.ErrForbidden, err)
+	case r.status >= 500, r.status == http.StatusTooManyRequests:
+		return r.lost(err) // a gateway may have handed the check on before it gave up
+	}
+	return fmt.Errorf("%w: %w: is this a streamcounter server?", ErrNoAnswer, err)
+}
+
+func (r *reply) lost(err error) error {
+	if r.look {
+		return NotSent(err)
+	}
+	return Lost(err)
+}
+
+// waits fills in what the body does not have; see headers.Waits.
+func (r *reply) waits(answers []*api.CheckAnswer) {
+	waits := headers.Waits(r.header)
+	n := 0
+	for _, a := range answers {
+		n += len(a.Windows)
+	}
+	if n != len(waits) {
+		return
+	}
+	for _, a := range answers {
+		for i := range a.Windows {
+			a.Windows[i].MoreMs, waits = waits[0], waits[1:]
+		}
+	}
+}
+
+// problem is an error that the server named.
+type problem struct {
+	sentinel error
+	detail   string
+}
+
+func (p *problem) Error() string {
+	if p.detail == "" {
+		return p.sentinel.Error()
+	}
+	return p.detail // the server's details begin with the sentinel's text
+}
+
+func (p *problem) Unwrap() error { return p.sentinel }
+
+// named gives the error of a problem's type. An outcome that the server does not
+// know either is no answer.
+func named(typ, detail string) error {
+	sentinel := api.ErrorNamed(typ)
+	switch sentinel {
+	case nil:
+		return Lost(fmt.Errorf("an error that this version does not know, %s: %s", api.Shorten(typ), detail))
+	case api.ErrOutcomeUnknown:
+		return Lost(&problem{sentinel, detail})
+	}
+	return &problem{sentinel, detail}
+}

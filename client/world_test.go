@@ -1,0 +1,140 @@
+package client_test
+
+import (
+	"context"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/client/direct"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func connectRedis(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{
+		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		DialTimeout: 2 * time.Second, DialerRetries: 1, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// world is a server over one Redis, under a prefix of its own, with a clock that
+// stands still until it is moved.
+type world struct {
+	redis   *redis.Client
+	prefix  string
+	clock   atomic.Int64
+	rules   *windows.Rules
+	service *check.Service
+}
+
+func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*windows.Rule) *world {
+	t.Helper()
+	w := &world{redis: c, prefix: streamtest.Prefix(t)}
+	w.clock.Store(1_700_000_000_000)
+	keys, err := stream.NewKeys(w.prefix, 16)
+	must(t, err)
+	log, err := stream.NewLog(c, keys, time.Minute)
+	must(t, err)
+	w.rules, err = windows.NewRules(rules)
+	must(t, err)
+	counter := windows.NewRedis(c, keys)
+	counter.Now = w.clock.Load
+	w.service, err = check.NewService(check.Config{
+		Counter: counter, Log: log, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+	})
+	must(t, err)
+	return w
+}
+
+// transport is one way to ask.
+type transport struct {
+	name string
+	// whole: answers have all that HTTP's have.
+	whole bool
+	open  func(t testing.TB, w *world) client.Checker
+}
+
+var transports = []transport{
+	{"http", true, func(t testing.TB, w *world) client.Checker { return overHTTP(t, w.serveHTTP(t)) }},
+	{"grpc", true, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, true)) }},
+	{"grpc without the detail", false, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, false)) }},
+	{"redis", true, func(t testing.TB, w *world) client.Checker { return overRedis(t, w, w.redis) }},
+}
+
+func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way transport), rules ...*windows.Rule) {
+	for _, way := range transports {
+		t.Run(way.name, func(t *testing.T) {
+			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, rules...)
+			test(t, w, way.open(t, w), way)
+		})
+	}
+}
+
+func overHTTP(t testing.TB, addr string) *client.HTTP {
+	t.Helper()
+	h, err := client.NewHTTP("http://"+addr, client.HTTPConfig{})
+	must(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
+func overGRPC(t testing.TB, addr string) *client.GRPC {
+	t.Helper()
+	g, err := client.NewGRPC("passthrough:///"+addr, client.GRPCConfig{})
+	must(t, err)
+	t.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
+func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
+	t.Helper()
+	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: windows.Fixed(w.rules).Rules, Prefix: w.prefix, Now: w.clock.Load})
+	must(t, err)
+	return r
+}
+
+// serveHTTP gives the address of a server.
+func (w *world) serveHTTP(t testing.TB) string {
+	t.Helper()
+	s := httptest.NewServer(w.service.Handler(nil))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// serveGRPC gives the address of a server; without detail it is one that does not
+// know of it, as another implementation of Envoy's service.
+func (w *world) serveGRPC(t testing.TB, detail bool) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if md, _ := metadata.FromIncomingContext(ctx); !detail {
+			md.Delete("streamcounter-detail")
+			ctx = metadata.NewIncomingContext(ctx, md)
+		}
+		return next(ctx, req)
+	}))
+	rls.RegisterRateLimitServiceServer(s, check.NewRateLimits(w.service, check.RateLimitsConfig{}))
+	served := make(chan struct{})
+	go func() { defer close(served); _ = s.Serve(l) }()
+	t.Cleanup(func() { s.Stop(); <-served })
+	return l.Addr().String()
+}

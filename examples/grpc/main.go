@@ -1,0 +1,81 @@
+// A gRPC service behind the interceptors, limited by the x-api-key of its callers
+// or else by their address. It asks streamcounter over HTTP; client.NewGRPC does so over
+// gRPC. With `streamcounter dev` running:
+//
+//	go run ./examples/grpc
+//	grpcurl -plaintext -H 'x-api-key: 42' 127.0.0.1:9091 grpc.health.v1.Health/Check
+//
+// The hundred-and-first call within 10 s ends with ResourceExhausted.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/client/grpcmw"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:9091", "where to listen")
+	server := flag.String("server", "http://127.0.0.1:8080", "streamcounter's HTTP address")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *listen, *server, func(addr net.Addr) { fmt.Println(addr) }); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, listen, server string, ready func(net.Addr)) error {
+	transport, err := client.NewHTTP(server, client.HTTPConfig{})
+	if err != nil {
+		return err
+	}
+	defer transport.Close()
+	checker, err := client.New(transport, client.Config{Policy: client.Allow})
+	if err != nil {
+		return err
+	}
+	limit, err := grpcmw.New(grpcmw.Config{
+		Checker: checker,
+		Key:     grpcmw.First(grpcmw.Metadata("x-api-key", "user:"), grpcmw.Peer("ip:")),
+		// By default health checks are not limited. Here they are the service.
+		Skip: []string{"/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"},
+		OnError: func(_ context.Context, method string, err error) {
+			slog.Warn("limiting", "method", method, "error", err)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer(grpc.UnaryInterceptor(limit.Unary()), grpc.StreamInterceptor(limit.Stream()))
+	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
+	reflection.Register(s)
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	var stopping sync.WaitGroup
+	defer stopping.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopping.Go(func() {
+		<-ctx.Done()
+		s.GracefulStop()
+	})
+	ready(l.Addr())
+	return s.Serve(l)
+}

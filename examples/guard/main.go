@@ -1,0 +1,80 @@
+// A worker that passes over the jobs of throttled keys, and asks nobody for it:
+// the guard hears of decisions over NATS. With `streamcounter dev` running:
+//
+//	go run ./examples/guard user:1 user:2
+//	curl 'http://127.0.0.1:8080/v1/check?key=user:1&cost=100'
+//
+// The jobs of user:1 wait from then on for ten seconds; those of user:2 go on.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+)
+
+func main() {
+	natsURL := flag.String("nats", "nats://127.0.0.1:14222", "NATS")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	if err := run(ctx, *natsURL, "sc", flag.Args(), tick.C, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run does one job of each key at each tick.
+func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan time.Time, out io.Writer) error {
+	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	var mu sync.Mutex
+	say := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(out, format+"\n", args...)
+	}
+	guard, err := client.NewGuard(nc, client.GuardConfig{Prefix: prefix, OnChange: func(c client.Change) {
+		if c.State == api.StateThrottled {
+			say("%s is throttled: %d of %d", c.Key, c.Used, c.Limit)
+			return
+		}
+		say("%s is let go (%s)", c.Key, c.Reason)
+	}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- guard.Run(ctx) }()
+	defer cancel()
+	for {
+		select {
+		case err := <-ended: // nil where ctx has ended
+			return err
+		case <-tick:
+			for _, key := range keys {
+				if guard.Throttled(key) {
+					say("job of %s waits", key)
+					continue
+				}
+				say("job of %s done", key)
+			}
+		}
+	}
+}
