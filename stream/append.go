@@ -25,12 +25,28 @@ type Log struct {
 	now       func() time.Time
 }
 
-// NewLog refuses a retention below one second. The client is the caller's.
+// NewLog refuses a retention below one second, and a client that retries. The
+// client is the caller's.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
+	if n := retriesOf(c); n != 0 {
+		return nil, fmt.Errorf("the Redis client sends a command up to %d times again: expected MaxRetries: -1, on a Cluster stream.NewCluster, as an append whose reply was lost would be stored twice", n)
+	}
 	if retention < time.Second {
 		return nil, fmt.Errorf("retention %s: expected at least 1s", retention)
 	}
 	return &Log{redis: c, keys: k, retention: retention, now: time.Now}, nil
+}
+
+// retriesOf is how often a client sends again by itself; go-redis takes 0 for its
+// default of 3, and shows -1 as 0.
+func retriesOf(c redis.UniversalClient) int {
+	switch c := c.(type) {
+	case *redis.Client:
+		return c.Options().MaxRetries
+	case *redis.ClusterClient:
+		return max(c.Options().MaxRetries, c.Options().MaxRedirects)
+	}
+	return 0
 }
 
 // Outcome says what became of a set of events. Each event is in exactly one of

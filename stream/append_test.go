@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,28 @@ func TestNewLogRefusesShortRetention(t *testing.T) {
 		t.Error("a retention below 1s was taken")
 	}
 	newLog(t, c, k, time.Second)
+}
+
+// go-redis retries unless it is told not to.
+func TestNewLogRefusesAClientThatRetries(t *testing.T) {
+	k := newKeys(t, 1)
+	for name, c := range map[string]redis.UniversalClient{
+		"as it comes":          redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
+		"once":                 redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: 1}),
+		"through a Sentinel":   redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}),
+		"a Cluster's":          redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
+		"a Cluster's, by half": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: -1}),
+	} {
+		if _, err := stream.NewLog(c, k, time.Minute); err == nil || !strings.Contains(err.Error(), "MaxRetries: -1") {
+			t.Errorf("%s: %v, want an error that names MaxRetries: -1", name, err)
+		}
+		must(t, c.Close())
+	}
+	never := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	if _, err := stream.NewLog(never, k, time.Minute); err != nil {
+		t.Errorf("NewCluster: %v", err)
+	}
+	must(t, never.Close())
 }
 
 func TestAppend(t *testing.T) {
@@ -98,31 +121,42 @@ func TestAppendWithRedisStopped(t *testing.T) {
 }
 
 // The reply is lost: the events are in the log, once, and only their outcome is
-// unknown. The second client is the trap: it would retry, and count twice.
+// unknown.
 func TestAppendWithItsReplyLost(t *testing.T) {
 	direct := connect(t, streamtest.Redis(t))
 	proxy := newLossyProxy(t, direct.Options().Addr)
-	for _, client := range []struct {
-		name    string
-		retries int
-		times   int
-		unknown int
-	}{{"that never retries", -1, 1, 20}, {"with the library's default", 0, 2, 0}} {
-		t.Run("client "+client.name, func(t *testing.T) {
-			c, k := connect(t, proxy.addr, func(o *redis.Options) { o.MaxRetries = client.retries }), newKeys(t, 4)
-			warm(t, c) // or the greeting would be what gets lost
-			proxy.lose.Store(true)
-			out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
-			if len(out.Unknown) != client.unknown || len(out.Refused) != 0 || errors.Is(out.Err, api.ErrOutcomeUnknown) != (client.unknown > 0) {
-				t.Errorf("outcome %+v, want %d unknown", out, client.unknown)
-			}
-			got := stored(t, direct, k)
-			for _, e := range events(20) {
-				if len(got[e.Key]) != client.times {
-					t.Errorf("%s stands in the log %d times, want %d", e.Key, len(got[e.Key]), client.times)
-				}
-			}
-		})
+	c, k := connect(t, proxy.addr), newKeys(t, 4)
+	warm(t, c) // or the greeting would be what gets lost
+	proxy.lose.Store(true)
+	out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
+	if len(out.Unknown) != 20 || len(out.Refused) != 0 || !errors.Is(out.Err, api.ErrOutcomeUnknown) {
+		t.Errorf("outcome %+v, want 20 unknown", out)
+	}
+	got := stored(t, direct, k)
+	for _, e := range events(20) {
+		if len(got[e.Key]) != 1 {
+			t.Errorf("%s stands in the log %d times, want once", e.Key, len(got[e.Key]))
+		}
+	}
+}
+
+// What NewLog keeps out: with the library's default the same loss stores every
+// event twice, and is no error.
+func TestTheLibrarysDefaultStoresTwice(t *testing.T) {
+	direct := connect(t, streamtest.Redis(t))
+	proxy := newLossyProxy(t, direct.Options().Addr)
+	c, name := connect(t, proxy.addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
+	warm(t, c)
+	proxy.lose.Store(true)
+	pipe := c.Pipeline()
+	for range 20 {
+		pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: name, Values: []any{"key", "a", "count", 1}})
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := direct.XLen(t.Context(), name).Val(); n != 40 {
+		t.Errorf("%d entries of 20: does the library not retry any more?", n)
 	}
 }
 
