@@ -121,6 +121,8 @@ func TestShouldRateLimit(t *testing.T) {
 			{100, descriptors("user=2"), "OVER_LIMIT; OVER_LIMIT 10/SECOND*10 left 10 in 0s"}, // can never be
 			{0, descriptors("watch=1"), "OK; OK 1/HOUR left 0 in 1h0m0s"},
 			{0, descriptors("watch=1"), "OK; OK 1/HOUR left 0 in 1h0m0s"},
+			// A shadow limit that is over is no reason, also where another is.
+			{0, descriptors("watch=1", "path=a"), "OVER_LIMIT; OK 1/HOUR left 0 in 1h0m0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
 			// Given back: the key has room again, and nobody has more than it spent.
 			{0, back(2, descriptors("path=a")), "OK; OK 3/MINUTE left 2 in 1m0s"},
 			{2, descriptors("path=a"), "OK; OK 3/MINUTE left 0 in 1m0s"},

@@ -169,3 +169,25 @@ func TestCheckWithoutMemory(t *testing.T) {
 		})
 	}
 }
+
+// Keys of several partitions and rules in one run: each gets its own answer.
+func TestManyChecksOfManyKeys(t *testing.T) {
+	a, b := apiRule(nil), apiRule(func(r *windows.Rule) { r.Name, r.Match, r.Algorithm = "b", "b:*", "fixed-window" })
+	a.Match = "a:*"
+	eachRedis(t, rulesOf(t, a, b), func(t *testing.T, s *store) {
+		var calls [][]windows.Ask
+		for i := range int64(20) {
+			key := fmt.Sprintf("%c:%d", "ab"[i%2], i)
+			calls = append(calls, []windows.Ask{{Rule: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		must(t, err)
+		for i, v := range got {
+			st, err := s.Peek(t.Context(), calls[i][0].Rule, calls[i][0].Key)
+			must(t, err)
+			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
+				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used, st.Windows[0].Used, want)
+			}
+		}
+	})
+}
