@@ -230,6 +230,7 @@ func (w *world) pending() (n int64) {
 // recorder is a publisher that notes what it is given. While `down` it fails.
 type recorder struct {
 	mu   sync.Mutex
+	ids  map[string]bool
 	seen []string
 	down bool
 }
@@ -241,6 +242,13 @@ func (r *recorder) Publish(_ context.Context, list []api.Transition) error {
 		return errors.New("down")
 	}
 	for _, t := range list {
+		if r.ids[t.ID] { // JetStream drops a copy too
+			continue
+		}
+		if r.ids == nil {
+			r.ids = map[string]bool{}
+		}
+		r.ids[t.ID] = true
 		r.seen = append(r.seen, fmt.Sprintf("%s %s %d", t.State, t.Key, t.Level))
 	}
 	return nil
