@@ -31,10 +31,17 @@ func runTarget(cmd *cobra.Command) error {
 	c.Key, _ = f.GetString("key")
 	c.Keys, _ = f.GetInt("keys")
 	c.Duration, _ = f.GetDuration("duration")
-	c.Warmup, _ = f.GetDuration("warmup")
+	if c.Warmup, _ = f.GetDuration("warmup"); c.Warmup == 0 { // which would be taken for the default
+		c.Warmup = -1
+	}
 	c.Seed, _ = f.GetUint64("seed")
 	if f.Changed("connections") {
 		c.Callers, _ = f.GetInt("connections")
+	}
+	for _, name := range []string{"keys", "connections", "duration", "seed", "per-call", "channels"} {
+		if v := f.Lookup(name).Value.String(); v == "0" || v == "0s" {
+			return fmt.Errorf("--%s is %s: expected more", name, v)
+		}
 	}
 	for _, name := range []string{"algorithm", "partitions", "batch", "entries", "limit", "per", "deny", "rate", "operations", "skew", "zipf-s"} {
 		if f.Changed(name) {
