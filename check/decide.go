@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,67 +52,72 @@ func newLane(counter *windows.Redis, timeout time.Duration) *lane {
 
 // decide asks Redis within the deadline; where it cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, asks []windows.Ask) decision {
-	return s.decideEach(ctx, [][]windows.Ask{asks})[0]
+	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	lanes := s.lanesOf(asks)
+	if len(lanes) == 1 {
+		return s.together(ctx, within, lanes[0], [][]windows.Ask{asks})[0]
+	}
+	verdict, err := s.across(within, lanes, asks)
+	return s.settle(ctx, asks, verdict, err)
 }
 
-// decideEach decides calls independently of each other, those of one lane together.
+// decideEach decides calls of one key each, independently of each other, those of
+// one lane together.
 func (s *Service) decideEach(ctx context.Context, calls [][]windows.Ask) []decision {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	out := make([]decision, len(calls))
-	byLane := map[int][]int{} // lane → its calls
-	var running sync.WaitGroup
-	for i, asks := range calls {
-		lanes := s.lanesOf(asks)
-		if len(lanes) == 1 {
-			byLane[lanes[0]] = append(byLane[lanes[0]], i)
-			continue
-		}
-		running.Go(func() {
-			verdict, err := s.across(within, lanes, asks)
-			out[i] = s.settle(ctx, asks, verdict, err)
-		})
+	if len(s.lanes) == 1 {
+		return s.together(ctx, within, 0, calls)
 	}
-	one := func(lane int, mine []int) {
-		some := calls
-		if len(mine) < len(calls) {
-			some = make([][]windows.Ask, len(mine))
+	byLane := map[int][]int{} // lane → its calls
+	for i, asks := range calls {
+		lane := s.config.Counter.Lane(asks[0].Key)
+		byLane[lane] = append(byLane[lane], i)
+	}
+	out := make([]decision, len(calls))
+	var running sync.WaitGroup
+	for lane, mine := range byLane {
+		running.Go(func() {
+			some := make([][]windows.Ask, len(mine))
 			for n, i := range mine {
 				some[n] = calls[i]
 			}
-		}
-		verdicts, err := s.lanes[lane].do(within, some)
-		for n, i := range mine {
-			var v windows.Verdict
-			if err == nil {
-				v = verdicts[n]
+			for n, d := range s.together(ctx, within, lane, some) {
+				out[mine[n]] = d
 			}
-			out[i] = s.settle(ctx, calls[i], v, err)
-		}
-	}
-	for lane, mine := range byLane {
-		if len(byLane) == 1 {
-			one(lane, mine)
-			break
-		}
-		running.Go(func() { one(lane, mine) })
+		})
 	}
 	running.Wait()
 	return out
 }
 
+// together decides calls of one lane.
+func (s *Service) together(ctx, within context.Context, lane int, calls [][]windows.Ask) []decision {
+	verdicts, err := s.lanes[lane].do(within, calls)
+	out := make([]decision, len(calls))
+	for i, asks := range calls {
+		var v windows.Verdict
+		if err == nil {
+			v = verdicts[i]
+		}
+		out[i] = s.settle(ctx, asks, v, err)
+	}
+	return out
+}
+
+var onlyLane = []int{0}
+
 // lanesOf gives the lanes that answer for the keys, each once.
 func (s *Service) lanesOf(asks []windows.Ask) []int {
+	if len(s.lanes) == 1 {
+		return onlyLane
+	}
 	lanes := make([]int, 0, 1)
-next:
 	for _, a := range asks {
-		lane := s.config.Counter.Lane(a.Key)
-		for _, l := range lanes {
-			if l == lane {
-				continue next
-			}
+		if lane := s.config.Counter.Lane(a.Key); !slices.Contains(lanes, lane) {
+			lanes = append(lanes, lane)
 		}
-		lanes = append(lanes, lane)
 	}
 	return lanes
 }

@@ -104,7 +104,6 @@ func (r *RateLimits) read(req *rlsv3.RateLimitRequest, detailed bool) ([]descrip
 		return nil, fmt.Errorf("%w: %d descriptors, expected 1 to %d", api.ErrBadRequest, n, maxDescriptors)
 	}
 	list := make([]descriptor, len(req.Descriptors))
-	limits := make([]rls.Limit, len(list))
 	replaces := false
 	for i, d := range req.Descriptors {
 		one := &list[i]
@@ -117,7 +116,6 @@ func (r *RateLimits) read(req *rlsv3.RateLimitRequest, detailed bool) ([]descrip
 			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
 		}
 		one.Limit, one.limited = r.config.Find(req.Domain, d)
-		limits[i] = one.Limit
 		replaces = replaces || len(one.Replaces) > 0
 		if !one.limited || one.Rule == nil {
 			continue
@@ -132,6 +130,10 @@ func (r *RateLimits) read(req *rlsv3.RateLimitRequest, detailed bool) ([]descrip
 		}
 	}
 	if replaces {
+		limits := make([]rls.Limit, len(list))
+		for i := range list {
+			limits[i] = list[i].Limit
+		}
 		for i, gone := range rls.Replaced(limits) {
 			list[i].skipped = gone
 		}
