@@ -19,8 +19,8 @@ build: ## Build bin/streamcounter
 	CGO_ENABLED=0 go build -trimpath -o bin/streamcounter ./cmd/streamcounter
 
 .PHONY: test
-test: ## Run the tests; without Docker or redis-server they say what they skip
-	go test ./...
+test: ## Run the tests, then say which did not run and what they need
+	go run ./internal/testreport ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector
@@ -38,10 +38,11 @@ fuzz: ## Run each fuzz test for FUZZTIME (60s)
 	done
 
 .PHONY: lint
-lint: ## Check formatting, vet, staticcheck
+lint: ## Check formatting, vet for each system, and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { echo "gofmt -w would change:"; gofmt -l .; exit 1; }
-	go vet ./...
-	go run honnef.co/go/tools/cmd/staticcheck ./...
+	GOOS=windows go vet ./...
+	GOOS=darwin go vet ./...
+	go tool -modfile tools/go.mod golangci-lint run
 
 .PHONY: bench
 bench: ## Run the benchmarks
@@ -49,11 +50,11 @@ bench: ## Run the benchmarks
 
 .PHONY: faults
 faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in the seed's order
-	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
+	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./internal/faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
 
 .PHONY: soak
 soak: ## Count KEYS=10000000 keys twice, and see that no process grows; table and plot in bin/soak
-	KEYS=$(or $(KEYS),10000000) SOAK=$(CURDIR)/bin/soak go test ./faults -run TestSoak -count=1 -v -timeout 2h
+	KEYS=$(or $(KEYS),10000000) SOAK=$(CURDIR)/bin/soak go test ./internal/faults -run TestSoak -count=1 -v -timeout 2h
 
 .PHONY: images
 images: ## Build all images from this machine, without a registry

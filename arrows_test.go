@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,35 +17,57 @@ const module = "github.com/streamcounter/streamcounter/"
 // arrows: package → the packages of ours that it may import. Imports go one
 // way; a package that is not here is a room that nobody has planned.
 var arrows = map[string][]string{
-	"api":               {},
-	"api/headers":       {"api"},
-	"lua":               {"api"},
-	"stream":            {"api"},
-	"document":          {},
-	"windows":           {"api", "document", "lua", "stream", "windows/inprocess"},
-	"windows/inprocess": {},
-	"rls":               {"api", "document", "windows"},
-	"consumers":         {"api", "lua", "stream", "windows"},
-	"alerts":            {"api"},
-	"reload":            {},
-	"check":             {"api", "api/headers", "document", "reload", "rls", "stream", "windows"},
-	"client":            {"api", "api/headers", "windows/inprocess"},
-	"client/direct":     {"api", "client", "stream", "windows"},
-	"client/gate":       {"api", "api/headers"},
-	"client/httpmw":     {"api", "client/gate"},
-	"client/grpcmw":     {"api", "client/gate"},
-	"examples/http":     {"client", "client/httpmw"},
-	"examples/grpc":     {"client", "client/grpcmw"},
-	"examples/guard":    {"api", "client"},
-	"measure":           {},
-	"compare":           {"measure", "stream", "windows"},
-	"bench":             {"api", "measure", "stream", "windows"},
-	"bench/target":      {"measure"},
-	"doctor":            {"alerts", "deploy", "stream", "windows"},
-	"cmd/streamcounter": {"api", "alerts", "bench", "bench/target", "check", "compare", "consumers", "doctor", "reload", "rls", "stream", "windows"},
-	"streamtest":        {"deploy"},
-	"faults":            {},
-	"deploy":            {},
+	"api":                  {},
+	"internal/headers":     {"api"},
+	"lua":                  {},
+	"internal/entry":       {"api"},
+	"internal/eventlog":    {"internal/entry", "internal/redisclient", "stream"},
+	"internal/redisclient": {"internal/pause"},
+	"stream":               {"api", "internal/entry", "internal/pause", "internal/redisclient"},
+	"internal/document":    {},
+	"windows": {"api", "internal/document", "internal/entry", "internal/eventlog", "internal/inprocess",
+		"internal/redisclient", "internal/reload", "lua", "stream"},
+	"internal/inprocess": {},
+	"consumers": {"api", "internal/entry", "internal/eventlog", "internal/pause", "internal/redisclient", "lua",
+		"stream", "windows"},
+	"alerts":             {"api", "internal/pause"},
+	"internal/reload":    {},
+	"check":              {"api", "internal/redisclient", "windows"},
+	"check/access":       {"api", "internal/document", "internal/forwarded", "internal/reload"},
+	"check/envoy":        {"api", "check", "check/envoy/config", "internal/headers", "windows"},
+	"check/envoy/config": {"api", "internal/document", "internal/reload", "windows"},
+	"check/httpapi":      {"api", "check", "check/access", "internal/eventlog", "internal/headers", "stream"},
+	"client": {"api", "internal/headers", "internal/inprocess", "internal/pause", "internal/redact",
+		"internal/transport"},
+	"client/grpc":             {"api", "internal/transport"},
+	"internal/transport":      {"api"},
+	"client/guard":            {"api"},
+	"client/direct":           {"api", "check", "internal/redisclient", "internal/transport", "stream", "windows"},
+	"internal/gate":           {"api", "internal/headers"},
+	"client/httpmw":           {"api", "internal/forwarded", "internal/gate"},
+	"internal/forwarded":      {"api"},
+	"client/grpcmw":           {"api", "internal/gate"},
+	"examples/http":           {"client", "client/guard", "client/httpmw"},
+	"examples/grpc":           {"client", "client/grpcmw"},
+	"examples/guard":          {"api", "client/guard"},
+	"internal/replyguard":     {},
+	"internal/redact":         {},
+	"internal/pause":          {},
+	"internal/measure":        {},
+	"internal/compare":        {"internal/measure", "stream", "windows"},
+	"internal/bench":          {"api", "internal/eventlog", "internal/measure", "stream", "windows"},
+	"internal/bench/pipeline": {"alerts", "api", "internal/measure", "stream"},
+	"internal/bench/target":   {"internal/measure", "internal/redact"},
+	"internal/doctor":         {"alerts", "deploy", "internal/eventlog", "stream"},
+	"cmd/streamcounter": {"alerts", "api", "check", "check/access", "check/envoy", "check/envoy/config",
+		"check/httpapi", "consumers", "internal/bench", "internal/bench/pipeline", "internal/bench/target",
+		"internal/compare", "internal/doctor", "internal/eventlog", "internal/pause", "internal/redact",
+		"internal/reload", "internal/replyguard", "stream", "windows"},
+	"internal/testkit":    {},
+	"internal/testreport": {},
+	"internal/streamtest": {"deploy", "internal/testkit"},
+	"internal/faults":     {},
+	"deploy":              {},
 }
 
 func TestImportsGoOneWay(t *testing.T) {
@@ -90,6 +113,22 @@ func TestImportsGoOneWay(t *testing.T) {
 	for room := range arrows {
 		if !seen[room] {
 			t.Errorf("%s has no code: is the table old?", room)
+		}
+	}
+}
+
+// Nobody pays for what he does not import: a program with the HTTP client alone
+// carries no gRPC, no NATS, no Redis client.
+func TestTheHTTPClientIsLight(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./client").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		for _, heavy := range []string{"google.golang.org/", "nats-io/", "redis/", "envoyproxy/", "prometheus/"} {
+			if strings.Contains(dep, heavy) {
+				t.Errorf("client carries %s", dep)
+			}
 		}
 	}
 }

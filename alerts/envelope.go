@@ -15,11 +15,11 @@ import (
 // enough for a subscriber that was away for a moment to see it.
 const releasedTTL = time.Minute
 
-// Message is a transition as it is published at `now`: JSON, with CloudEvents 1.0
+// Message is a transition as it is published: JSON, with CloudEvents 1.0
 // attributes in its headers (binary mode) and an ID from its content, by which
 // JetStream drops a copy. A throttle decision carries its own time to live, so
 // that the snapshot holds who is throttled and not who ever was.
-func Message(prefix string, t api.Transition, now time.Time) (*nats.Msg, error) {
+func Message(prefix string, t api.Transition) (*nats.Msg, error) {
 	t.ID = t.MessageID(prefix)
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -39,18 +39,19 @@ func Message(prefix string, t api.Transition, now time.Time) (*nats.Msg, error) 
 	h["ce-datacontenttype"] = []string{"application/json"}
 	h[jetstream.MsgIDHeader] = []string{t.ID}
 	if t.IsThrottle() {
-		h[jetstream.MsgTTLHeader] = []string{ttl(t, now).String()}
+		h[jetstream.MsgTTLHeader] = []string{ttl(t).String()}
 	}
 	return &nats.Msg{Subject: t.Subject(prefix), Header: h, Data: body}, nil
 }
 
-// ttl is until the decision expires by itself, in whole seconds as JetStream
-// takes them, rounded up, at least one. One that waited in the outbox while NATS
-// was away has less left.
-func ttl(t api.Transition, now time.Time) time.Duration {
+// ttl is from when the decision was written until it expires by itself, both by Redis's
+// clock: a worker whose own clock is ahead would take it from all subscribers too early.
+// It is in whole seconds as JetStream takes them, rounded up, at least one. One that waited
+// in the outbox while NATS was away stands longer than it holds; its expires_ms says so.
+func ttl(t api.Transition) time.Duration {
 	d := releasedTTL
 	if t.State == api.StateThrottled {
-		d = time.UnixMilli(t.ExpiresMs).Sub(now)
+		d = time.Duration(t.ExpiresMs-t.AtMs) * time.Millisecond
 	}
 	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
 }

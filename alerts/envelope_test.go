@@ -3,7 +3,6 @@ package alerts_test
 import (
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,14 +15,14 @@ import (
 func TestThrottleMessage(t *testing.T) {
 	tr := api.Transition{
 		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10, WindowMs: 60_000,
-		Used: 12, AtMs: 1_700_000_000_123, SinceMs: 1_700_000_000_100, UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
+		Used: 12, Version: 1_700_000_000_123, AtMs: 1_700_000_000_123, SinceMs: 1_700_000_000_100, UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
 	}
-	m, err := alerts.Message("sc", tr, tr.At())
+	m, err := alerts.Message("sc", tr)
 	must(t, err)
 	if want := "sc.throttle.api.~MTAuMC4wLjE"; m.Subject != want {
 		t.Errorf("subject %s, want %s", m.Subject, want)
 	}
-	const id = "sc/throttle/api/100/60000/throttled/1700000000100/~MTAuMC4wLjE"
+	const id = "sc/throttle/api/100/60000/throttled/1700000000123/1700000060100/~MTAuMC4wLjE"
 	headers := map[string][]string{
 		"ce-specversion":     {"1.0"},
 		"ce-id":              {id},
@@ -39,7 +38,7 @@ func TestThrottleMessage(t *testing.T) {
 	}
 	payload := map[string]any{
 		"id": id, "rule": "api", "key": "10.0.0.1", "state": "throttled", "level": 100.0, "limit": 10.0, "window_ms": 60_000.0,
-		"used": 12.0, "at_ms": 1_700_000_000_123.0, "since_ms": 1_700_000_000_100.0, "until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
+		"used": 12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0, "since_ms": 1_700_000_000_100.0, "until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
 	}
 	var got map[string]any
 	must(t, json.Unmarshal(m.Data, &got))
@@ -67,7 +66,8 @@ func TestMessageOfEachState(t *testing.T) {
 		}(), "sc.alert.api.100.a", "io.streamcounter.alert.raised", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := alerts.Message("sc", c.tr, time.UnixMilli(c.tr.ExpiresMs-70_000))
+			c.tr.ExpiresMs = c.tr.AtMs + 70_000
+			m, err := alerts.Message("sc", c.tr)
 			must(t, err)
 			if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind {
 				t.Errorf("subject %s, type %s; want %s, %s", m.Subject, m.Header["ce-type"], c.subject, c.kind)
@@ -84,7 +84,7 @@ func TestThrottleTTL(t *testing.T) {
 	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s", 59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {
 		tr := throttle("a", api.StateThrottled, 1000)
 		tr.ExpiresMs = tr.AtMs + ms
-		m, err := alerts.Message("sc", tr, tr.At())
+		m, err := alerts.Message("sc", tr)
 		must(t, err)
 		if got := m.Header.Get("Nats-TTL"); got != want {
 			t.Errorf("%d ms: %s, want %s", ms, got, want)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -54,10 +54,15 @@ type world struct {
 
 func newWorld(t *testing.T, nc *nats.Conn) *world {
 	t.Helper()
+	return newWorldLogging(t, nc, slog.New(slog.DiscardHandler))
+}
+
+func newWorldLogging(t *testing.T, nc *nats.Conn, log *slog.Logger) *world {
+	t.Helper()
 	w := &world{prefix: streamtest.Prefix(t), js: newJetStream(t, nc), outcomes: map[string]int{}}
 	w.throttle, w.alerts = alerts.StreamNames(w.prefix)
 	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{
-		Prefix: w.prefix, AckTimeout: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Prefix: w.prefix, AckTimeout: 500 * time.Millisecond, Log: log,
 		OnOutcome: func(outcome string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -135,7 +140,7 @@ func ofKey(words []string, key string) []string {
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{
 		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
-		AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: time.Now().UnixMilli() + 70_000, // what has expired goes from the stream
+		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: time.Now().UnixMilli() + 70_000, // what has expired goes from the stream
 	}
 }
 

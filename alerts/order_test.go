@@ -11,7 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // A server that lets the first publish go unanswered: the second of that
@@ -30,7 +30,7 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	one, two := throttle("k", api.StateThrottled, 1000), throttle("k", api.StateReleased, 2000)
-	must(t, p.Publish(t.Context(), []api.Transition{one, two}))
+	must(t, p.Publish(t.Context(), []api.Transition{one, two}, 0))
 	// The publisher has made the streams meanwhile, whose answer may be the faster.
 	seen := []string{<-heard, <-heard, <-heard}
 	first, second := one.MessageID(prefix), two.MessageID(prefix)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // NATS is away when the relay publishes: it waits, and then all is there, in
@@ -17,12 +17,12 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	nc := connect(t, server.URL())
 	w := newWorld(t, nc)
 	all := history(3, 6)
-	must(t, w.publisher.Publish(t.Context(), all[:6]))
+	must(t, w.publisher.Publish(t.Context(), all[:6], 0))
 	server.Stop()
 	streamtest.Eventually(t, 20*time.Second, "the connection is lost", func() (bool, string) { return !nc.IsConnected(), nc.Status().String() })
 	before, failed := nc.Stats().OutMsgs, w.count("failed")
 	done := make(chan error, 1)
-	go func() { done <- w.publisher.Publish(t.Context(), all[3:]) }() // three of them again
+	go func() { done <- w.publisher.Publish(t.Context(), all[3:], 3) }() // three of them again
 	streamtest.Eventually(t, 20*time.Second, "three tries fail", func() (bool, string) {
 		n := w.count("failed") - failed
 		return n >= 3, fmt.Sprint(n, " failed")
@@ -51,7 +51,7 @@ func TestPublishThroughManyOutages(t *testing.T) {
 	w := newWorld(t, connect(t, server.URL()))
 	all := history(20, 60)
 	done := make(chan error, 1)
-	go func() { done <- w.publisher.Publish(t.Context(), all) }()
+	go func() { done <- w.publisher.Publish(t.Context(), all, 0) }()
 	for i := range 3 {
 		atLeast := 20 * (1 + 10*i)
 		streamtest.Eventually(t, 30*time.Second, "it goes on", func() (bool, string) {
@@ -76,7 +76,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	server.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.publisher.Publish(ctx, history(1, 2)) }()
+	go func() { done <- w.publisher.Publish(ctx, history(1, 2), 0) }()
 	streamtest.Eventually(t, 20*time.Second, "a publish fails", func() (bool, string) {
 		n := w.count("failed")
 		return n > 0, fmt.Sprint(n, " failed")

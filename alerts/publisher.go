@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // PublisherConfig: zero values are defaults.
@@ -22,7 +23,9 @@ type PublisherConfig struct {
 	AckTimeout time.Duration
 	// Replicas of the streams where they are created; default 1.
 	Replicas int
-	// OnOutcome is told each publish's: acked, duplicate, failed. May be nil.
+	// OnOutcome receives each publish's outcome: acked, duplicate, failed, or
+	// unexpected_duplicate, a transition that JetStream dropped although it was not sent
+	// before. May be nil.
 	OnOutcome func(outcome string)
 	Log       *slog.Logger
 }
@@ -55,11 +58,15 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	return &Publisher{nc: nc, js: js, config: c}, nil
 }
 
-// Ensure makes the streams where they are missing and logs where they differ.
+// Ensure makes the streams where they are missing and logs where they differ. It
+// fails with ErrOldServer where the server cannot keep them.
 func (p *Publisher) Ensure(ctx context.Context) error {
+	if err := checkServer(p.nc); err != nil {
+		return err
+	}
 	differences, err := EnsureStreams(ctx, p.js, Streams(p.config.Prefix, p.config.Replicas))
 	for _, d := range differences {
-		p.config.Log.Warn("a JetStream stream differs from what this version would make; it is left as it is", "difference", d)
+		p.config.Log.Warn("a JetStream stream differs from what this version would create; it is left unchanged", "difference", d)
 	}
 	return err
 }
@@ -67,18 +74,23 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 // Publish stores the transitions and returns nil when every one has its
 // PubAck. Subjects are independent of each other; of one subject the next is
 // sent only after the ack of the one before, and one without an ack is sent
-// again with the same ID, for as long as ctx allows.
-func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition) error {
+// again with the same ID, for as long as ctx allows. The first `resent` transitions may
+// have been sent before; of any other JetStream should not know the ID.
+func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
-	for _, t := range transitions {
-		m, err := Message(p.config.Prefix, t, time.Now())
+	sent := map[string]bool{} // the IDs that JetStream may know
+	for i, t := range transitions {
+		m, err := Message(p.config.Prefix, t)
 		if err != nil {
 			return err
 		}
 		pending = append(pending, m)
+		if i < resent {
+			sent[m.Header.Get(jetstream.MsgIDHeader)] = true
+		}
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		left, err := p.wave(ctx, pending)
+		left, err := p.wave(ctx, pending, sent)
 		if len(left) == 0 {
 			return nil
 		}
@@ -95,29 +107,29 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition) e
 		p.config.Log.Warn("publishing failed, trying again", "transitions", len(left), "error", err)
 		if mayBeMissing(err) {
 			if err := p.Ensure(ctx); err != nil {
-				p.config.Log.Warn("the JetStream streams cannot be made, trying again", "error", err)
+				p.config.Log.Warn("creating the JetStream streams failed, trying again", "error", err)
 			}
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		pause.For(ctx, wait)
 	}
 }
 
 // wave sends the first message of each subject, all at once, and waits for
-// their acks. It returns what is left, in order, and the last error.
-func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats.Msg, last error) {
+// their acks. It returns what is left, in order, and the last error, and adds to sent.
+func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg, last error) {
 	type flight struct {
-		ack jetstream.PubAckFuture
-		err error
+		ack    jetstream.PubAckFuture
+		err    error
+		resent bool
 	}
 	if !p.nc.IsConnected() {
 		// The library would hold the messages and send each as often as it was tried.
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), nats.ErrDisconnected)
+	}
+	if err := checkServer(p.nc); err != nil {
+		p.config.OnOutcome("failed")
+		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), err)
 	}
 	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not this time
 	inFlight := make(map[string]bool, len(pending))
@@ -126,7 +138,9 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats
 			continue
 		}
 		inFlight[m.Subject] = true
-		f := &flight{}
+		id := m.Header.Get(jetstream.MsgIDHeader)
+		f := &flight{resent: sent[id]}
+		sent[id] = true
 		// A copy, as the library sets the reply subject of what it is given.
 		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, jetstream.WithRetryAttempts(0))
 		flights[i] = f
@@ -144,7 +158,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats
 			// The others are only looked at: their time is up as well.
 			select {
 			case ack := <-f.ack.Ok():
-				p.acked(ack)
+				p.acked(ack, pending[i], f.resent)
 				continue
 			case err = <-f.ack.Err():
 			default:
@@ -153,7 +167,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats
 		} else if err == nil {
 			select {
 			case ack := <-f.ack.Ok():
-				p.acked(ack)
+				p.acked(ack, pending[i], f.resent)
 				continue
 			case err = <-f.ack.Err():
 			case <-timeout.C:
@@ -169,12 +183,19 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg) (left []*nats
 	return left, last
 }
 
-func (p *Publisher) acked(ack *jetstream.PubAck) {
-	if ack.Duplicate {
+// acked notes that a message is stored. One that JetStream knew although it was sent for
+// the first time is lost, unless Redis failed over and the transition was written again.
+func (p *Publisher) acked(ack *jetstream.PubAck, m *nats.Msg, resent bool) {
+	switch {
+	case !ack.Duplicate:
+		p.config.OnOutcome("acked")
+	case resent:
 		p.config.OnOutcome("duplicate")
-		return
+	default:
+		p.config.OnOutcome("unexpected_duplicate")
+		p.config.Log.Error("JetStream dropped a transition as a copy that was not sent before: subscribers may not have received it",
+			"subject", m.Subject, "id", m.Header.Get(jetstream.MsgIDHeader), "stream", ack.Stream, "sequence", ack.Sequence)
 	}
-	p.config.OnOutcome("acked")
 }
 
 // mayBeMissing tells the answer of a server where no stream takes the subject. It

@@ -7,8 +7,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+// OldestServer is the oldest NATS that has per-message TTL. One before it takes the
+// stream of decisions without a word and keeps each for ever.
+const OldestServer = "2.11"
+
+// ErrOldServer: the NATS server is older than OldestServer.
+var ErrOldServer = errors.New("the NATS server is older than " + OldestServer + ", which throttle decisions need for per-message TTL")
+
+// checkServer gives ErrOldServer, with the version, for a server that is too old.
+func checkServer(nc *nats.Conn) error {
+	var major, minor int
+	version := nc.ConnectedServerVersion()
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n == 2 && (major < 2 || major == 2 && minor < 11) {
+		return fmt.Errorf("%w: %s is %s", ErrOldServer, nc.ConnectedAddr(), version)
+	}
+	return nil
+}
 
 // StreamNames gives the names of the two streams of a prefix: SC_THROTTLE and
 // SC_ALERTS for "sc".

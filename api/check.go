@@ -20,21 +20,34 @@ const (
 
 // CheckAnswer is the answer to one key.
 type CheckAnswer struct {
-	Allowed bool   `json:"allowed"`
-	Rule    string `json:"rule"`
-	Key     string `json:"key"`
-	Cost    int64  `json:"cost"`
+	Allowed bool `json:"allowed"`
+	// Rule decided; empty where none does, and then the key is allowed.
+	Rule string `json:"rule"`
+	Key  string `json:"key"`
+	Cost int64  `json:"cost"`
 	// Windows holds one entry per window of the rule, in the rule's order.
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed
 	// if nothing else is spent meanwhile: at RetryAfterMs-1 it is still denied.
+	// Below 0 no wait helps.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
-	// Shadow says that the rule only watches; WouldDeny that it would have denied.
-	Shadow    bool `json:"shadow,omitempty"`
-	WouldDeny bool `json:"would_deny,omitempty"`
-	// Note says why nobody counted, where Source is policy.
+	// Shadow is what each shadow rule would have done that matches the key, in their
+	// order. They are evaluated on the same count and decide nothing. It is empty where
+	// nobody evaluated them: while Redis is away.
+	Shadow []ShadowAnswer `json:"shadow,omitempty"`
+	// Note says why no rule decided.
 	Note string `json:"note,omitempty"`
+}
+
+// ShadowAnswer is what one shadow rule would have done, had it decided.
+type ShadowAnswer struct {
+	Rule    string `json:"rule"`
+	Allowed bool   `json:"allowed"`
+	// RetryAfterMs is the wait after which it would have allowed the request; 0 where
+	// it would have, and -1 where it never could: the cost is above its limit.
+	RetryAfterMs int64         `json:"retry_after_ms"`
+	Windows      []WindowState `json:"windows"`
 }
 
 // WindowState is where a key stands in one window, after the check.
@@ -45,8 +58,22 @@ type WindowState struct {
 	Remaining int64 `json:"remaining"`
 	// ResetMs is how long until the window is empty if nothing else is spent.
 	ResetMs int64 `json:"reset_ms"`
-	// MoreMs is how long until the first units come back; 0 where none are used.
-	MoreMs int64 `json:"-"`
+	// NextFreeMs is how long until the first units come back; 0 where none are used.
+	NextFreeMs int64 `json:"-"`
+}
+
+// Tightest is the window that says most about when a key is admitted again: the
+// one with least left, and of several the one whose first units come back last;
+// nil where there is none.
+func Tightest(list []WindowState) *WindowState {
+	var tightest *WindowState
+	for i := range list {
+		w := &list[i]
+		if tightest == nil || w.Remaining < tightest.Remaining || w.Remaining == tightest.Remaining && w.NextFreeMs > tightest.NextFreeMs {
+			tightest = w
+		}
+	}
+	return tightest
 }
 
 // ChecksAnswer is the answer to a request with Checks.
@@ -61,7 +88,16 @@ type ChecksAnswer struct {
 
 // KeyState is what a peek at one key says.
 type KeyState struct {
-	Key     string        `json:"key"`
+	Key string `json:"key"`
+	// Rule decides; empty where only shadow rules match the key.
+	Rule    string        `json:"rule"`
+	Windows []WindowState `json:"windows"`
+	// Shadow is where the key stands under the shadow rules that match it.
+	Shadow []ShadowState `json:"shadow,omitempty"`
+}
+
+// ShadowState is where a key stands under a shadow rule.
+type ShadowState struct {
 	Rule    string        `json:"rule"`
 	Windows []WindowState `json:"windows"`
 }
@@ -74,6 +110,8 @@ type Throttled struct {
 	WindowMs int64  `json:"window_ms"`
 	SinceMs  int64  `json:"since_ms"`
 	UntilMs  int64  `json:"until_ms"`
+	// Shadow says that the rule only watches: checks allow the key.
+	Shadow bool `json:"shadow,omitempty"`
 }
 
 // Problem is an error body by RFC 9457. Type is "urn:streamcounter:" and the
@@ -83,4 +121,11 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
+}
+
+// Each is the answer to one of several requests that are decided each by itself,
+// or why there is none.
+type Each struct {
+	CheckAnswer
+	Err error
 }

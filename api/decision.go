@@ -24,8 +24,8 @@ const LevelThrottled = 100
 // Transition is the payload of a throttle decision or an alert. All times are
 // milliseconds since 1970 by Redis's clock.
 //
-// A subscriber orders the messages of one subject by AtMs: one with an older
-// AtMs than the last it applied is a late copy and is ignored.
+// A subscriber orders the messages of one subject by Version: one with a lower
+// Version than the last it applied is a late copy and is ignored.
 type Transition struct {
 	ID    string `json:"id"`
 	Rule  string `json:"rule"`
@@ -37,6 +37,10 @@ type Transition struct {
 	WindowMs int64 `json:"window_ms"`
 	// Used is what the window held when the transition was written.
 	Used int64 `json:"used"`
+	// Version numbers the transitions of the key. Each has a greater one than those before
+	// it, also where Redis's clock has stepped back.
+	Version int64 `json:"version"`
+	// AtMs is when the transition was written.
 	AtMs int64 `json:"at_ms"`
 	// SinceMs is when the key came into this state: for throttled and raised the
 	// time of the event that crossed the threshold, else when it fell below.
@@ -64,18 +68,19 @@ func (t Transition) Subject(prefix string) string {
 	return AlertSubject(prefix, t.Rule, t.Level, t.Key)
 }
 
-// MessageID is made of the transition's content alone, so that it stays the
-// same when the transition is written again after a failover. A renewal adds
-// UntilMs: it shares all the rest with the decision it renews, and JetStream
-// would drop it as a copy.
+// MessageID is what JetStream knows a copy by. It is made of the transition's content
+// alone, so that it stays the same when the transition is written again after a
+// failover; Version sets apart two transitions that share all the rest. That of a
+// throttled key has UntilMs too: where the decision that is written again ends at
+// another time, as events were lost, it is no copy.
 func (t Transition) MessageID(prefix string) string {
 	kind := "alert"
 	if t.IsThrottle() {
 		kind = "throttle"
 	}
 	parts := []string{prefix, kind, t.Rule, strconv.Itoa(t.Level), strconv.FormatInt(t.WindowMs, 10),
-		string(t.State), strconv.FormatInt(t.SinceMs, 10)}
-	if t.Renewal {
+		string(t.State), strconv.FormatInt(t.Version, 10)}
+	if t.State == StateThrottled {
 		parts = append(parts, strconv.FormatInt(t.UntilMs, 10))
 	}
 	return strings.Join(append(parts, KeyToken(t.Key)), "/")
@@ -113,7 +118,7 @@ func (t Transition) Validate() error {
 		name             string
 		n, least, atMost int64
 	}{
-		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53}, {"at", t.AtMs, 0, maxMs},
+		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53}, {"version", t.Version, 1, 1 << 53}, {"at", t.AtMs, 0, maxMs},
 		{"since", t.SinceMs, 0, maxMs}, {"until", t.UntilMs, 0, maxMs}, {"expires", t.ExpiresMs, 0, min(maxMs, t.AtMs+maxLastMs)},
 	} {
 		if f.n < f.least || f.n > f.atMost {

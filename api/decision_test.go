@@ -15,7 +15,7 @@ import (
 func throttled() api.Transition {
 	return api.Transition{
 		Rule: "api", Key: "user:42", State: api.StateThrottled, Level: 100, Limit: 10, WindowMs: 60_000,
-		Used: 11, AtMs: 5_000, SinceMs: 4_000, UntilMs: 64_000, ExpiresMs: 70_000,
+		Used: 11, Version: 4_000, AtMs: 5_000, SinceMs: 4_000, UntilMs: 64_000, ExpiresMs: 70_000,
 	}
 }
 
@@ -25,12 +25,12 @@ func TestMessageID(t *testing.T) {
 		change func(*api.Transition)
 		want   string
 	}{
-		{"as it is", func(*api.Transition) {}, "sc/throttle/api/100/60000/throttled/4000/user:42"},
+		{"as it is", func(*api.Transition) {}, "sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
 		{"released", func(t *api.Transition) { t.State = api.StateReleased }, "sc/throttle/api/100/60000/released/4000/user:42"},
 		{"raised", func(t *api.Transition) { t.State = api.StateRaised }, "sc/alert/api/100/60000/raised/4000/user:42"},
 		{"cleared", func(t *api.Transition) { t.State, t.Level = api.StateCleared, 80 }, "sc/alert/api/80/60000/cleared/4000/user:42"},
 		{"renewal", func(t *api.Transition) { t.Renewal = true }, "sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
-		{"key that is no token", func(t *api.Transition) { t.Key = "a\x00 b" }, "sc/throttle/api/100/60000/throttled/4000/~YQAgYg"},
+		{"key that is no token", func(t *api.Transition) { t.Key = "a\x00 b" }, "sc/throttle/api/100/60000/throttled/4000/64000/~YQAgYg"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tr := throttled()
@@ -48,7 +48,6 @@ func TestMessageIDOfTheSameContent(t *testing.T) {
 	for name, change := range map[string]func(*api.Transition){
 		"at":      func(t *api.Transition) { t.AtMs++ },
 		"used":    func(t *api.Transition) { t.Used++ },
-		"until":   func(t *api.Transition) { t.UntilMs++ },
 		"expires": func(t *api.Transition) { t.ExpiresMs++ },
 		"id":      func(t *api.Transition) { t.ID = "1-1" },
 		"nothing": func(*api.Transition) {},
@@ -64,14 +63,13 @@ func TestMessageIDOfTheSameContent(t *testing.T) {
 func TestMessageIDDiffersWithEachPart(t *testing.T) {
 	seen := map[string]string{throttled().MessageID("sc"): "the first"}
 	for name, change := range map[string]func(*api.Transition){
-		"rule":          func(t *api.Transition) { t.Rule = "web" },
-		"key":           func(t *api.Transition) { t.Key = "user:43" },
-		"window":        func(t *api.Transition) { t.WindowMs = 1000 },
-		"level":         func(t *api.Transition) { t.Level = 95 },
-		"state":         func(t *api.Transition) { t.State = api.StateReleased },
-		"since":         func(t *api.Transition) { t.SinceMs++ },
-		"renewal":       func(t *api.Transition) { t.Renewal = true },
-		"later renewal": func(t *api.Transition) { t.Renewal, t.UntilMs = true, t.UntilMs+1 },
+		"rule":    func(t *api.Transition) { t.Rule = "web" },
+		"key":     func(t *api.Transition) { t.Key = "user:43" },
+		"window":  func(t *api.Transition) { t.WindowMs = 1000 },
+		"level":   func(t *api.Transition) { t.Level = 95 },
+		"state":   func(t *api.Transition) { t.State = api.StateReleased },
+		"version": func(t *api.Transition) { t.Version++ },
+		"until":   func(t *api.Transition) { t.UntilMs++ },
 	} {
 		tr := throttled()
 		change(&tr)
@@ -87,7 +85,7 @@ func TestMessageIDDiffersWithEachPart(t *testing.T) {
 }
 
 func TestTransitionFields(t *testing.T) {
-	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state", "until_ms", "used", "window_ms"}
+	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state", "until_ms", "used", "version", "window_ms"}
 	if diff := cmp.Diff(contract, fieldsOf(t, throttled())); diff != "" {
 		t.Errorf("fields (-contract +got):\n%s", diff)
 	}

@@ -34,6 +34,12 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrForbidden: the token may not be used for this.
 	ErrForbidden = errors.New("not permitted")
+	// ErrNoAnswer: nobody decided, so a policy has to. It comes together with
+	// ErrNotSent, ErrOutcomeUnknown or ErrUnavailable.
+	ErrNoAnswer = errors.New("no answer")
+	// ErrNotSent: the request has certainly charged nothing, as it was never sent or
+	// was only a look. It may be sent again.
+	ErrNotSent = errors.New("nothing was charged")
 	// ErrUnavailable: the store did not answer in time.
 	ErrUnavailable = errors.New("store unavailable")
 )

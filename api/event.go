@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -40,10 +41,21 @@ func (e Event) Validate() error {
 }
 
 // ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8
-// without control characters. The error wraps ErrBadKey and shows the key,
+// without control characters and invisible ones. The error wraps ErrBadKey and shows the key,
 // shortened where it is long.
 func ValidateKey(key string) error {
 	return validateText(key, MaxKeyBytes, ErrBadKey)
+}
+
+// invisible are a zero width space, a word joiner and a byte order mark. With them,
+// and with what turns the direction of text (U+202E), two keys look alike. Joiners
+// of letters and emoji (U+200C, U+200D) are allowed.
+const invisible = "\u200B\u2060\uFEFF"
+
+// Unprintable tells whether no key may have r: a control character, an invisible
+// one, or one that turns the direction of text.
+func Unprintable(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || strings.ContainsRune(invisible, r)
 }
 
 func validateText(s string, most int, bad error) error {
@@ -56,8 +68,8 @@ func validateText(s string, most int, bad error) error {
 		return fmt.Errorf("%w: %s is not valid UTF-8", bad, Shorten(s))
 	}
 	for i, r := range s {
-		if unicode.IsControl(r) {
-			return fmt.Errorf("%w: %s has the control character %U at byte %d", bad, Shorten(s), r, i)
+		if Unprintable(r) {
+			return fmt.Errorf("%w: %s has the control or invisible character %U at byte %d", bad, Shorten(s), r, i)
 		}
 	}
 	return nil

@@ -1,6 +1,9 @@
 package api
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 // ProblemPrefix is what the types of our problems begin with. The rest is the
 // error's name, which is also the reason of a gRPC error's ErrorInfo.
@@ -9,33 +12,44 @@ const ProblemPrefix = "urn:streamcounter:"
 // ErrorDomain is the domain of that ErrorInfo.
 const ErrorDomain = "streamcounter"
 
-// byName: the name of a problem → the error that a caller can branch on.
-var byName = map[string]error{
-	"bad-key":            ErrBadKey,
-	"bad-count":          ErrBadCount,
-	"bad-id":             ErrBadID,
-	"cost-exceeds-limit": ErrCostExceedsLimit,
-	"body-too-large":     ErrBodyTooLarge,
-	"bad-request":        ErrBadRequest,
-	"no-rule":            ErrNoRule,
-	"outcome-unknown":    ErrOutcomeUnknown,
-	"backlog":            ErrBacklog,
-	"unavailable":        ErrUnavailable,
-	"unauthenticated":    ErrUnauthenticated,
-	"forbidden":          ErrForbidden,
+// named are the errors that a caller can branch on, by the names of their
+// problems. Of an error that wraps several the first of these speaks.
+var named = []struct {
+	name string
+	err  error
+}{
+	{"bad-key", ErrBadKey},
+	{"bad-count", ErrBadCount},
+	{"bad-id", ErrBadID},
+	{"cost-exceeds-limit", ErrCostExceedsLimit},
+	{"body-too-large", ErrBodyTooLarge},
+	{"bad-request", ErrBadRequest},
+	{"unauthenticated", ErrUnauthenticated},
+	{"forbidden", ErrForbidden},
+	{"no-rule", ErrNoRule},
+	{"outcome-unknown", ErrOutcomeUnknown},
+	{"backlog", ErrBacklog},
+	{"unavailable", ErrUnavailable},
 }
 
 // ErrorNamed gives the error of a problem's type, with or without the prefix,
 // and nil where there is none.
 func ErrorNamed(typ string) error {
-	return byName[strings.TrimPrefix(typ, ProblemPrefix)]
+	name := strings.TrimPrefix(typ, ProblemPrefix)
+	for _, n := range named {
+		if n.name == name {
+			return n.err
+		}
+	}
+	return nil
 }
 
-// NameOf gives the name of one of these errors itself, empty for any other.
+// NameOf gives the name of the error that err is or wraps, empty where it is
+// none of these.
 func NameOf(err error) string {
-	for name, e := range byName {
-		if e == err {
-			return name
+	for _, n := range named {
+		if errors.Is(err, n.err) {
+			return n.name
 		}
 	}
 	return ""

@@ -10,6 +10,21 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// Request is one key of a check with the rules that are evaluated for it.
+type Request struct {
+	Plan *windows.Plan // nil: nothing limits the key, it is allowed
+	Key  string
+	// Cost in units; 0 charges nothing and asks whether one unit would be admitted.
+	Cost int64
+	// Never: the limit is 0. It denies the whole call, and nothing is counted for it.
+	Never bool
+	// AboveLimit: a cost that the rule can never admit is denied, with RetryAfterMs
+	// below 0; otherwise it is an error (api.ErrCostExceedsLimit).
+	AboveLimit bool
+	// Refund gives Cost units back, once the rest of the call is admitted.
+	Refund bool
+}
+
 // Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or
 // ErrCostExceedsLimit where no answer can be given, and api.ErrUnavailable,
 // together with an answer, where Redis is away and the rule says deny.
@@ -24,162 +39,129 @@ func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAns
 // CheckAll answers several keys, all or nothing. Costs of a key that stands in
 // several checks are added up.
 func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	defer s.config.Metrics.observe(time.Now())
-	c, err := s.newCall(s.config.Rules(), reqs)
+	matched, err := match(s.config.Rules(), reqs)
 	if err != nil {
+		defer s.observe(time.Now())
 		return api.ChecksAnswer{}, err
 	}
-	if len(c.asks) == 0 {
-		return c.out, nil
-	}
-	return s.answer(c, s.decide(ctx, c.asks))
-}
-
-// Each is what became of one of several checks.
-type Each struct {
-	Answer api.CheckAnswer
-	Err    error // as of Check
+	return s.Decide(ctx, matched)
 }
 
 // CheckEach answers several keys, each by itself, in one step where it can.
-func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []Each {
-	defer s.config.Metrics.observe(time.Now())
-	rules := s.config.Rules()
-	out := make([]Each, len(reqs))
-	calls := make([]*call, 0, len(reqs))
-	asks := make([][]windows.Ask, 0, len(reqs))
-	index := make([]int, 0, len(reqs)) // call → its request
+func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.Each {
+	defer s.observe(time.Now())
+	rules := s.config.Rules() // the same for all: under two rules a key would need two scripts
+	out := make([]api.Each, len(reqs))
+	var calls []*call
+	var index []int // call → its request
 	for i := range reqs {
-		c, err := s.newCall(rules, reqs[i:i+1])
-		switch {
-		case err != nil:
-			out[i].Err = err
-		case len(c.asks) == 0:
-			out[i].Answer = c.out.Checks[0]
-		default:
-			calls, asks, index = append(calls, c), append(asks, c.asks), append(index, i)
+		matched, err := match(rules, reqs[i:i+1])
+		if err == nil {
+			var c *call
+			if c, err = newCall(matched); err == nil {
+				calls, index = append(calls, c), append(index, i)
+			}
 		}
+		out[i].Err = err
 	}
-	if len(calls) == 0 {
-		return out
-	}
-	for n, d := range s.decideEach(ctx, asks) {
-		all, err := s.answer(calls[n], d)
-		out[index[n]] = Each{all.Checks[0], err}
+	for n, d := range s.decideEach(ctx, calls) {
+		all := s.answer(calls[n], d)
+		out[index[n]] = api.Each{CheckAnswer: all.Checks[0], Err: d.err}
 	}
 	return out
 }
 
-// call is one request on its way: what Redis is asked, and the answer as far as
-// it is known.
-type call struct {
-	asks  []windows.Ask
-	index []int // check → its ask, -1 where no rule matches
-	out   api.ChecksAnswer
+// Decide answers requests whose rules are known, all or nothing: a request that
+// is denied takes nothing for any key, and gives nothing back. The answers stand
+// in the order of the requests. The error is as of Check.
+func (s *Service) Decide(ctx context.Context, reqs []Request) (api.ChecksAnswer, error) {
+	defer s.observe(time.Now())
+	c, err := newCall(reqs)
+	if err != nil {
+		return api.ChecksAnswer{}, err
+	}
+	d := s.decide(ctx, c)
+	if d.err == nil && d.Allowed {
+		d.err = s.giveBack(ctx, c)
+	}
+	return s.answer(c, d), d.err
 }
 
-func (s *Service) newCall(rules *windows.Rules, reqs []api.CheckRequest) (*call, error) {
-	c := &call{
-		asks: make([]windows.Ask, 0, len(reqs)), index: make([]int, len(reqs)),
-		out: api.ChecksAnswer{Allowed: true, Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))},
-	}
+// match finds the rules of the keys.
+func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
+	out := make([]Request, len(reqs))
 	for i, r := range reqs {
 		cost := cmp.Or(r.Cost, 1)
 		if err := (api.Event{Key: r.Key, Count: cost}).Validate(); err != nil {
 			return nil, err
 		}
-		c.out.Checks[i] = api.CheckAnswer{Allowed: true, Key: r.Key, Cost: cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
-		rule := rules.Match(r.Key)
-		if rule == nil {
-			c.index[i] = -1
-			c.out.Checks[i].Note = "no rule matches this key"
-			s.config.Metrics.check("", "allowed")
+		out[i] = Request{Plan: rules.Match(r.Key), Key: r.Key, Cost: cost}
+	}
+	return out, nil
+}
+
+// call is one call on its way: its requests, and what the counter is asked.
+type call struct {
+	requests []Request
+	asks     []windows.Request // each key once, with its costs added up
+	index    []int             // request → its ask, -1 where it has none
+	never    bool              // one of the requests is never admitted: the call only looks
+	refunded []*windows.KeyState
+}
+
+func newCall(reqs []Request) (*call, error) {
+	c := &call{requests: reqs, asks: make([]windows.Request, 0, len(reqs)), index: make([]int, len(reqs))}
+	for i, r := range reqs {
+		c.index[i] = -1
+		c.never = c.never || r.Never
+		if r.Plan == nil || r.Never || r.Refund {
 			continue
 		}
-		at := c.ask(rule, r.Key)
-		c.asks[at].Cost += cost
-		if err := costFits(c.asks[at]); err != nil {
+		at, err := c.ask(r)
+		if err != nil {
 			return nil, err
 		}
 		c.index[i] = at
+		a := &c.asks[at]
+		a.Cost += r.Cost
+		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit {
+			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most",
+				api.ErrCostExceedsLimit, a.Cost, api.Shorten(a.Key), live.Name, live.Smallest())
+		}
 	}
 	return c, nil
 }
 
-// ask gives the index of the ask for a key, which stands once however often it is checked.
-func (c *call) ask(rule *windows.Rule, key string) int {
-	for i := range c.asks {
-		if c.asks[i].Key == key {
-			return i
-		}
-	}
-	c.asks = append(c.asks, windows.Ask{Rule: rule, Key: key})
-	return len(c.asks) - 1
-}
-
-func costFits(a windows.Ask) error {
-	if a.Cost > a.Rule.Smallest() && !a.Rule.Shadow {
-		return fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit, a.Cost, api.Shorten(a.Key), a.Rule.Name, a.Rule.Smallest())
-	}
-	return nil
-}
-
-// answer words a decision for the caller and counts it.
-func (s *Service) answer(c *call, d decision) (api.ChecksAnswer, error) {
-	out := c.out
-	out.Allowed, out.Atomic = d.Allowed, d.Atomic
-	for i := range out.Checks {
-		if c.index[i] < 0 {
+// ask gives the index of the ask for a key, which stands once however often it is
+// checked, and under one plan.
+func (c *call) ask(r Request) (int, error) {
+	for i, a := range c.asks {
+		if a.Key != r.Key {
 			continue
 		}
-		cost := out.Checks[i].Cost
-		out.Checks[i] = answerOf(c.asks[c.index[i]], d, c.index[i])
-		out.Checks[i].Cost = cost // its own: the ask has the sum
-		out.RetryAfterMs = max(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
-		s.count(c.asks[c.index[i]], d, c.index[i])
+		if a.Plan != r.Plan {
+			return 0, fmt.Errorf("%w: the key %s stands there twice under different limits", api.ErrBadRequest, api.Shorten(r.Key))
+		}
+		return i, nil
 	}
-	return out, d.err
+	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key})
+	return len(c.asks) - 1, nil
 }
 
-// answerOf words a decision about ask i.
-func answerOf(a windows.Ask, d decision, i int) api.CheckAnswer {
-	out := api.CheckAnswer{
-		Allowed: d.Allowed, Rule: a.Rule.Name, Key: a.Key, Cost: a.Cost, Windows: []api.WindowState{},
-		Source: d.source, Shadow: a.Rule.Shadow,
+// giveBack returns units one request after the other: where one fails, those
+// before it have theirs.
+func (s *Service) giveBack(ctx context.Context, c *call) error {
+	for i, r := range c.requests {
+		if !r.Refund || r.Plan == nil || r.Cost == 0 {
+			continue
+		}
+		if c.refunded == nil {
+			c.refunded = make([]*windows.KeyState, len(c.requests))
+		}
+		var err error
+		if c.refunded[i], err = s.refund(ctx, r.Plan, r.Key, r.Cost); err != nil {
+			return err
+		}
 	}
-	if d.Items == nil {
-		out.Note = "Redis cannot answer, the rule's on_error decided"
-		return out
-	}
-	out.Windows = d.Items[i].WindowStates(a.Rule)
-	out.RetryAfterMs = d.Items[i].RetryAfter.Milliseconds()
-	if d.wouldDeny(a, i) {
-		out.WouldDeny, out.RetryAfterMs = true, 0
-	}
-	return out
-}
-
-// wouldDeny tells that a shadow rule would have denied ask i.
-func (d decision) wouldDeny(a windows.Ask, i int) bool {
-	return a.Rule.Shadow && d.Items[i].RetryAfter != 0
-}
-
-// count counts what became of ask i.
-func (s *Service) count(a windows.Ask, d decision, i int) {
-	label := d.outcome
-	switch {
-	case d.Items == nil:
-	case d.wouldDeny(a, i):
-		label += "shadow_denied"
-	default:
-		label += outcomeOf(d.Allowed)
-	}
-	s.config.Metrics.check(a.Rule.Name, label)
-}
-
-func outcomeOf(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "denied"
+	return nil
 }

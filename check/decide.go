@@ -6,85 +6,89 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
+
+// ErrPartlyCharged: of a call over several shards some are charged, and another
+// did not answer.
+var ErrPartlyCharged = errors.New("some keys may be charged")
 
 // decision is what became of one call: the verdict of Redis, or of on_error.
 type decision struct {
 	windows.Verdict
 	source api.Source
-	// outcome is the metric's label, or its beginning where there is a standing.
+	// outcome is the metric's label, or its beginning where the counter answered.
 	outcome string
 	err     error
 }
 
-// lane asks one server, or on a Cluster the one of a partition. Each has its own
-// breaker, as a partition that moves or fails over must not take the answer from
-// the others. sony/gobreaker: small, widely used, no state of its own to keep.
-type lane struct {
-	breaker *gobreaker.CircuitBreaker[[]windows.Verdict]
-	*gatherer
-}
-
-func newLane(counter *windows.Redis, timeout time.Duration) *lane {
-	l := &lane{breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
-		Name:    "redis",
-		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
-		ReadyToTrip: func(n gobreaker.Counts) bool {
-			return n.ConsecutiveFailures >= 5
-		},
-		IsSuccessful: func(err error) bool {
-			return err == nil || errors.Is(err, context.Canceled) || stream.IsRefusal(err) ||
-				errors.Is(err, gobreaker.ErrOpenState) // of another lane of the same check
-		},
-	})}
-	l.gatherer = newGatherer(timeout, func(ctx context.Context, calls [][]windows.Ask) ([]windows.Verdict, error) {
-		return l.breaker.Execute(func() ([]windows.Verdict, error) { return counter.CheckMany(ctx, calls) })
-	})
-	return l
-}
-
 // decide asks Redis within the deadline; where it cannot answer, on_error decides.
-func (s *Service) decide(ctx context.Context, asks []windows.Ask) decision {
+func (s *Service) decide(ctx context.Context, c *call) decision {
+	if len(c.asks) == 0 {
+		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
+	}
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	lanes := s.lanesOf(asks)
-	if len(lanes) == 1 {
-		return s.together(ctx, within, lanes[0], [][]windows.Ask{asks})[0]
+	var verdict windows.Verdict
+	var err error
+	switch shards := s.shardsOf(c.asks); {
+	case c.never:
+		verdict, err = s.look(within, shards, c.asks)
+		verdict.Allowed = false
+	case len(shards) == 1:
+		verdict, err = s.one(within, shards[0], c.asks)
+	default:
+		verdict, err = s.across(within, shards, c.asks)
 	}
-	verdict, err := s.across(within, lanes, asks)
-	return s.settle(ctx, asks, verdict, err)
+	asks := c.asks
+	if c.never {
+		asks = withoutCost(asks) // on_error may count in this process
+	}
+	d := s.resolve(ctx, asks, verdict, err)
+	d.Allowed = d.Allowed && !c.never
+	return d
 }
 
-// decideEach decides calls of one key each, independently of each other, those of
-// one lane together.
-func (s *Service) decideEach(ctx context.Context, calls [][]windows.Ask) []decision {
+// withoutCost is what looks at the keys of asks and charges none.
+func withoutCost(asks []windows.Request) []windows.Request {
+	asks = slices.Clone(asks)
+	for i := range asks {
+		asks[i].Cost = 0
+	}
+	return asks
+}
+
+// decideEach decides calls of one request each, independently of each other, those
+// of one shard together.
+func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	if len(s.lanes) == 1 {
-		return s.together(ctx, within, 0, calls)
-	}
-	byLane := map[int][]int{} // lane → its calls
-	for i, asks := range calls {
-		lane := s.config.Counter.Lane(asks[0].Key)
-		byLane[lane] = append(byLane[lane], i)
-	}
 	out := make([]decision, len(calls))
+	byShard := map[int][]int{} // shard → its calls
+	for i, c := range calls {
+		if len(c.asks) == 0 {
+			out[i] = s.decide(ctx, c)
+			continue
+		}
+		n := s.config.Counter.Lane(c.asks[0].Key)
+		byShard[n] = append(byShard[n], i)
+	}
 	var running sync.WaitGroup
-	for lane, mine := range byLane {
+	for n, mine := range byShard {
 		running.Go(func() {
-			some := make([][]windows.Ask, len(mine))
-			for n, i := range mine {
-				some[n] = calls[i]
+			asks := make([][]windows.Request, len(mine))
+			for j, i := range mine {
+				asks[j] = calls[i].asks
 			}
-			for n, d := range s.together(ctx, within, lane, some) {
-				out[mine[n]] = d
+			verdicts, err := s.shards[n].do(within, asks)
+			for j, i := range mine {
+				var v windows.Verdict
+				if err == nil {
+					v = verdicts[j]
+				}
+				out[i] = s.resolve(ctx, calls[i].asks, v, err)
 			}
 		})
 	}
@@ -92,92 +96,138 @@ func (s *Service) decideEach(ctx context.Context, calls [][]windows.Ask) []decis
 	return out
 }
 
-// together decides calls of one lane.
-func (s *Service) together(ctx, within context.Context, lane int, calls [][]windows.Ask) []decision {
-	verdicts, err := s.lanes[lane].do(within, calls)
-	out := make([]decision, len(calls))
-	for i, asks := range calls {
-		var v windows.Verdict
-		if err == nil {
-			v = verdicts[i]
-		}
-		out[i] = s.settle(ctx, asks, v, err)
-	}
-	return out
-}
-
-var onlyLane = []int{0}
-
-// lanesOf gives the lanes that answer for the keys, each once.
-func (s *Service) lanesOf(asks []windows.Ask) []int {
-	if len(s.lanes) == 1 {
-		return onlyLane
-	}
-	lanes := make([]int, 0, 1)
+// shardsOf gives the shards that answer for the keys, each once.
+func (s *Service) shardsOf(asks []windows.Request) []int {
+	shards := make([]int, 0, 1)
 	for _, a := range asks {
-		if lane := s.config.Counter.Lane(a.Key); !slices.Contains(lanes, lane) {
-			lanes = append(lanes, lane)
+		if n := s.config.Counter.Lane(a.Key); !slices.Contains(shards, n) {
+			shards = append(shards, n)
 		}
 	}
-	return lanes
+	return shards
 }
 
-// across asks for keys of several lanes, through the breaker of each.
-func (s *Service) across(ctx context.Context, lanes []int, asks []windows.Ask) (windows.Verdict, error) {
-	ask := func() ([]windows.Verdict, error) {
-		v, err := s.config.Counter.Check(ctx, asks)
-		return []windows.Verdict{v}, err
-	}
-	for _, lane := range lanes {
-		inner := ask
-		ask = func() ([]windows.Verdict, error) { return s.lanes[lane].breaker.Execute(inner) }
-	}
-	v, err := ask()
+// one decides asks of one shard in one step.
+func (s *Service) one(ctx context.Context, shard int, asks []windows.Request) (windows.Verdict, error) {
+	verdicts, err := s.shards[shard].do(ctx, [][]windows.Request{asks})
 	if err != nil {
 		return windows.Verdict{}, err
 	}
-	return v[0], nil
+	return verdicts[0], nil
+}
+
+// across decides asks of several shards: all are looked at first, and only if all
+// would be admitted they are charged, one shard after the other. A race can then
+// charge some keys of a call that is denied in the end, so Atomic is false. Each
+// shard is asked behind its own breaker.
+func (s *Service) across(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
+	v, err := s.look(ctx, shards, asks)
+	if err != nil || !v.Allowed {
+		return v, err
+	}
+	for n, shard := range shards {
+		mine, some := s.asksOf(shard, asks)
+		got, err := s.one(ctx, shard, some)
+		if err != nil {
+			if n > 0 {
+				err = fmt.Errorf("%w: %w", ErrPartlyCharged, err)
+			}
+			return windows.Verdict{}, err
+		}
+		v.Allowed = got.Allowed
+		v.Transitions += got.Transitions
+		for j, i := range mine {
+			v.Items[i] = got.Items[j]
+		}
+		if !v.Allowed {
+			break
+		}
+	}
+	return v, nil
+}
+
+// look answers asks without charging any, each shard by itself: what each key
+// would be told now.
+func (s *Service) look(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
+	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
+	errs := make([]error, len(shards))
+	var running sync.WaitGroup
+	for n, shard := range shards {
+		running.Go(func() {
+			mine, some := s.asksOf(shard, asks)
+			got, err := s.one(ctx, shard, withoutCost(some))
+			errs[n] = err
+			for j := range got.Items {
+				v.Items[mine[j]] = got.Items[j]
+			}
+		})
+	}
+	running.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return windows.Verdict{}, err
+		}
+	}
+	for i, a := range asks {
+		v.Items[i].Want(a)
+		v.Allowed = v.Allowed && v.Items[i].RetryAfter == 0
+	}
+	return v, nil
+}
+
+// asksOf gives the asks of a shard, and where they stand among all.
+func (s *Service) asksOf(shard int, asks []windows.Request) (at []int, some []windows.Request) {
+	for i, a := range asks {
+		if s.config.Counter.Lane(a.Key) == shard {
+			at, some = append(at, i), append(some, a)
+		}
+	}
+	return at, some
 }
 
 // refund gives units back and tells where the key stands, nil where Redis cannot
 // answer and on_error does not say deny: then they may not be back.
-func (s *Service) refund(ctx context.Context, rule *windows.Rule, key string, units int64) (*windows.Standing, error) {
+func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, units int64) (*windows.KeyState, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	var st windows.Standing
-	_, err := s.lanes[s.config.Counter.Lane(key)].breaker.Execute(func() ([]windows.Verdict, error) {
+	var st windows.KeyState
+	_, err := s.shards[s.config.Counter.Lane(key)].execute(within, func() ([]windows.Verdict, error) {
 		var err error
-		_, st, err = s.config.Counter.Refund(within, rule, key, units)
+		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return nil, err
 	})
 	if err == nil {
 		return &st, nil
 	}
-	if d := s.settle(ctx, []windows.Ask{{Rule: rule, Key: key}}, windows.Verdict{}, err); d.source == api.SourcePolicy {
+	if d := s.resolve(ctx, []windows.Request{{Plan: plan, Key: key}}, windows.Verdict{}, err); d.source == api.SourcePolicy {
 		return nil, d.err
 	}
 	return nil, nil
 }
 
-// settle makes a decision of what Redis said, and where it could not answer of
+// resolve makes a decision of what Redis said, and where it could not answer of
 // the strictest on_error among the rules: deny, then local, then allow.
-func (s *Service) settle(ctx context.Context, asks []windows.Ask, v windows.Verdict, err error) decision {
-	if err == nil {
+func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows.Verdict, err error) decision {
+	switch {
+	case err == nil:
+		s.outage.byRedis()
 		return decision{v, api.SourceRedis, "", nil}
-	}
-	if ctx.Err() != nil {
+	case s.config.NoAnswer != nil:
+		return decision{windows.Verdict{}, api.SourcePolicy, "no_answer", s.config.NoAnswer(err)}
+	case ctx.Err() != nil:
 		return decision{windows.Verdict{}, api.SourcePolicy, "canceled", fmt.Errorf("check: %w", ctx.Err())}
 	}
 	policy := windows.OnErrorAllow
 	for _, a := range asks {
-		switch {
-		case a.Rule.Shadow:
-		case a.Rule.OnError == windows.OnErrorDeny:
+		switch live := a.Plan.Live; {
+		case live == nil:
+		case live.OnError == windows.OnErrorDeny:
 			policy = windows.OnErrorDeny
-		case a.Rule.OnError == windows.OnErrorLocal && policy == windows.OnErrorAllow:
+		case live.OnError == windows.OnErrorLocal && policy == windows.OnErrorAllow:
 			policy = windows.OnErrorLocal
 		}
 	}
+	s.outage.byPolicy(policy, len(asks))
 	switch policy {
 	case windows.OnErrorDeny:
 		return decision{windows.Verdict{Atomic: true}, api.SourcePolicy, "error_deny", fmt.Errorf("%w: %w", api.ErrUnavailable, err)}

@@ -2,12 +2,13 @@ package check
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -17,14 +18,14 @@ const (
 	maxWaiting  = 20_000 // calls that wait for one
 )
 
-var errTooManyWait = errors.New("too many checks wait for Redis")
+var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNotSent)
 
 // gatherer lets calls that wait for the same server at the same time share one
 // run of the script. While none is under way a call goes at once and by itself;
 // what comes meanwhile goes together when it ends. So it adds no latency to a
 // quiet server, and the busier it is the less a call costs.
 type gatherer struct {
-	run     func(context.Context, [][]windows.Ask) ([]windows.Verdict, error)
+	run     func(context.Context, [][]windows.Request) ([]windows.Verdict, error)
 	timeout time.Duration // of a run that was gathered
 
 	mu      sync.Mutex
@@ -35,19 +36,20 @@ type gatherer struct {
 
 // waiter is one caller's calls and, once done is closed, what became of them.
 type waiter struct {
-	calls    [][]windows.Ask
+	calls    [][]windows.Request
 	verdicts []windows.Verdict
 	err      error
 	done     chan struct{}
 }
 
-func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Ask) ([]windows.Verdict, error)) *gatherer {
+func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Request) ([]windows.Verdict, error)) *gatherer {
 	return &gatherer{run: run, timeout: timeout}
 }
 
 // do answers calls, all or none of them. Where ctx ends first they may be
-// charged all the same, if they were sent already.
-func (g *gatherer) do(ctx context.Context, calls [][]windows.Ask) ([]windows.Verdict, error) {
+// charged all the same, if they were sent already; the error wraps api.ErrNotSent
+// where they certainly were not.
+func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
 	g.mu.Lock()
 	if !g.busy {
 		g.busy = true
@@ -72,6 +74,7 @@ func (g *gatherer) do(ctx context.Context, calls [][]windows.Ask) ([]windows.Ver
 		if i := slices.Index(g.waiting, w); i >= 0 { // not sent: it never will be
 			g.waiting = slices.Delete(g.waiting, i, i+1)
 			g.calls -= len(calls)
+			return nil, fmt.Errorf("%w: %w", api.ErrNotSent, ctx.Err())
 		}
 		return nil, ctx.Err()
 	}
@@ -110,12 +113,12 @@ func (g *gatherer) take() []*waiter {
 func (g *gatherer) answer(some []*waiter) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
-	calls := make([][]windows.Ask, 0, len(some))
+	calls := make([][]windows.Request, 0, len(some))
 	for _, w := range some {
 		calls = append(calls, w.calls...)
 	}
 	verdicts, err := g.run(ctx, calls)
-	if len(some) > 1 && stream.IsRefusal(err) {
+	if len(some) > 1 && redisclient.IsRefusal(err) {
 		// One key's counter is broken, say. A script that is refused has charged
 		// nobody, so each may be asked by itself, and the others get their answers.
 		for _, w := range some {

@@ -13,14 +13,14 @@ import (
 
 // server stands in for Redis: each run waits until the test lets it end.
 type server struct {
-	runs chan [][]windows.Ask
+	runs chan [][]windows.Request
 	end  chan error
 	// bad is a key whose counter is broken: a run that holds it is refused.
 	bad string
 }
 
 func newServer() *server {
-	return &server{runs: make(chan [][]windows.Ask, 100), end: make(chan error, 100)}
+	return &server{runs: make(chan [][]windows.Request, 100), end: make(chan error, 100)}
 }
 
 // refused is an answer of Redis.
@@ -29,7 +29,7 @@ type refused string
 func (r refused) Error() string { return string(r) }
 func (refused) RedisError()     {}
 
-func (s *server) run(_ context.Context, calls [][]windows.Ask) ([]windows.Verdict, error) {
+func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
 	s.runs <- calls
 	if err := <-s.end; err != nil {
 		return nil, err
@@ -44,8 +44,8 @@ func (s *server) run(_ context.Context, calls [][]windows.Ask) ([]windows.Verdic
 	return out, nil
 }
 
-func single(key string, cost int64) [][]windows.Ask {
-	return [][]windows.Ask{{{Key: key, Cost: cost}}}
+func single(key string, cost int64) [][]windows.Request {
+	return [][]windows.Request{{{Key: key, Cost: cost}}}
 }
 
 // asks starts a caller and waits until its call is sent or waits.
@@ -196,9 +196,9 @@ func TestGatheringIsBounded(t *testing.T) {
 		before, busy := g.calls, g.busy
 		g.mu.Unlock()
 		callers.Go(func() {
-			calls := make([][]windows.Ask, n)
+			calls := make([][]windows.Request, n)
 			for i := range calls {
-				calls[i] = []windows.Ask{{Key: "k"}}
+				calls[i] = []windows.Request{{Key: "k"}}
 			}
 			if _, err := g.do(t.Context(), calls); err != nil {
 				t.Error(err)

@@ -6,31 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"time"
 
+	"github.com/sony/gobreaker/v2"
+
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Config of a Service. Counter, Log, Rules and Metrics are required.
+// Config of a Service. Counter and Rules are required.
 type Config struct {
 	Counter *windows.Redis
-	Log     *stream.Log
 	Rules   func() *windows.Rules
-	Metrics *Metrics
+	Metrics *Metrics // nil: nothing is counted
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
-	// AppendTimeout bounds one append, and one listing of who is throttled; default 5s.
-	AppendTimeout time.Duration
-	// MaxBacklog is how old the oldest unread event of a partition may be before
-	// more events for it are refused; 0: they never are. Backlogs and Keys are
-	// required with it.
-	MaxBacklog time.Duration
-	Backlogs   func(ctx context.Context) (map[int]stream.Backlog, error)
-	Keys       *stream.Keys
-	// Extractors are those of GET /v1/check?extractor=NAME; nil: there are none.
-	Extractors *Extractors
+	// NoAnswer gives the error of a call that Redis did not decide, in place of
+	// on_error and the breakers: for a caller that has policies of its own. It is
+	// given an error that wraps api.ErrNotSent where nothing was sent, and
+	// ErrPartlyCharged where something was charged. Nil: on_error decides.
+	NoAnswer func(error) error
+	// Log receives when Redis stops answering, and when it answers again; default slog.Default().
+	Log *slog.Logger
 }
 
 // maxLocalKeys bounds what the counts of this process take while Redis is away,
@@ -40,56 +38,56 @@ const maxLocalKeys = 100_000
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
 // from waiting for it, and each rule's on_error decides (decide.go).
 type Service struct {
-	config  Config
-	local   *windows.Local
-	backlog backlog
-	lanes   []*lane
+	config Config
+	local  *windows.Local
+	shards []*shard
+	outage *outage
 }
 
 // NewService checks the configuration.
 func NewService(c Config) (*Service, error) {
-	if c.Counter == nil || c.Log == nil || c.Rules == nil || c.Metrics == nil {
-		return nil, errors.New("check: Counter, Log, Rules and Metrics are required")
+	if c.Counter == nil || c.Rules == nil {
+		return nil, errors.New("check: Counter and Rules are required")
+	}
+	if err := c.Counter.RequireNoRetry(); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
-	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
-	if c.MaxBacklog > 0 && (c.Backlogs == nil || c.Keys == nil) {
-		return nil, errors.New("check: MaxBacklog needs Backlogs and Keys")
-	}
 	local := windows.NewLocal(nil)
 	local.MaxKeys = maxLocalKeys
-	s := &Service{config: c, local: local, backlog: backlog{measure: c.Backlogs, now: time.Now}}
-	for range c.Counter.Lanes() {
-		s.lanes = append(s.lanes, newLane(c.Counter, c.Timeout))
+	s := &Service{config: c, local: local, outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	for i := range c.Counter.Lanes() {
+		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
+		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed))
 	}
 	return s, nil
 }
 
 // Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.
 func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
-	rule, err := s.ruleOf(key)
+	plan, err := s.planOf(key)
 	if err != nil {
 		return api.KeyState{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	st, err := s.config.Counter.Peek(ctx, rule, key)
+	st, err := s.config.Counter.Peek(ctx, plan, key)
 	if err != nil {
 		return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	return api.KeyState{Key: key, Rule: rule.Name, Windows: st.WindowStates(rule)}, nil
+	return st.KeyState(plan, key), nil
 }
 
 // Reset forgets what a key has spent and ends its levels; it says whether there
 // was anything to forget.
 func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
-	rule, err := s.ruleOf(key)
+	plan, err := s.planOf(key)
 	if err != nil {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	had, err := s.config.Counter.Reset(ctx, rule, key)
+	had, err := s.config.Counter.Reset(ctx, plan, key)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
@@ -101,24 +99,13 @@ func (s *Service) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error]
 	return s.config.Counter.Throttled(ctx)
 }
 
-// Append puts valid events into the log and counts what became of them.
-func (s *Service) Append(ctx context.Context, events []api.Event) stream.Outcome {
-	ctx, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
-	defer cancel()
-	out := s.config.Log.Append(ctx, events)
-	s.config.Metrics.appended.Add(float64(out.Appended))
-	s.config.Metrics.refused.Add(float64(len(out.Refused)))
-	s.config.Metrics.unknown.Add(float64(len(out.Unknown)))
-	return out
-}
-
-func (s *Service) ruleOf(key string) (*windows.Rule, error) {
+func (s *Service) planOf(key string) (*windows.Plan, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return nil, err
 	}
-	rule := s.config.Rules().Match(key)
-	if rule == nil {
+	plan := s.config.Rules().Match(key)
+	if plan == nil {
 		return nil, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(key))
 	}
-	return rule, nil
+	return plan, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // Config of a Client: zero values are defaults.
@@ -179,8 +180,8 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 }
 
 // CheckEach implements Checker.
-func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
-	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]Each, error) {
+func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]api.Each, error) {
 		list, err := c.checker.CheckEach(ctx, reqs)
 		if err == nil && allFailed(list) {
 			return list, list[0].Err // one at a time, they do not fail as a whole: the breaker is to hear of it
@@ -188,7 +189,7 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each
 		return list, err
 	})
 	if len(list) != len(reqs) {
-		list = make([]Each, len(reqs))
+		list = make([]api.Each, len(reqs))
 		for i := range list {
 			list[i].Err = err
 		}
@@ -214,7 +215,7 @@ func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return ask(ctx, c.shared, func(ctx context.Context) (api.KeyState, error) { return c.checker.Peek(ctx, key) })
 }
 
-func allFailed(list []Each) bool {
+func allFailed(list []api.Each) bool {
 	for _, e := range list {
 		if !failed(e.Err) {
 			return false
@@ -234,25 +235,10 @@ func ask[T any](caller context.Context, s *shared, call func(context.Context) (T
 			if err != nil && caller.Err() != nil {
 				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
 			}
-			if !errors.Is(err, ErrNotSent) || attempt >= s.config.Retries || !pause(ctx, firstPause<<attempt) {
+			if !errors.Is(err, api.ErrNotSent) || attempt >= s.config.Retries || !pause.BeforeDeadline(ctx, firstPause<<attempt) {
 				return struct{}{}, err
 			}
 		}
 	})
 	return answer, err
-}
-
-// pause waits, unless the deadline leaves no time for an answer afterwards.
-func pause(ctx context.Context, d time.Duration) bool {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*d {
-		return false
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

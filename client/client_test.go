@@ -9,7 +9,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // stub answers by a function, and counts how often it was asked.
@@ -31,8 +32,8 @@ func (s *stub) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 	return all.Checks[0], nil
 }
 
-func (s *stub) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]client.Each, error) {
-	list := make([]client.Each, len(reqs))
+func (s *stub) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	list := make([]api.Each, len(reqs))
 	for i, r := range reqs {
 		list[i].CheckAnswer, list[i].Err = s.Check(ctx, r)
 	}
@@ -51,7 +52,7 @@ func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest)
 		all := api.ChecksAnswer{Allowed: true, Atomic: true}
 		for _, r := range reqs {
 			name, _, _ := cut(r.Key)
-			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key, Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis, Shadow: name == "shadow"})
+			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key, Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis})
 		}
 		return all, nil
 	}
@@ -72,19 +73,19 @@ func fails(err error) func(context.Context, []api.CheckRequest) (api.ChecksAnswe
 
 var (
 	errGone = errors.New("it is gone")
-	down    = fails(client.NotSent(errGone))
-	lost    = fails(client.Lost(errGone))
+	down    = fails(transport.NotSent(errGone))
+	lost    = fails(transport.Lost(errGone))
 )
 
 // taught gives a client that has seen keys of the rules allow, deny, local and
-// shadow, all 10 per minute and 30 per hour, before its server went away.
+// other, all 10 per minute and 30 per hour, before its server went away.
 func taught(t *testing.T, c client.Config) (*client.Client, *stub) {
 	t.Helper()
 	s := &stub{answer: admits(api.WindowState{Limit: 10, WindowMs: 60_000}, api.WindowState{Limit: 30, WindowMs: 3_600_000})}
 	c.Retries = -1
-	c.RulePolicies = map[string]client.Policy{"allow": client.Allow, "deny": client.Deny, "local": client.Local, "shadow": client.Deny}
+	c.RulePolicies = map[string]client.Policy{"allow": client.Allow, "deny": client.Deny, "local": client.Local}
 	n := newClient(t, s, c)
-	for _, rule := range []string{"allow", "deny", "local", "shadow", "other"} {
+	for _, rule := range []string{"allow", "deny", "local", "other"} {
 		if _, err := n.Check(t.Context(), api.CheckRequest{Key: rule + ":1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +107,6 @@ func TestThePolicyOfTheCallTheRuleAndTheClient(t *testing.T) {
 		{n, "local:1", true, api.SourceLocal},
 		{n, "other:1", false, api.SourcePolicy}, // its rule has no policy of its own
 		{n, "never:1", false, api.SourcePolicy}, // nobody knows its rule
-		{n, "shadow:1", true, api.SourcePolicy}, // a rule that only watches denies nobody
 		{n.With(client.Allow), "deny:1", true, api.SourcePolicy},
 		{n.With(client.Deny), "allow:1", false, api.SourcePolicy},
 		{n.With(client.Local), "allow:1", true, api.SourceLocal},
@@ -135,7 +135,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 		}
 		return a
 	}
-	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2, ResetMs: 60_000, MoreMs: 60_000}) {
+	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2, ResetMs: 60_000, NextFreeMs: 60_000}) {
 		t.Errorf("%+v, want 2 of 2 used", a)
 	}
 	now += 15_000
@@ -201,8 +201,6 @@ func TestTheStrictestPolicyDecidesForAll(t *testing.T) {
 		{[]string{"allow:1", "deny:1"}, false, api.SourcePolicy},
 		{[]string{"deny:1", "local:1"}, false, api.SourcePolicy},
 		{[]string{"local:1", "allow:1"}, true, api.SourceLocal},
-		{[]string{"shadow:1", "allow:1"}, true, api.SourcePolicy},
-		{[]string{"shadow:1", "deny:1"}, false, api.SourcePolicy},
 	} {
 		n, _ := taught(t, client.Config{})
 		var reqs []api.CheckRequest
@@ -313,7 +311,7 @@ func TestBreaker(t *testing.T) {
 func TestCallersWhoLeave(t *testing.T) {
 	s := &stub{answer: func(ctx context.Context, _ []api.CheckRequest) (api.ChecksAnswer, error) {
 		<-ctx.Done()
-		return api.ChecksAnswer{}, client.Lost(ctx.Err())
+		return api.ChecksAnswer{}, transport.Lost(ctx.Err())
 	}}
 	n := newClient(t, s, client.Config{Timeout: patience})
 	for i := range 20 {

@@ -1,6 +1,8 @@
-// Package client is what a Go service needs of streamcounter: checks over HTTP
-// (http.go) or gRPC (grpc.go), a Client around either that keeps a deadline and
-// has a policy for when nobody answers (client.go), and the Guard, which knows
-// from NATS who is throttled without asking (guard.go). Package direct checks
-// straight against Redis; httpmw and grpcmw are middleware. Read checker.go next.
+// Package client asks a streamcounter server whether a key may spend now, over
+// HTTP (NewHTTP), with a deadline, a circuit breaker, and a policy for when nobody
+// answers (New). It imports neither gRPC nor NATS nor a Redis client.
+//
+// Package grpc is the same over gRPC, direct asks Redis without a server, guard
+// knows from NATS who is throttled without asking, and httpmw and grpcmw are
+// middleware.
 package client

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // fallback answers by policy where nobody else did, and else gives the error on.
@@ -12,7 +13,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	if ctx.Err() != nil || !unanswered(why) {
 		return api.ChecksAnswer{}, why
 	}
-	reqs, err := ValidateAll(reqs) // the breaker may have stood before the transport's own look
+	reqs, err := transport.ValidateAll(reqs) // the breaker may have stood before the transport's own look
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -37,8 +38,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	return all, nil
 }
 
-// strictest is the policy for keys of these rules together. A rule that only
-// watches has no say, unless there is no other.
+// strictest is the policy for keys of these rules together.
 func (c *Client) strictest(rules []*Rule) Policy {
 	p := Allow
 	for _, r := range rules {
@@ -53,7 +53,6 @@ func (c *Client) strictest(rules []*Rule) Policy {
 			q = c.config.UnknownKeys
 		}
 		switch {
-		case r != nil && r.Shadow && q == Deny:
 		case q == Deny:
 			p = Deny
 		case q == Local && p == Allow:
@@ -72,7 +71,7 @@ func decide(p Policy, reqs []api.CheckRequest, rules []*Rule, why error) api.Che
 			Note: fmt.Sprintf("the policy %s decided: %v", p, why),
 		}
 		if rules[i] != nil {
-			all.Checks[i].Rule, all.Checks[i].Shadow = rules[i].Name, rules[i].Shadow
+			all.Checks[i].Rule = rules[i].Name
 		}
 	}
 	return all

@@ -21,6 +21,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	scgrpc "github.com/streamcounter/streamcounter/client/grpc"
 )
 
 // What else may stand at the other end of HTTP: proxies, other servers, servers to come.
@@ -34,20 +35,20 @@ func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 		want   []error
 		not    error
 	}{
-		{401, problem("unauthenticated"), []error{api.ErrUnauthenticated}, client.ErrNoAnswer},
-		{403, problem("forbidden"), []error{api.ErrForbidden}, client.ErrNoAnswer},
+		{401, problem("unauthenticated"), []error{api.ErrUnauthenticated}, api.ErrNoAnswer},
+		{403, problem("forbidden"), []error{api.ErrForbidden}, api.ErrNoAnswer},
 		{401, "<html>", []error{api.ErrUnauthenticated}, nil},
 		{403, "<html>", []error{api.ErrForbidden}, nil},
-		{503, problem("unavailable"), []error{api.ErrUnavailable}, client.ErrNoAnswer},
-		{503, problem("outcome-unknown"), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{502, "<html>bad gateway</html>", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{503, "", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{500, problem("of-a-later-version"), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{429, "slow down", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{404, "<html>", []error{client.ErrNoAnswer}, api.ErrOutcomeUnknown},
-		{302, "", []error{client.ErrNoAnswer}, nil},
-		{200, "<html>", []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
-		{200, strings.Repeat(" ", 2<<20), []error{api.ErrOutcomeUnknown, client.ErrNoAnswer}, client.ErrNotSent},
+		{503, problem("unavailable"), []error{api.ErrUnavailable}, api.ErrNoAnswer},
+		{503, problem("outcome-unknown"), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{502, "<html>bad gateway</html>", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{503, "", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{500, problem("of-a-later-version"), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{429, "slow down", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{404, "<html>", []error{api.ErrNoAnswer}, api.ErrOutcomeUnknown},
+		{302, "", []error{api.ErrNoAnswer}, nil},
+		{200, "<html>", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{200, strings.Repeat(" ", 2<<20), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
 	} {
 		asked := 0
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +112,7 @@ func TestTokens(t *testing.T) {
 	served := make(chan struct{})
 	go func() { defer close(served); _ = g.Serve(l) }()
 	defer func() { g.Stop(); <-served }()
-	c, err := client.NewGRPC("passthrough:///"+l.Addr().String(), client.GRPCConfig{Token: func() string { return token }, TLS: secure})
+	c, err := scgrpc.New("passthrough:///"+l.Addr().String(), scgrpc.Config{Token: func() string { return token }, TLS: secure})
 	must(t, err)
 	defer c.Close()
 
@@ -136,10 +137,10 @@ func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 	for code, want := range map[codes.Code][]error{
 		codes.Unauthenticated:  {api.ErrUnauthenticated},
 		codes.PermissionDenied: {api.ErrForbidden},
-		codes.Unimplemented:    {client.ErrNoAnswer},
-		codes.Unavailable:      {client.ErrNoAnswer, api.ErrOutcomeUnknown}, // it was sent
-		codes.DeadlineExceeded: {client.ErrNoAnswer, api.ErrOutcomeUnknown},
-		codes.Internal:         {client.ErrNoAnswer, api.ErrOutcomeUnknown},
+		codes.Unimplemented:    {api.ErrNoAnswer},
+		codes.Unavailable:      {api.ErrNoAnswer, api.ErrOutcomeUnknown}, // it was sent
+		codes.DeadlineExceeded: {api.ErrNoAnswer, api.ErrOutcomeUnknown},
+		codes.Internal:         {api.ErrNoAnswer, api.ErrOutcomeUnknown},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
@@ -157,7 +158,7 @@ func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 				t.Errorf("%s: %v, want %v", code, err, w)
 			}
 		}
-		if asked != 1 || errors.Is(err, client.ErrNotSent) {
+		if asked != 1 || errors.Is(err, api.ErrNotSent) {
 			t.Errorf("%s: asked %d times, %v", code, asked, err)
 		}
 		s.Stop()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // HTTPConfig: zero values are defaults.
@@ -51,10 +53,10 @@ const maxBody = 1 << 20
 func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 	u, err := url.Parse(base)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, fmt.Errorf("client: %s: expected a URL as http://HOST:PORT", api.Shorten(withoutUser(base)))
+		return nil, fmt.Errorf("client: %s: expected a URL as http://HOST:PORT", api.Shorten(redact.URL(base)))
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token", api.Shorten(withoutUser(base)))
+		return nil, fmt.Errorf("client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token", api.Shorten(redact.URL(base)))
 	}
 	idle, dial := c.MaxIdle, c.DialTimeout
 	if idle <= 0 {
@@ -80,20 +82,12 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 	return h, nil
 }
 
-// withoutUser cuts what stands before the @, which may be a password.
-func withoutUser(base string) string {
-	if at := strings.LastIndexByte(base, '@'); at >= 0 {
-		return "…" + base[at:]
-	}
-	return base
-}
-
 // Close closes idle connections.
 func (h *HTTP) Close() { h.transport.CloseIdleConnections() }
 
 // Check implements Checker.
 func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	req, err := Validate(req)
+	req, err := transport.Validate(req)
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
@@ -107,7 +101,7 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 
 // CheckAll implements Checker.
 func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	reqs, err := ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -117,7 +111,7 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 		return a, err
 	}
 	if len(a.Checks) != len(reqs) {
-		return a, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+		return a, transport.Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
 	}
 	list := make([]*api.CheckAnswer, len(a.Checks))
 	for i := range a.Checks {
@@ -128,8 +122,8 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 }
 
 // CheckEach implements Checker.
-func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, error) {
-	return EachValid(reqs, func(reqs []api.CheckRequest) ([]Each, error) {
+func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
 		var a struct {
 			Checks []struct {
 				api.CheckAnswer
@@ -140,13 +134,13 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]Each, 
 			return nil, err
 		}
 		if len(a.Checks) != len(reqs) {
-			return nil, Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+			return nil, transport.Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
 		}
-		out := make([]Each, len(reqs))
+		out := make([]api.Each, len(reqs))
 		for i, c := range a.Checks {
 			out[i].CheckAnswer = c.CheckAnswer
 			if c.Error.Type != "" {
-				out[i] = Each{Err: named(c.Error.Type, c.Error.Detail)}
+				out[i] = api.Each{Err: transport.Named(c.Error.Type, c.Error.Detail)}
 			}
 		}
 		return out, nil
@@ -161,7 +155,7 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	}
 	r, _, err := h.do(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil)
 	if err != nil {
-		return s, NotSent(err) // sent or not: a look may be sent again
+		return s, transport.NotSent(err) // sent or not: a look may be sent again
 	}
 	return s, r.decode(&s)
 }
@@ -174,9 +168,9 @@ func (h *HTTP) post(ctx context.Context, body, into any) (*reply, error) {
 	r, sent, err := h.do(ctx, http.MethodPost, "/v1/check", text)
 	switch {
 	case err != nil && sent:
-		return nil, Lost(err)
+		return nil, transport.Lost(err)
 	case err != nil:
-		return nil, NotSent(err)
+		return nil, transport.NotSent(err)
 	}
 	return r, r.decode(into)
 }

@@ -41,7 +41,7 @@ func (k *known) learn(a api.CheckAnswer) {
 	defer k.mu.Unlock()
 	r, ok := k.rules.Get(a.Rule)
 	if !ok || !r.is(a) {
-		r = &Rule{Name: a.Rule, Shadow: a.Shadow, Limits: make([]Limit, len(a.Windows))}
+		r = &Rule{Name: a.Rule, Limits: make([]Limit, len(a.Windows))}
 		for i, w := range a.Windows {
 			r.Limits[i] = Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
 		}
@@ -54,7 +54,7 @@ func (k *known) learn(a api.CheckAnswer) {
 }
 
 func (r *Rule) is(a api.CheckAnswer) bool {
-	return r.Shadow == a.Shadow && slices.EqualFunc(r.Limits, a.Windows, func(l Limit, w api.WindowState) bool {
+	return slices.EqualFunc(r.Limits, a.Windows, func(l Limit, w api.WindowState) bool {
 		return l.Units == w.Limit && l.Per.Milliseconds() == w.WindowMs
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/windows/inprocess"
+	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
 
 // local counts in this process, exactly, at this instance's share of each limit.
@@ -45,12 +45,9 @@ func (l *local) check(all *api.ChecksAnswer, rules []*Rule) {
 		spent[k] += c.Cost
 		log, now := l.open(k, r, clock)
 		if wait := l.wait(log, now, r, spent[k]); wait != 0 {
-			c.WouldDeny = r.Shadow
-			if !r.Shadow {
-				all.Allowed = false
-				c.RetryAfterMs = max(wait, 0)
-				all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
-			}
+			all.Allowed = false
+			c.RetryAfterMs = max(wait, 0)
+			all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
 			if wait < 0 {
 				c.Note = fmt.Sprintf("the cost %d is above this instance's share, one of %d; %s", spent[k], l.instances, c.Note)
 			}
@@ -106,7 +103,7 @@ func (l *local) states(log *inprocess.Log, now int64, r *Rule) []api.WindowState
 	for i, limit := range r.Limits {
 		n, per := share(limit.Units, l.instances), limit.Per.Milliseconds()
 		used, more, reset := log.Use(now, per)
-		out[i] = api.WindowState{Limit: n, WindowMs: per, Used: used, Remaining: max(0, n-used), ResetMs: reset, MoreMs: more}
+		out[i] = api.WindowState{Limit: n, WindowMs: per, Used: used, Remaining: max(0, n-used), ResetMs: reset, NextFreeMs: more}
 	}
 	return out
 }

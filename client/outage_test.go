@@ -8,29 +8,29 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // throughProxy opens each transport through a proxy before its server.
 var throughProxy = []struct {
 	name string
-	open func(t *testing.T, w *world) (client.Checker, *proxy)
+	open func(t *testing.T, w *world) (client.Checker, *streamtest.Proxy)
 }{
-	{"http", func(t *testing.T, w *world) (client.Checker, *proxy) {
-		p := newProxy(t, w.serveHTTP(t))
-		return overHTTP(t, p.addr), p
+	{"http", func(t *testing.T, w *world) (client.Checker, *streamtest.Proxy) {
+		p := streamtest.NewProxy(t, w.serveHTTP(t))
+		return overHTTP(t, p.Addr), p
 	}},
-	{"grpc", func(t *testing.T, w *world) (client.Checker, *proxy) {
-		p := newProxy(t, w.serveGRPC(t, true))
-		return overGRPC(t, p.addr), p
+	{"grpc", func(t *testing.T, w *world) (client.Checker, *streamtest.Proxy) {
+		p := streamtest.NewProxy(t, w.serveGRPC(t, true))
+		return overGRPC(t, p.Addr), p
 	}},
-	{"redis", func(t *testing.T, w *world) (client.Checker, *proxy) {
-		p := newProxy(t, strings.TrimPrefix(streamtest.Redis(t), "redis://"))
-		return overRedis(t, w, connectRedis(t, p.addr)), p
+	{"redis", func(t *testing.T, w *world) (client.Checker, *streamtest.Proxy) {
+		p := streamtest.NewProxy(t, strings.TrimPrefix(streamtest.Redis(t), "redis://"))
+		return overRedis(t, w, connectRedis(t, p.Addr)), p
 	}},
 }
 
-func throughEveryProxy(t *testing.T, test func(t *testing.T, w *world, c client.Checker, p *proxy)) {
+func throughEveryProxy(t *testing.T, test func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy)) {
 	for _, way := range throughProxy {
 		t.Run(way.name, func(t *testing.T) {
 			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, tenAMinute)
@@ -51,24 +51,24 @@ func newClient(t testing.TB, c client.Checker, config client.Config) *client.Cli
 
 // A check whose reply was lost has been charged, and is not sent again.
 func TestALostReplyIsNotSentAgain(t *testing.T) {
-	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *proxy) {
+	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		// lose asks, and cuts the connection when the check is charged and before
 		// anything of that comes back.
 		lose := func(charged int64, ask func()) {
-			p.holdAnswers()
+			p.HoldAnswers()
 			done := make(chan struct{})
 			go func() { defer close(done); ask() }()
 			streamtest.Eventually(t, patience, "the check is charged", func() (bool, string) {
 				k, err := w.service.Peek(t.Context(), "user:1")
 				return err == nil && k.Windows[0].Used == charged, errorText(err)
 			})
-			p.sever(false)
-			p.heal()
+			p.Sever(false)
+			p.Heal()
 			<-done
 		}
 		lose(1, func() {
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-			if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrNotSent) {
+			if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) {
 				t.Errorf("error %v, want that the outcome is unknown", err)
 			}
 		})
@@ -91,12 +91,12 @@ func TestALostReplyIsNotSentAgain(t *testing.T) {
 
 // A server that refuses connections has charged nothing, and the error says so.
 func TestWhatWasNotSentSaysSo(t *testing.T) {
-	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *proxy) {
-		p.sever(true)
-		_ = p.l.Close() // connections are refused
+	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
+		p.Sever(true)
+		_ = p.Close() // connections are refused
 		streamtest.Eventually(t, patience, "the transport notices", func() (bool, string) {
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:2"})
-			return errors.Is(err, client.ErrNotSent) && errors.Is(err, client.ErrNoAnswer) && errors.Is(err, api.ErrUnavailable) &&
+			return errors.Is(err, api.ErrNotSent) && errors.Is(err, api.ErrNoAnswer) && errors.Is(err, api.ErrUnavailable) &&
 				!errors.Is(err, api.ErrOutcomeUnknown), errorText(err)
 		})
 	})
@@ -112,13 +112,13 @@ func errorText(err error) string {
 // The server says nothing any more, and nobody hears of an end: the policy
 // answers at the deadline, and the server again when it is back.
 func TestAServerThatFallsSilent(t *testing.T) {
-	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *proxy) {
+	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		n := newClient(t, c, client.Config{Timeout: 100 * time.Millisecond, RulePolicies: map[string]client.Policy{"user": client.Local}})
 		streamtest.Eventually(t, patience, "the first answer", func() (bool, string) { // on a busy machine it may be late
 			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "user:3"})
 			return a.Source == api.SourceRedis, a.Note
 		})
-		p.blackhole()
+		p.Blackhole()
 		var longest time.Duration
 		for i := range 20 { // the proxy holds all back until the test says so: none of these waits for it
 			began := time.Now()
@@ -131,7 +131,7 @@ func TestAServerThatFallsSilent(t *testing.T) {
 				t.Fatalf("check %d: %+v, %v, want it denied and the error", i, a, err)
 			}
 		}
-		p.heal()
+		p.Heal()
 		began := time.Now()
 		streamtest.Eventually(t, patience, "the server answers again", func() (bool, string) {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:4"})
@@ -143,16 +143,16 @@ func TestAServerThatFallsSilent(t *testing.T) {
 
 // The server is stopped under load and comes back on the same address.
 func TestAServerThatIsStopped(t *testing.T) {
-	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *proxy) {
+	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		n := newClient(t, c, client.Config{Timeout: patience})
-		p.sever(true)
+		p.Sever(true)
 		for range 20 {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:5"})
 			if err != nil || !a.Allowed || a.Source != api.SourcePolicy {
 				t.Fatalf("%+v, %v, want it allowed by policy", a, err)
 			}
 		}
-		p.heal()
+		p.Heal()
 		began := time.Now()
 		streamtest.Eventually(t, patience, "the server answers again", func() (bool, string) {
 			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "user:5"})

@@ -42,8 +42,6 @@ func (p Policy) valid() bool { return p >= Allow && p <= Local }
 type Rule struct {
 	Name   string
 	Limits []Limit
-	// Shadow: the rule only watches, and Local does not deny either.
-	Shadow bool
 }
 
 // Limit is Units in any span of Per.
@@ -71,19 +69,19 @@ func (r Rule) validate() error {
 // failed tells what speaks against the server, for the breaker: it could not be
 // reached or did not answer. One that answers with an error is there.
 func failed(err error) bool {
-	return errors.Is(err, ErrNotSent) || errors.Is(err, api.ErrOutcomeUnknown)
+	return errors.Is(err, api.ErrNotSent) || errors.Is(err, api.ErrOutcomeUnknown)
 }
 
 // unanswered tells where the policy decides.
 func unanswered(err error) bool {
-	return errors.Is(err, ErrNoAnswer) || isBreaker(err) || isRefusedCredentials(err)
+	return errors.Is(err, api.ErrNoAnswer) || isBreaker(err) || isRefusedCredentials(err)
 }
 
 func isBreaker(err error) bool {
 	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
-// isRefusedCredentials: waiting does not mend it, so the error stands beside the
+// isRefusedCredentials: waiting does not fix it, so the error stands beside the
 // policy's answer, whatever that is.
 func isRefusedCredentials(err error) bool {
 	return errors.Is(err, api.ErrUnauthenticated) || errors.Is(err, api.ErrForbidden)

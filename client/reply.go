@@ -6,7 +6,8 @@ import (
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/api/headers"
+	"github.com/streamcounter/streamcounter/internal/headers"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // decode reads an admission or a denial, or gives the error that the answer is.
@@ -21,7 +22,7 @@ func (r *reply) decode(into any) error {
 			if api.ErrorNamed(p.Type) == nil {
 				return r.foreign()
 			}
-			return named(p.Type, p.Detail)
+			return transport.Named(p.Type, p.Detail)
 		}
 	}
 	if err := json.Unmarshal(r.body, into); err != nil {
@@ -41,14 +42,14 @@ func (r *reply) foreign() error {
 	case r.status >= 500, r.status == http.StatusTooManyRequests:
 		return r.lost(err) // a gateway may have handed the check on before it gave up
 	}
-	return fmt.Errorf("%w: %w: is this a streamcounter server?", ErrNoAnswer, err)
+	return fmt.Errorf("%w: %w: is this a streamcounter server?", api.ErrNoAnswer, err)
 }
 
 func (r *reply) lost(err error) error {
 	if r.look {
-		return NotSent(err)
+		return transport.NotSent(err)
 	}
-	return Lost(err)
+	return transport.Lost(err)
 }
 
 // waits fills in what the body does not have; see headers.Waits.
@@ -63,35 +64,7 @@ func (r *reply) waits(answers []*api.CheckAnswer) {
 	}
 	for _, a := range answers {
 		for i := range a.Windows {
-			a.Windows[i].MoreMs, waits = waits[0], waits[1:]
+			a.Windows[i].NextFreeMs, waits = waits[0], waits[1:]
 		}
 	}
-}
-
-// problem is an error that the server named.
-type problem struct {
-	sentinel error
-	detail   string
-}
-
-func (p *problem) Error() string {
-	if p.detail == "" {
-		return p.sentinel.Error()
-	}
-	return p.detail // the server's details begin with the sentinel's text
-}
-
-func (p *problem) Unwrap() error { return p.sentinel }
-
-// named gives the error of a problem's type. An outcome that the server does not
-// know either is no answer.
-func named(typ, detail string) error {
-	sentinel := api.ErrorNamed(typ)
-	switch sentinel {
-	case nil:
-		return Lost(fmt.Errorf("an error that this version does not know, %s: %s", api.Shorten(typ), detail))
-	case api.ErrOutcomeUnknown:
-		return Lost(&problem{sentinel, detail})
-	}
-	return &problem{sentinel, detail}
 }

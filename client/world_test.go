@@ -17,10 +17,13 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/envoy"
+	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
+	scgrpc "github.com/streamcounter/streamcounter/client/grpc"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -43,6 +46,7 @@ type world struct {
 	clock   atomic.Int64
 	rules   *windows.Rules
 	service *check.Service
+	server  *httpapi.Server
 }
 
 func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*windows.Rule) *world {
@@ -58,28 +62,30 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	counter := windows.NewRedis(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
-		Counter: counter, Log: log, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
 	})
+	must(t, err)
+	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log, Metrics: httpapi.NewMetrics(prometheus.NewRegistry())})
 	must(t, err)
 	return w
 }
 
-// transport is one way to ask.
-type transport struct {
+// way is one way to ask.
+type way struct {
 	name string
 	// whole: answers have all that HTTP's have.
 	whole bool
 	open  func(t testing.TB, w *world) client.Checker
 }
 
-var transports = []transport{
+var transports = []way{
 	{"http", true, func(t testing.TB, w *world) client.Checker { return overHTTP(t, w.serveHTTP(t)) }},
 	{"grpc", true, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, true)) }},
 	{"grpc without the detail", false, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, false)) }},
 	{"redis", true, func(t testing.TB, w *world) client.Checker { return overRedis(t, w, w.redis) }},
 }
 
-func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way transport), rules ...*windows.Rule) {
+func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way way), rules ...*windows.Rule) {
 	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
 			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, rules...)
@@ -96,9 +102,9 @@ func overHTTP(t testing.TB, addr string) *client.HTTP {
 	return h
 }
 
-func overGRPC(t testing.TB, addr string) *client.GRPC {
+func overGRPC(t testing.TB, addr string) *scgrpc.Client {
 	t.Helper()
-	g, err := client.NewGRPC("passthrough:///"+addr, client.GRPCConfig{})
+	g, err := scgrpc.New("passthrough:///"+addr, scgrpc.Config{})
 	must(t, err)
 	t.Cleanup(func() { _ = g.Close() })
 	return g
@@ -114,7 +120,7 @@ func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 // serveHTTP gives the address of a server.
 func (w *world) serveHTTP(t testing.TB) string {
 	t.Helper()
-	s := httptest.NewServer(w.service.Handler(nil))
+	s := httptest.NewServer(w.server.Handler(nil))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
 }
@@ -132,7 +138,7 @@ func (w *world) serveGRPC(t testing.TB, detail bool) string {
 		}
 		return next(ctx, req)
 	}))
-	rls.RegisterRateLimitServiceServer(s, check.NewRateLimits(w.service, check.RateLimitsConfig{}))
+	rls.RegisterRateLimitServiceServer(s, envoy.NewService(w.service, envoy.Config{Rules: windows.Fixed(w.rules).Rules}))
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-served })

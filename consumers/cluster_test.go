@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -123,7 +123,7 @@ func (l *load) append(n int) {
 func (l *load) check(key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
-	_, err := l.w.counter.Check(ctx, []windows.Ask{{Rule: l.w.rules.Match(key), Key: key, Cost: 1}})
+	_, err := l.w.counter.Check(ctx, []windows.Request{{Plan: l.w.rules.Match(key), Key: key, Cost: 1}})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -162,7 +162,7 @@ func (w *world) stored() map[string]int64 {
 			w.t.Fatal(err)
 		}
 		for _, m := range list {
-			e, err := stream.Message{ID: m.ID, Values: m.Values}.Decode()
+			e, err := entry.Message{ID: m.ID, Values: m.Values}.Decode()
 			if err != nil {
 				w.t.Fatal(err)
 			}
@@ -260,7 +260,7 @@ func (l *load) audit() (lost int64) {
 		throttled[k.Key] = true
 	}
 	for key := range keys {
-		if rule := w.rules.Match(key); throttled[key] != (counted[key] >= rule.Windows[0].Limit) {
+		if rule := w.rules.Match(key).Live; throttled[key] != (counted[key] >= rule.Windows[0].Limit) {
 			t.Errorf("%s stands at %d of %d, throttled: %v", key, counted[key], rule.Windows[0].Limit, throttled[key])
 		}
 	}

@@ -3,6 +3,8 @@ package consumers
 import (
 	"context"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // lingering gives a context for work that has begun: it ends `grace` after ctx
@@ -19,25 +21,13 @@ func lingering(ctx context.Context, grace time.Duration) (context.Context, conte
 	}
 }
 
-// pause waits for d or until ctx ends, and reports whether it may go on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // longestWait is how long a part that failed waits at most before it tries again.
 const longestWait = 2 * time.Second
 
 // backoff doubles from 50 ms to longestWait.
 type backoff struct{ next time.Duration }
 
-func (b *backoff) wait(ctx context.Context) bool { return pause(ctx, b.grow(longestWait)) }
+func (b *backoff) wait(ctx context.Context) bool { return pause.For(ctx, b.grow(longestWait)) }
 
 // grow gives the next wait, `most` at the most.
 func (b *backoff) grow(most time.Duration) time.Duration {

@@ -4,30 +4,39 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Gauges measures what stands in the streams: the age of the oldest unread
+// gauges measures what stands in the streams: the age of the oldest unread
 // event is the signal to alert on, as `lag` is not true after a trim.
-type Gauges struct {
+type gauges struct {
 	redis   redis.UniversalClient
 	keys    *stream.Keys
 	metrics *Metrics
 	every   time.Duration
 	log     *slog.Logger
+	ahead   map[int]bool // partitions whose newest event is far ahead of the clock
 }
 
-// Run measures until ctx ends.
-func (g *Gauges) Run(ctx context.Context) {
+// farAhead is how far ahead of Redis's clock an event's ID makes its stream useless:
+// beyond what a clock that was set back explains.
+const farAhead = time.Minute
+
+// run measures until ctx ends.
+func (g *gauges) run(ctx context.Context) {
 	for {
 		if err := g.measure(ctx); err != nil && ctx.Err() == nil {
 			g.log.Debug("measuring failed", "error", err)
 		}
-		if !pause(ctx, g.every) {
+		if !pause.For(ctx, g.every) {
 			return
 		}
 	}
@@ -35,12 +44,14 @@ func (g *Gauges) Run(ctx context.Context) {
 
 // measure sets the gauges of each partition whose server answers; those of the
 // others stay as they were last seen.
-func (g *Gauges) measure(ctx context.Context) error {
-	backlogs, failed := stream.Backlogs(ctx, g.redis, g.keys)
+func (g *gauges) measure(ctx context.Context) error {
+	backlogs, failed := eventlog.Backlogs(ctx, g.redis, g.keys)
 	pipe := g.redis.Pipeline()
 	depth := make([]*redis.IntCmd, g.keys.Partitions)
+	newest := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
 	head := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
 	for p := range g.keys.Partitions {
+		newest[p] = pipe.XRevRangeN(ctx, g.keys.Events(p), "+", "-", 1)
 		depth[p] = pipe.XLen(ctx, g.keys.Outbox(p))
 		head[p] = pipe.XRangeN(ctx, g.keys.Outbox(p), "-", "+", 1)
 	}
@@ -48,12 +59,33 @@ func (g *Gauges) measure(ctx context.Context) error {
 	for p, b := range backlogs {
 		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
 		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
+		if newest[p].Err() == nil {
+			g.compareWithClock(p, newest[p].Val(), b.NowMs)
+		}
 		if err := errors.Join(depth[p].Err(), head[p].Err()); err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(stream.Age(head[p].Val(), b.NowMs).Seconds())
+		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(eventlog.Age(head[p].Val(), b.NowMs).Seconds())
 	}
 	return failed
+}
+
+// compareWithClock measures how far the newest event is ahead of the clock of its
+// server. Redis gives a new entry no smaller ID than the newest, so a producer that
+// chooses a great one stops all others; nothing else says so. The log has it once.
+func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
+	var ahead time.Duration
+	if len(newest) > 0 {
+		ms := entry.Message{ID: newest[0].ID}.Ms()
+		ahead = time.Duration(min(max(0, ms-nowMs), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	}
+	g.metrics.aheadOfClock.WithLabelValues(label(p)).Set(ahead.Seconds())
+	far := ahead > farAhead
+	if far && !g.ahead[p] {
+		g.log.Error("an event has an ID of the future: the stream takes no event before that time, or none at all. Delete the stream to go on; its unread events are lost",
+			"stream", g.keys.Events(p), "id", newest[0].ID)
+	}
+	g.ahead[p] = far
 }

@@ -18,8 +18,8 @@ func (w *world) keyIn(p int, name string) string { return keyOf(w.keys, p, "user
 
 const toTheTop = "raised 50, raised 100, throttled 100"
 
-// A string stands where a partition has one of its own keys. That partition is left
-// out, and said to be; the others are worked on; nothing is buried that could be
+// A string stands where a partition has one of its own keys. That partition is quarantined,
+// and said to be; the others are worked on; nothing becomes a dead letter that could be
 // counted; and when the string is gone, all of it is counted once, unaided.
 func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 	ctx := context.Background()
@@ -44,8 +44,8 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				if what != "events" { // else it cannot be appended
 					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
 				}
-				w.eventually("the partition is left out", func() (bool, string) {
-					return w.sample("partition_aside") == 1, fmt.Sprint(w.sample("partition_aside"))
+				w.eventually("the partition is quarantined", func() (bool, string) {
+					return w.sample("partition_quarantined") == 1, fmt.Sprint(w.sample("partition_quarantined"))
 				})
 				for _, p := range []int{0, 1, 3} {
 					good := w.keyIn(p, "good")
@@ -60,10 +60,10 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				}
 				w.eventuallyUsed(bad, 11)
 				w.eventually("it is worked on again", func() (bool, string) {
-					return w.sample("partition_aside") == 0 && w.pending() == 0 && (what == "outbox" || r.of(bad) == toTheTop), fmt.Sprint(w.sample("partition_aside"), w.pending(), r.of(bad))
+					return w.sample("partition_quarantined") == 0 && w.pending() == 0 && (what == "outbox" || r.of(bad) == toTheTop), fmt.Sprint(w.sample("partition_quarantined"), w.pending(), r.of(bad))
 				})
-				if n := w.sample("events_dead_total"); n != 0 {
-					t.Errorf("%v events buried", n)
+				if n := w.sample("dead_letters_total"); n != 0 {
+					t.Errorf("%v dead letters", n)
 				}
 			})
 		})
@@ -71,7 +71,7 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 }
 
 // A string stands where a partition has its dead stream. Events that cannot be
-// counted stay pending until they can be buried, and hold up nothing.
+// counted stay pending until they can become dead letters, and hold up nothing.
 func TestNoDeadStream(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
@@ -84,11 +84,11 @@ func TestNoDeadStream(t *testing.T) {
 			w.eventuallyUsed(good, n+1)
 		}
 		if n := w.pending(); n != 1 {
-			t.Fatalf("%d events pending, expected the one that is to be buried", n)
+			t.Fatalf("%d events pending, expected the one that is to be a dead letter", n)
 		}
 		w.redis.Del(context.Background(), w.keys.Dead(2))
-		w.eventually("it is buried", func() (bool, string) {
-			return w.sample("events_dead_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("events_dead_total"), w.pending())
+		w.eventually("it is a dead letter", func() (bool, string) {
+			return w.sample("dead_letters_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("dead_letters_total"), w.pending())
 		})
 	})
 }
@@ -148,7 +148,7 @@ func garbageEntries() map[string][]any {
 	}
 }
 
-// Garbage in an outbox is put aside with the reason, and what waits behind it is
+// Garbage in an outbox becomes a dead letter with the reason, and what waits behind it is
 // published, in order.
 func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
@@ -167,8 +167,8 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 			n := w.redis.XLen(ctx, w.keys.Outbox(0)).Val()
 			return n == 0, fmt.Sprint(n)
 		})
-		if n := w.sample("outbox_dead_total"); n != float64(len(garbage)) {
-			t.Errorf("outbox_dead_total is %v, expected %d", n, len(garbage))
+		if n := w.letters("outbox"); n != float64(len(garbage)) {
+			t.Errorf("dead letters of the outbox is %v, expected %d", n, len(garbage))
 		}
 		letters, err := w.redis.XRange(ctx, w.keys.Dead(0), "-", "+").Result()
 		if err != nil || len(letters) != len(garbage) {
@@ -201,8 +201,8 @@ func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 			return got == "raised 100, throttled 100, released 100, cleared 100", got
 		})
 		w.eventually("the garbage is forgotten", func() (bool, string) {
-			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
-			return n == 0 && w.sample("levels_forgotten_total") == records, fmt.Sprint(n, w.sample("levels_forgotten_total"))
+			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val() // user:1 leaves its version
+			return n == 0 && w.sample("levels_corrupt_total") == records, fmt.Sprint(n, w.sample("levels_corrupt_total"))
 		})
 	})
 }

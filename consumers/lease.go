@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -60,13 +61,13 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
-// renew goes through all lanes at once: on a Cluster, a master that does not
+// renew goes through all shards at once: on a Cluster, a master that does not
 // answer must not let the leases at the others run out.
 func (l *leases) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.ttl)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, parts := range stream.Lanes(l.redis, l.keys) {
+	for _, parts := range eventlog.Shards(l.redis, l.keys) {
 		all.Go(func() {
 			if err := l.renewLane(within, ctx, parts); err != nil && ctx.Err() == nil {
 				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)
@@ -113,7 +114,7 @@ func (l *leases) release() {
 		h.expire.Stop()
 		h.cancel()
 		if _, err := lua.Lease(ctx, l.redis, l.keys.Relay(p), l.owner, 0); err != nil {
-			l.log.Warn("giving back a lease failed, it will run out", "partition", p, "error", err)
+			l.log.Warn("releasing a lease failed, it will expire", "partition", p, "error", err)
 		}
 	}
 	clear(l.holds)

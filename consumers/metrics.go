@@ -11,14 +11,15 @@ import (
 
 // Metrics of the consumers. No label holds a key.
 type Metrics struct {
-	folded, merged, late, gone, again, trimmed, dead, unmatched, claims, failures,
-	unreadable, forgotten, outboxDead prometheus.Counter
+	folded, merged, late, alreadyCounted, duplicate, trimmed, unmatched, claims, failures,
+	corruptCounters, corruptLevels prometheus.Counter
 
 	batchEvents, foldSeconds prometheus.Histogram
 	transitions              *prometheus.CounterVec
 	publishes                *prometheus.CounterVec
+	deadLetters              *prometheus.CounterVec
 
-	oldestUnread, pending, outboxDepth, outboxOldest, aside *prometheus.GaugeVec
+	oldestUnread, aheadOfClock, pending, outboxDepth, outboxOldest, quarantined *prometheus.GaugeVec
 }
 
 // NewMetrics registers them.
@@ -30,33 +31,41 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	gauge := func(name, help string) *prometheus.GaugeVec {
 		return f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_" + name, Help: help}, []string{"partition"})
 	}
-	return &Metrics{
-		folded:     counter("events_folded_total", "Events counted by this process."),
-		merged:     counter("events_merged_total", "Events that shared the log entry of another event of their key."),
-		late:       counter("events_late_total", "Events that had left every window before they were folded."),
-		gone:       counter("events_gone_total", "Events that somebody else had counted first, so they were not counted again."),
-		again:      counter("events_repeated_total", "Events whose id their producer had used before for the key, so they were not counted."),
-		trimmed:    counter("events_trimmed_unread_total", "Events trimmed from the log before they were counted: lost."),
-		dead:       counter("events_dead_total", "Events that could not be counted, put to the dead stream."),
-		unmatched:  counter("events_unmatched_total", "Events of keys that no rule matches."),
-		claims:     counter("claims_total", "Events claimed from workers that had stopped answering."),
-		failures:   counter("fold_failures_total", "Folds that failed and were tried again."),
-		unreadable: counter("counters_unreadable_total", "Counters that held what none of ours wrote when an event was folded; they began anew."),
-		forgotten:  counter("levels_forgotten_total", "Records of levels that none of ours wrote, forgotten by a sweep."),
-		outboxDead: counter("outbox_dead_total", "Outbox entries that are no transition, put to the dead stream."),
+	m := &Metrics{
+		folded:          counter("events_folded_total", "Events counted by this process."),
+		merged:          counter("events_merged_total", "Events that shared the log entry of another event of their key."),
+		late:            counter("events_late_total", "Events that had left every window before they were folded."),
+		alreadyCounted:  counter("events_already_counted_total", "Events that another worker had counted before; they count once."),
+		duplicate:       counter("events_duplicate_total", "Events with an id that the producer had used before for the key; they are not counted."),
+		trimmed:         counter("events_trimmed_unread_total", "Events trimmed from the log before they were counted: lost."),
+		unmatched:       counter("events_unmatched_total", "Events of keys that no rule matches."),
+		claims:          counter("claims_total", "Events claimed from workers that had stopped answering."),
+		failures:        counter("fold_failures_total", "Folds that failed and were tried again."),
+		corruptCounters: counter("counters_corrupt_total", "Counters that were corrupt or foreign when an event was folded; they start from zero."),
+		corruptLevels:   counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_batch_events", Help: "Events per folded batch.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 8)}),
 		foldSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_seconds", Help: "Time that folding one batch took.",
 			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 14)}),
 		transitions: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_transitions_total", Help: "Transitions published."}, []string{"rule", "state"}),
 		publishes: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_relay_publishes_total",
-			Help: "Publishes to NATS by outcome: acked, duplicate (stored before), failed (sent again)."}, []string{"outcome"}),
+			Help: "Publishes to NATS by outcome: acked, duplicate (stored before), failed (sent again), unexpected_duplicate (dropped as a copy, not sent before)."}, []string{"outcome"}),
 		oldestUnread: gauge("oldest_unread_seconds", "Age of the oldest event that no worker has read."),
+		aheadOfClock: gauge("newest_event_ahead_seconds", "How far the newest event's ID is ahead of Redis's clock; until then the stream takes no event with an ID of Redis's own."),
 		pending:      gauge("pending_events", "Events read and not yet counted."),
 		outboxDepth:  gauge("outbox_depth", "Transitions waiting to be published."),
-		aside:        gauge("partition_aside", "1 while a partition is left out, as a key of it is of another type than ours."),
+		quarantined:  gauge("partition_quarantined", "1 while this process does not work on the partition, as a key of it is of another type than ours."),
 		outboxOldest: gauge("outbox_oldest_seconds", "Age of the oldest transition waiting."),
+		deadLetters: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_dead_letters_total",
+			Help: "Dead letters written, by kind: invalid (event), misplaced (event in the wrong partition), refused (event, by Redis), outbox (entry)."}, []string{"kind"}),
 	}
+	for _, kind := range deadLetterKinds {
+		m.deadLetters.WithLabelValues(kind) // at 0, so that the first one is an increase
+	}
+	for _, outcome := range []string{"acked", "duplicate", "failed", "unexpected_duplicate"} {
+		m.publishes.WithLabelValues(outcome)
+	}
+	return m
 }
 
 // Publish counts one publish by its outcome; the publisher calls it.

@@ -47,9 +47,9 @@ type Config struct {
 	SweepEvery time.Duration
 	// LeaseTTL is how long a relay that died keeps others waiting; default 3s.
 	LeaseTTL time.Duration
-	// AsideFor is how long a partition is left out whose own keys are not ours,
-	// before it is looked at again; default 2s.
-	AsideFor time.Duration
+	// QuarantineFor is how long a partition stays quarantined, because a key of its own is of
+	// another type than ours, before it is examined again; default 2s.
+	QuarantineFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
 	// DrainTimeout bounds a clean stop; default 5s.
@@ -74,11 +74,11 @@ func (c Config) withDefaults() (Config, error) {
 	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
 	c.SweepEvery = cmp.Or(c.SweepEvery, 100*time.Millisecond)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
-	c.AsideFor = cmp.Or(c.AsideFor, 2*time.Second)
+	c.QuarantineFor = cmp.Or(c.QuarantineFor, 2*time.Second)
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.AsideFor < 0 || c.DrainTimeout < 0 {
+	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 || c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
 	}
 	return c, nil
@@ -86,11 +86,11 @@ func (c Config) withDefaults() (Config, error) {
 
 // Pool runs the parts of one worker process.
 type Pool struct {
-	worker    *Worker
-	reclaimer *Reclaimer
-	sweeper   *Sweeper
-	relay     *Relay
-	gauges    *Gauges
+	worker    *worker
+	reclaimer *reclaimer
+	sweeper   *sweeper
+	relay     *relay
+	gauges    *gauges
 	consumer  string
 	drain     time.Duration
 }
@@ -101,11 +101,13 @@ func NewPool(c Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.AsideFor, metrics: c.Metrics, log: c.Log, until: map[int]time.Time{}}
-	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log, aside: q}
+	dead := &deadLetters{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, log: c.Log}
+	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log, until: map[int]time.Time{}}
+	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log, quarantine: q,
+		dead: dead}
 	pool := &Pool{
-		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c, q), relay: newRelay(c, q),
-		gauges:   &Gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log},
+		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c, q), relay: newRelay(c, q, dead),
+		gauges:   &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log, ahead: map[int]bool{}},
 		consumer: c.Consumer, drain: c.DrainTimeout,
 	}
 	q.back = pool.Recheck // the rules may have changed meanwhile
@@ -128,11 +130,11 @@ func (p *Pool) Run(ctx context.Context) {
 	relayCtx, stopRelay := context.WithCancel(work)
 	defer stopRelay()
 	var relay, rest sync.WaitGroup
-	relay.Go(func() { p.relay.Run(relayCtx, work) })
-	rest.Go(func() { p.worker.Run(ctx, work) })
-	rest.Go(func() { p.reclaimer.Run(ctx, work) })
-	rest.Go(func() { p.sweeper.Run(ctx) })
-	rest.Go(func() { p.gauges.Run(ctx) })
+	relay.Go(func() { p.relay.run(relayCtx, work) })
+	rest.Go(func() { p.worker.run(ctx, work) })
+	rest.Go(func() { p.reclaimer.run(ctx, work) })
+	rest.Go(func() { p.sweeper.run(ctx) })
+	rest.Go(func() { p.gauges.run(ctx) })
 	rest.Wait()
 	stopRelay()
 	relay.Wait()

@@ -11,8 +11,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
-	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -67,7 +67,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 			if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
 				t.Errorf("the lease of %d is still held", p)
 			}
-			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), stream.Group).Result(); err != nil || len(c) != 0 {
+			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil || len(c) != 0 {
 				t.Errorf("consumers of %d: %v, %v", p, c, err)
 			}
 		}
@@ -89,7 +89,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
 		w := newWorld(t, url)
-		dead := stream.NewReader(w.redis, w.keys, "dead", w.keys.All())
+		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
 		if err := dead.CreateGroups(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 	})
 }
 
-// An event that makes the script fail, for whatever reason, is looked for and buried
+// An event that makes the script fail, for whatever reason, is looked for and becomes a dead letter
 // alone: the others of its batch are counted.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
@@ -136,8 +136,8 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 			w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
 		}
 		counter := windows.NewRedis(w.work, w.keys)
-		counter.Now = func() int64 { // the script refuses everything until the first is buried
-			if w.sample("events_dead_total") == 0 {
+		counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
+			if w.sample("dead_letters_total") == 0 {
 				return -1
 			}
 			return time.Now().UnixMilli()
@@ -146,8 +146,8 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 		for i := range 19 {
 			w.eventuallyUsed(fmt.Sprintf("user:%d", i+1), 1)
 		}
-		w.eventually("the one is buried", func() (bool, string) {
-			return w.sample("events_dead_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("events_dead_total"), w.pending())
+		w.eventually("the one is a dead letter", func() (bool, string) {
+			return w.sample("dead_letters_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("dead_letters_total"), w.pending())
 		})
 		letters, err := w.redis.XRange(context.Background(), w.keys.Dead(0), "-", "+").Result()
 		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") || !strings.Contains(letters[0].Values["body"].(string), "user:0") {
@@ -229,7 +229,7 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	url := shared(t)
 	ctx := context.Background()
 	w := newWorld(t, url)
-	dead := stream.NewReader(w.redis, w.keys, "dead", w.keys.All())
+	dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
 	if err := dead.CreateGroups(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &recorder{}
-	if err := stream.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx); err != nil {
+	if err := eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
@@ -381,7 +381,7 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 		pool := w.startPool(r)
 		standing := func() (n int64) {
 			for p := range w.keys.Partitions {
-				n += w.redis.HLen(context.Background(), w.keys.Levels(p)).Val()
+				n += w.redis.ZCard(context.Background(), w.keys.Due(p)).Val()
 			}
 			return n
 		}
@@ -393,5 +393,33 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 		w.setRules(higher)
 		pool.Recheck()
 		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })
+	})
+}
+
+// A worker that stops with events that it could not count leaves them to others: it
+// does not leave the group, as that would drop them.
+func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, r, ctx := newWorld(t, url), &recorder{}, context.Background()
+		p := w.keys.Partition("user:1")
+		pending := func() int64 {
+			n, err := w.redis.XPending(ctx, w.keys.Events(p), eventlog.Group).Result()
+			if err != nil {
+				return -1
+			}
+			return n.Count
+		}
+		stop := w.start(r, nil)
+		w.eventually("the group is there", func() (bool, string) { return pending() == 0, fmt.Sprint(pending()) })
+		w.redis.Set(ctx, w.keys.Levels(p), "of another type", 0)
+		w.append(api.Event{Key: "user:1", Count: 5})
+		w.eventually("a worker holds the event", func() (bool, string) { return pending() == 1, fmt.Sprint(pending()) })
+		stop()
+		if n := pending(); n != 1 {
+			t.Fatalf("%d events are pending after the stop, expected 1", n)
+		}
+		w.redis.Del(ctx, w.keys.Levels(p))
+		w.start(r, func(c *consumers.Config) { c.MinIdle = 10 * time.Millisecond })
+		w.eventually("another counts it", func() (bool, string) { return r.of("user:1") == "raised 50", r.of("user:1") })
 	})
 }

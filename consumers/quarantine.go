@@ -10,32 +10,33 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
 // quarantine knows the partitions whose own keys are of another type than ours (a
 // string in place of a stream, say). A command over several partitions fails for one
-// of them, and a fold there fails for every event, so they are left out: nothing of
-// theirs is buried or lost, and nobody else waits. What was read stays pending, and
-// is claimed when somebody has mended the key.
+// of them, and a fold there fails for every event, so nobody works on them: none of
+// their events becomes a dead letter or is lost, and the other partitions do not wait.
+// What was read stays pending, and is claimed when somebody has fixed the key.
 type quarantine struct {
 	redis   redis.UniversalClient
 	keys    *stream.Keys
-	every   time.Duration // between looks at what is left out
+	every   time.Duration // between two examinations of a quarantined partition
 	metrics *Metrics
 	log     *slog.Logger
-	back    func() // a partition has come back
+	back    func() // called when a partition is no longer quarantined
 
 	mu    sync.Mutex
 	until map[int]time.Time // partition → when to look again
 }
 
-// errAside is what ends work on a partition that is left out.
-var errAside = errors.New("the partition is left out until its keys are mended")
+// errQuarantined ends work on a partition.
+var errQuarantined = errors.New("the partition is quarantined until its keys are fixed")
 
-// without gives those of the partitions that may be worked on. Whoever asks first
-// after `every` looks at a partition again.
-func (q *quarantine) without(ctx context.Context, parts []int) []int {
+// open gives those of the partitions that are not quarantined. Whoever asks first
+// after `every` examines a quarantined partition again.
+func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	q.mu.Lock()
 	if len(q.until) == 0 {
 		q.mu.Unlock()
@@ -43,31 +44,31 @@ func (q *quarantine) without(ctx context.Context, parts []int) []int {
 	}
 	var again []int
 	for _, p := range parts {
-		if at, aside := q.until[p]; aside && time.Now().After(at) {
+		if at, quarantined := q.until[p]; quarantined && time.Now().After(at) {
 			q.until[p] = time.Now().Add(q.every)
 			again = append(again, p)
 		}
 	}
 	q.mu.Unlock()
 	if len(again) > 0 {
-		if _, err := q.look(ctx, again...); err != nil && ctx.Err() == nil {
-			q.log.Warn("looking at partitions that are left out failed, trying again", "error", err)
+		if _, err := q.examine(ctx, again...); err != nil && ctx.Err() == nil {
+			q.log.Warn("examining quarantined partitions failed, trying again", "error", err)
 		}
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	open := make([]int, 0, len(parts))
 	for _, p := range parts {
-		if _, aside := q.until[p]; !aside {
+		if _, quarantined := q.until[p]; !quarantined {
 			open = append(open, p)
 		}
 	}
 	return open
 }
 
-// look asks Redis what the keys of partitions are, and says whether any of them is
-// to be left out. Call it when Redis has refused something.
-func (q *quarantine) look(ctx context.Context, parts ...int) (aside bool, err error) {
+// examine asks Redis for the types of partitions' own keys, and reports whether any
+// partition is quarantined. Call it when Redis has refused something.
+func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined bool, err error) {
 	pipe := q.redis.Pipeline()
 	asked := make(map[int][]redis.Cmder, len(parts))
 	for _, p := range parts {
@@ -82,7 +83,7 @@ func (q *quarantine) look(ctx context.Context, parts ...int) (aside bool, err er
 		for _, cmd := range asked[p] {
 			switch e := cmd.Err(); {
 			case e == nil:
-			case stream.IsWrongType(e):
+			case redisclient.IsWrongType(e):
 				broken = fmt.Sprint(cmd.Args()[1])
 			default:
 				failed = e
@@ -90,36 +91,36 @@ func (q *quarantine) look(ctx context.Context, parts ...int) (aside bool, err er
 		}
 		switch {
 		case broken != "":
-			q.leave(p, broken)
-			aside = true
+			q.begin(p, broken)
+			quarantined = true
 		case failed != nil: // unknown: it stays what it was
 			err = errors.Join(err, fmt.Errorf("looking at the keys of partition %d: %w", p, failed))
 		default:
-			q.take(p)
+			q.end(p)
 		}
 	}
-	return aside, err
+	return quarantined, err
 }
 
-func (q *quarantine) leave(p int, key string) {
+func (q *quarantine) begin(p int, key string) {
 	q.mu.Lock()
 	_, before := q.until[p]
 	q.until[p] = time.Now().Add(q.every)
 	q.mu.Unlock()
 	if !before {
-		q.metrics.aside.WithLabelValues(label(p)).Set(1)
-		q.log.Error("a key of a partition is of another type than ours, the partition is left out until that is mended", "partition", p, "key", key)
+		q.metrics.quarantined.WithLabelValues(label(p)).Set(1)
+		q.log.Error("a foreign key has the wrong type, its partition is quarantined until the key is deleted", "partition", p, "key", key)
 	}
 }
 
-func (q *quarantine) take(p int) {
+func (q *quarantine) end(p int) {
 	q.mu.Lock()
 	_, before := q.until[p]
 	delete(q.until, p)
 	q.mu.Unlock()
 	if before {
-		q.metrics.aside.WithLabelValues(label(p)).Set(0)
-		q.log.Info("a partition that was left out is worked on again", "partition", p)
+		q.metrics.quarantined.WithLabelValues(label(p)).Set(0)
+		q.log.Info("a partition is no longer quarantined", "partition", p)
 		q.back()
 	}
 }

@@ -5,51 +5,53 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Reclaimer takes over the events of workers that have stopped answering, once
+// reclaimer takes over the events of workers that have stopped answering, once
 // they have been pending for min-idle. Taking over from a worker that only
 // slept does no harm: the fold's gate lets one of the two count.
-type Reclaimer struct {
+type reclaimer struct {
 	*folder
 	config Config
 }
 
-func newReclaimer(f *folder, c Config) *Reclaimer {
-	return &Reclaimer{folder: f, config: c}
+func newReclaimer(f *folder, c Config) *reclaimer {
+	return &reclaimer{folder: f, config: c}
 }
 
-// Run looks for such events until ctx ends, then finishes what it holds, while
+// run looks for such events until ctx ends, then finishes what it holds, while
 // work lasts. A fold is tried until it succeeds, so on a Cluster, where one
 // server may be away alone, each partition is looked after by itself.
-func (r *Reclaimer) Run(ctx, work context.Context) {
-	var lanes sync.WaitGroup
-	for _, parts := range stream.Lanes(r.redis, r.keys) {
-		lanes.Go(func() { r.runLane(ctx, work, parts) })
+func (r *reclaimer) run(ctx, work context.Context) {
+	var shards sync.WaitGroup
+	for _, parts := range eventlog.Shards(r.redis, r.keys) {
+		shards.Go(func() { r.runShard(ctx, work, parts) })
 	}
-	lanes.Wait()
+	shards.Wait()
 }
 
-func (r *Reclaimer) runLane(ctx, work context.Context, parts []int) {
-	reader := stream.NewReader(r.redis, r.keys, r.config.Consumer, parts)
+func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
+	reader := eventlog.NewReader(r.redis, r.keys, r.config.Consumer, parts)
 	for {
-		for _, p := range r.aside.without(work, parts) {
+		for _, p := range r.quarantine.open(work, parts) {
 			if ctx.Err() != nil {
 				return
 			}
 			err := r.reclaim(ctx, work, reader, p)
-			if stream.IsRefusal(err) {
-				if aside, _ := r.aside.look(work, p); aside {
+			if redisclient.IsRefusal(err) {
+				if quarantined, _ := r.quarantine.examine(work, p); quarantined {
 					continue
 				}
 			}
-			if err != nil && !errors.Is(err, errAside) {
+			if err != nil && !errors.Is(err, errQuarantined) {
 				r.log.Warn("reclaiming failed, trying again later", "partition", p, "error", err)
 			}
 		}
-		if !pause(ctx, r.config.MinIdle/2) {
+		if !pause.For(ctx, r.config.MinIdle/2) {
 			return
 		}
 	}
@@ -57,7 +59,7 @@ func (r *Reclaimer) runLane(ctx, work context.Context, parts []int) {
 
 // reclaim goes once through what is pending in partition p. A step can bring no
 // event and still have more to see: only the cursor says when it is done.
-func (r *Reclaimer) reclaim(ctx, work context.Context, reader *stream.Reader, p int) error {
+func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, p int) error {
 	cursor := "0-0"
 	for ctx.Err() == nil {
 		batch, next, trimmed, err := reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
@@ -65,7 +67,7 @@ func (r *Reclaimer) reclaim(ctx, work context.Context, reader *stream.Reader, p 
 			return err
 		}
 		if len(trimmed) > 0 {
-			r.lost(work, p, trimmed)
+			r.dead.ofTrimmed(work, p, trimmed)
 		}
 		r.metrics.claims.Add(float64(len(batch.Messages)))
 		if err := r.fold(work, batch); err != nil {
@@ -76,10 +78,10 @@ func (r *Reclaimer) reclaim(ctx, work context.Context, reader *stream.Reader, p 
 		}
 		cursor = next
 	}
-	if err := r.lookForGap(work, p); err != nil {
+	if err := r.dead.ofGap(work, p); err != nil {
 		return err
 	}
 	// Workers that died long ago hold nothing any more.
-	_, err := lua.Retire(work, r.redis, r.keys.Events(p), stream.Group, "", 20*r.config.MinIdle.Milliseconds())
+	_, err := lua.Retire(work, r.redis, r.keys.Events(p), eventlog.Group, "", 20*r.config.MinIdle.Milliseconds())
 	return err
 }

@@ -13,7 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -21,13 +24,14 @@ import (
 // order of each subject, sends again under the same ID where an outcome is
 // unknown, and returns nil only when all are stored; it gives up with ctx.
 type Publisher interface {
-	Publish(ctx context.Context, transitions []api.Transition) error
+	// The first `resent` of them may have been sent before, by whoever relayed then.
+	Publish(ctx context.Context, transitions []api.Transition, resent int) error
 }
 
-// Relay publishes what waits in the outboxes: of each partition in order, by
+// relay publishes what waits in the outboxes: of each partition in order, by
 // one relay at a time (lease.go). An entry leaves the outbox only after it is
 // stored, so the relay remembers nothing: it always goes on from the beginning.
-type Relay struct {
+type relay struct {
 	redis, blocking redis.UniversalClient
 	keys            *stream.Keys
 	publisher       Publisher
@@ -35,48 +39,58 @@ type Relay struct {
 	metrics         *Metrics
 	log             *slog.Logger
 	leases          *leases
-	aside           *quarantine
+	quarantine      *quarantine
+	dead            *deadLetters
 }
 
 // relayStep is how many transitions of a partition are in flight at most.
 const relayStep = 500
 
-func newRelay(c Config, q *quarantine) *Relay {
-	return &Relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c, metrics: c.Metrics, log: c.Log, aside: q,
+func newRelay(c Config, q *quarantine, dead *deadLetters) *relay {
+	return &relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c,
+		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead,
 		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, holds: map[int]*hold{}}}
 }
 
-// Run relays until ctx ends, then empties the outboxes it holds, while work lasts.
-func (r *Relay) Run(ctx, work context.Context) {
+// run relays until ctx ends, then empties the outboxes it holds, while work lasts.
+func (r *relay) run(ctx, work context.Context) {
 	leaseCtx, stopLeases := context.WithCancel(work)
 	defer stopLeases()
 	var running sync.WaitGroup
 	running.Go(func() { r.leases.run(leaseCtx) })
-	var lanes sync.WaitGroup
-	for _, parts := range stream.Lanes(r.redis, r.keys) {
-		lanes.Go(func() { r.runLane(ctx, work, parts) })
+	var shards sync.WaitGroup
+	for _, parts := range eventlog.Shards(r.redis, r.keys) {
+		shards.Go(func() { r.runShard(ctx, work, parts) })
 	}
-	lanes.Wait()
+	shards.Wait()
 	stopLeases()
 	running.Wait()
 }
 
-func (r *Relay) runLane(ctx, work context.Context, parts []int) {
+func (r *relay) runShard(ctx, work context.Context, parts []int) {
 	var wait backoff
+	attempts := map[int]*attempt{}
 	for {
 		stopping := ctx.Err() != nil
 		held := r.leases.held()
 		var streams []string
 		byName := map[string]int{}
-		open := r.aside.without(work, parts)
+		open := r.quarantine.open(work, parts)
 		for _, p := range open {
 			if _, ok := held[p]; ok {
 				streams = append(streams, r.keys.Outbox(p))
 				byName[r.keys.Outbox(p)] = p
 			}
 		}
+		if err := r.begin(work, attempts, held, byName); err != nil {
+			r.log.Warn("reading the outboxes failed, trying again", "error", err)
+			if !wait.wait(work) {
+				return
+			}
+			continue
+		}
 		if len(streams) == 0 {
-			if stopping || !pause(ctx, min(50*time.Millisecond, r.config.LeaseTTL/6)) {
+			if stopping || !pause.For(ctx, min(50*time.Millisecond, r.config.LeaseTTL/6)) {
 				return
 			}
 			continue
@@ -98,8 +112,8 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 			if work.Err() != nil {
 				return
 			}
-			if stream.IsRefusal(err) {
-				if aside, _ := r.aside.look(work, open...); aside {
+			if redisclient.IsRefusal(err) {
+				if quarantined, _ := r.quarantine.examine(work, open...); quarantined {
 					continue
 				}
 			}
@@ -119,12 +133,12 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 				ctx, cancel := context.WithCancel(held[p])
 				defer cancel()
 				defer context.AfterFunc(work, cancel)()
-				if err := r.publish(ctx, p, s.Messages); err != nil {
+				if err := r.publish(ctx, p, s.Messages, attempts[p]); err != nil {
 					mu.Lock()
 					failed = true
 					mu.Unlock()
 					if work.Err() == nil {
-						r.log.Warn("relaying stopped midway, going on from the first unpublished transition", "partition", p, "error", err)
+						r.log.Warn("publishing failed midway, continuing with the first unpublished transition", "partition", p, "error", err)
 					}
 				}
 			})
@@ -138,24 +152,55 @@ func (r *Relay) runLane(ctx, work context.Context, parts []int) {
 	}
 }
 
+// attempt is how far an outbox may have been sent, by this relay or by one before it.
+type attempt struct {
+	lease context.Context // under which it holds
+	upTo  string          // the ID of an entry
+}
+
+// begin notes, for each outbox whose lease is new, what stands in it: the relay that had
+// the lease before may have sent that.
+func (r *relay) begin(ctx context.Context, attempts map[int]*attempt, held map[int]context.Context, outboxes map[string]int) error {
+	for name, p := range outboxes {
+		if attempts[p] != nil && attempts[p].lease == held[p] {
+			continue
+		}
+		newest, err := r.redis.XRevRangeN(ctx, name, "+", "-", 1).Result()
+		if err != nil && !redisclient.IsRefusal(err) {
+			return fmt.Errorf("reading %s: %w", name, err)
+		}
+		attempts[p] = &attempt{lease: held[p], upTo: "0-0"}
+		if len(newest) > 0 {
+			attempts[p].upTo = newest[0].ID
+		}
+	}
+	return nil
+}
+
 // publish stores the transitions, then takes them out of the outbox.
-func (r *Relay) publish(ctx context.Context, p int, entries []redis.XMessage) error {
-	transitions := make([]api.Transition, 0, len(entries))
-	var strange []lua.DeadLetter
+func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, before *attempt) error {
+	transitions, resent := make([]api.Transition, 0, len(entries)), 0
+	var letters []deadLetter
 	for _, e := range entries {
 		t, err := decodeTransition(e)
 		if err != nil {
-			// None of ours wrote it. NATS may refuse it for ever, and the others wait behind it.
-			strange = append(strange, lua.DeadLetter{ID: e.ID, Reason: "outbox: " + err.Error(), Body: body(stream.Message{Values: e.Values})})
+			// It is foreign. NATS may refuse it for ever, and the others wait behind it.
+			letters = append(letters, letterOf(entry.Message{ID: e.ID, Values: e.Values}, outbox, "outbox: "+err.Error()))
 			continue
 		}
 		t.ID = t.MessageID(r.keys.Prefix)
 		transitions = append(transitions, t)
+		if entry.CompareIDs(e.ID, before.upTo) <= 0 {
+			resent = len(transitions)
+		}
 	}
-	if err := r.publisher.Publish(ctx, transitions); err != nil {
+	if last := entries[len(entries)-1].ID; entry.CompareIDs(last, before.upTo) > 0 {
+		before.upTo = last
+	}
+	if err := r.publisher.Publish(ctx, transitions, resent); err != nil {
 		return err
 	}
-	if err := r.bury(ctx, p, strange); err != nil {
+	if err := r.dead.ofOutbox(ctx, p, letters); err != nil {
 		return err
 	}
 	ids := make([]string, len(entries))
@@ -171,22 +216,7 @@ func (r *Relay) publish(ctx context.Context, p int, entries []redis.XMessage) er
 	return nil
 }
 
-// bury puts entries aside that cannot be published. Where the dead stream takes
-// nothing (it is of another type) the log alone has them.
-func (r *Relay) bury(ctx context.Context, p int, letters []lua.DeadLetter) error {
-	for _, l := range letters {
-		err := r.redis.XAdd(ctx, &redis.XAddArgs{Stream: r.keys.Dead(p), MaxLen: deadKept, Approx: true,
-			Values: []any{"event", l.ID, "reason", l.Reason, "body", l.Body}}).Err()
-		if err != nil && !stream.IsRefusal(err) {
-			return fmt.Errorf("putting %s of %s aside: %w", l.ID, r.keys.Outbox(p), err)
-		}
-		r.log.Error("an outbox entry is no transition, it goes to the dead stream", "stream", r.keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body, "error", err)
-		r.metrics.outboxDead.Inc()
-	}
-	return nil
-}
-
-// decodeTransition reads what levels.lua wrote; an error says why none of ours did.
+// decodeTransition reads what levels.lua wrote; an error says why it is foreign.
 func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	text := func(name string) string {
 		s, _ := e.Values[name].(string)
@@ -203,7 +233,7 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	flags := text("flags")
 	t := api.Transition{
 		Rule: text("rule"), Key: text("key"), State: api.State(text("state")), Level: int(number("level")),
-		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), AtMs: number("at"),
+		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), Version: number("version"), AtMs: number("at"),
 		SinceMs: number("since"), UntilMs: number("until"), ExpiresMs: number("expires"),
 		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"),
 	}

@@ -2,7 +2,9 @@ package consumers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -17,7 +19,7 @@ type idsOf struct {
 	ids map[string][]string
 }
 
-func (r *idsOf) Publish(_ context.Context, list []api.Transition) error {
+func (r *idsOf) Publish(_ context.Context, list []api.Transition, _ int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range list {
@@ -66,6 +68,54 @@ func TestATransitionWrittenAgainKeepsItsID(t *testing.T) {
 				t.Errorf("%s and %s share the id %s", what, other, ids[0])
 			}
 			seen[ids[0]] = what
+		}
+	})
+}
+
+// attempts notes how many of the transitions it is given may have been sent before:
+// "resent of how many". Its second Publish fails.
+type attempts struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (a *attempts) Publish(_ context.Context, list []api.Transition, resent int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = append(a.seen, fmt.Sprintf("%d of %d", resent, len(list)))
+	if len(a.seen) == 2 {
+		return errors.New("no answer")
+	}
+	return nil
+}
+
+// What waits when a relay takes an outbox over may have been sent by the one before
+// it, and what it has tried by itself. All else is sent for the first time.
+func TestTheRelayKnowsWhatMayHaveBeenSent(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, ctx := newWorld(t, url), context.Background()
+		outbox := w.keys.Outbox(w.keys.Partition("user:1"))
+		stop := w.start(&recorder{down: true}, nil)
+		w.append(api.Event{Key: "user:1", Count: 5})
+		waits := func(n int64) {
+			w.eventually(fmt.Sprint(n, " transitions wait in the outbox"), func() (bool, string) {
+				got := w.redis.XLen(ctx, outbox).Val()
+				return got == n, fmt.Sprint(got)
+			})
+		}
+		waits(1)
+		stop()
+		got := &attempts{}
+		w.start(got, nil)
+		waits(0)
+		w.append(api.Event{Key: "user:1", Count: 5})
+		w.eventually("what followed is published", func() (bool, string) {
+			got.mu.Lock()
+			defer got.mu.Unlock()
+			return len(got.seen) == 3, fmt.Sprint(got.seen)
+		})
+		if want := []string{"1 of 1", "0 of 2", "2 of 2"}; !slices.Equal(got.seen, want) {
+			t.Errorf("sent before: %q, expected %q", got.seen, want)
 		}
 	})
 }

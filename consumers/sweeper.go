@@ -5,22 +5,27 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Sweeper looks again at keys whose level may have ended, when it may have:
+// sweeper looks again at keys whose level may have ended, when it may have:
 // releases and clears come from here, and renewals of what still stands. Any
 // number of sweepers may run: a sweep reads the truth and writes what changed.
-type Sweeper struct {
-	counter *windows.Redis
-	rules   func() *windows.Rules
-	config  Config
-	log     *slog.Logger
-	recheck chan struct{}
-	aside   *quarantine
+type sweeper struct {
+	counter    *windows.Redis
+	rules      func() *windows.Rules
+	config     Config
+	log        *slog.Logger
+	recheck    chan struct{} // look at all keys that stand at a level
+	quarantine *quarantine
+
+	rulesChanged chan struct{} // look for others that are over a new limit (rescan.go)
 
 	// patience bounds the wait after a failed pass: short where other servers than
 	// the one that failed hold partitions too.
@@ -31,27 +36,44 @@ type Sweeper struct {
 // sweepSteps it is the next partition's turn.
 const sweepStep, sweepSteps = 100, 100
 
-func newSweeper(c Config, q *quarantine) *Sweeper {
-	s := &Sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, aside: q, recheck: make(chan struct{}, 1), patience: longestWait}
-	if len(stream.Lanes(c.Redis, c.Keys)) > 1 {
+func newSweeper(c Config, q *quarantine) *sweeper {
+	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q,
+		recheck: make(chan struct{}, 1), rulesChanged: make(chan struct{}, 1), patience: longestWait}
+	if len(eventlog.Shards(c.Redis, c.Keys)) > 1 {
 		s.patience = c.SweepEvery
 	}
 	return s
 }
 
+// Processes read a changed file at different times, up to a minute apart. What one with
+// the old rules wrote meanwhile is put right by looking again.
+var recheckAfter = []time.Duration{time.Second, 5 * time.Second, time.Minute + 5*time.Second}
+
 // Recheck makes the sweeper look at every key that stands at a level, due or
-// not: the rules have changed.
-func (s *Sweeper) Recheck() {
-	select {
-	case s.recheck <- struct{}{}:
-	default:
+// not, and at those that may have come to one: the rules have changed.
+func (s *sweeper) Recheck() {
+	signal(s.recheck)
+	signal(s.rulesChanged)
+	for _, d := range recheckAfter {
+		time.AfterFunc(d, func() { signal(s.recheck) })
 	}
 }
 
-// Run sweeps until ctx ends.
-func (s *Sweeper) Run(ctx context.Context) {
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // one is waiting already
+	}
+}
+
+// run sweeps until ctx ends.
+func (s *sweeper) run(ctx context.Context) {
 	var wait backoff
 	var said time.Time
+	var scanning sync.WaitGroup
+	defer scanning.Wait()
+	scanning.Go(func() { s.rescan(ctx) })
+	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.pass(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -69,7 +91,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 		case <-s.recheck:
 			if err := s.all(ctx); err != nil && ctx.Err() == nil {
 				s.log.Warn("re-examining keys after a change of rules failed", "error", err)
-				s.Recheck()
+				signal(s.recheck)
+				pause.For(ctx, s.patience)
 			}
 		case <-ctx.Done():
 		}
@@ -84,13 +107,13 @@ const answerWithin = time.Second
 // pass sweeps what is due and says how long to wait for the next. Partitions that
 // can be swept are, whatever the others do: a master that failed over must not
 // hold up the levels of all.
-func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
+func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	asking, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	open := s.aside.without(asking, s.config.Keys.All())
+	open := s.quarantine.open(asking, s.config.Keys.All())
 	due, failed := s.counter.NextDue(asking, open)
-	if stream.IsRefusal(failed) {
-		if aside, err := s.aside.look(asking, open...); aside {
+	if redisclient.IsRefusal(failed) {
+		if quarantined, err := s.quarantine.examine(asking, open...); quarantined {
 			failed = err // what the others have due is known
 		}
 	}
@@ -108,7 +131,7 @@ func (s *Sweeper) pass(ctx context.Context) (time.Duration, error) {
 	return next, failed
 }
 
-func (s *Sweeper) sweep(ctx context.Context, p int, now int64) error {
+func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	for range sweepSteps {
 		keys, err := s.counter.Due(ctx, p, now, sweepStep)
 		if err != nil {
@@ -125,30 +148,30 @@ func (s *Sweeper) sweep(ctx context.Context, p int, now int64) error {
 }
 
 // look sweeps some keys of a partition.
-func (s *Sweeper) look(ctx context.Context, p int, keys []string) error {
-	_, forgotten, err := s.counter.Sweep(ctx, p, s.rules(), keys)
-	if forgotten > 0 {
-		s.config.Metrics.forgotten.Add(float64(forgotten))
-		s.log.Warn("records that none of ours wrote stood among the levels, they are forgotten", "partition", p, "records", forgotten)
+func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
+	_, corrupt, err := s.counter.Sweep(ctx, p, s.rules(), keys)
+	if corrupt > 0 {
+		s.config.Metrics.corruptLevels.Add(float64(corrupt))
+		s.log.Warn("corrupt records of levels are removed", "partition", p, "records", corrupt)
 	}
 	return err
 }
 
 // left tells of an error whether it is for keys of the partition that are not ours:
-// then the partition is left out, and the others need not wait.
-func (s *Sweeper) left(ctx context.Context, p int, err error) bool {
-	if !stream.IsRefusal(err) {
+// then the partition is quarantined, and the others need not wait.
+func (s *sweeper) left(ctx context.Context, p int, err error) bool {
+	if !redisclient.IsRefusal(err) {
 		return false
 	}
-	aside, _ := s.aside.look(ctx, p)
-	return aside
+	quarantined, _ := s.quarantine.examine(ctx, p)
+	return quarantined
 }
 
 // all looks at every key that stands at a level. The keys are listed first, as
 // looking at them moves them about in the list.
-func (s *Sweeper) all(ctx context.Context) error {
+func (s *sweeper) all(ctx context.Context) error {
 	var failed error
-	for _, p := range s.aside.without(ctx, s.config.Keys.All()) {
+	for _, p := range s.quarantine.open(ctx, s.config.Keys.All()) {
 		keys, err := s.counter.Levelled(ctx, p)
 		for step := range slices.Chunk(keys, sweepStep) {
 			if err = s.look(ctx, p, step); err != nil {

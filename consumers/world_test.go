@@ -16,8 +16,9 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -128,7 +129,7 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	c := consumers.Config{
 		Redis: w.work, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond, LeaseTTL: 300 * time.Millisecond,
-		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, AsideFor: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&c)
@@ -183,6 +184,18 @@ func (w *world) eventuallyUsed(key string, want int64) {
 // sample sums a metric over its labels.
 func (w *world) sample(name string) float64 {
 	w.t.Helper()
+	return w.sampleOf(name, "")
+}
+
+// letters gives how many dead letters of a kind were written.
+func (w *world) letters(kind string) float64 {
+	w.t.Helper()
+	return w.sampleOf("dead_letters_total", kind)
+}
+
+// sampleOf sums a metric over the samples that have a label value; "" for all.
+func (w *world) sampleOf(name, value string) float64 {
+	w.t.Helper()
 	families, err := w.registry.Gather()
 	if err != nil {
 		w.t.Fatal(err)
@@ -191,7 +204,13 @@ func (w *world) sample(name string) float64 {
 	for _, f := range families {
 		if f.GetName() == "streamcounter_"+name {
 			for _, m := range f.GetMetric() {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				has := value == ""
+				for _, l := range m.GetLabel() {
+					has = has || l.GetValue() == value
+				}
+				if has {
+					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				}
 			}
 		}
 	}
@@ -216,7 +235,7 @@ func (w *world) folds() uint64 {
 func (w *world) pending() (n int64) {
 	w.t.Helper()
 	for p := range w.keys.Partitions {
-		got, err := w.redis.XPending(context.Background(), w.keys.Events(p), stream.Group).Result()
+		got, err := w.redis.XPending(context.Background(), w.keys.Events(p), eventlog.Group).Result()
 		if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
 			w.t.Fatal(err)
 		}
@@ -235,7 +254,7 @@ type recorder struct {
 	down bool
 }
 
-func (r *recorder) Publish(_ context.Context, list []api.Transition) error {
+func (r *recorder) Publish(_ context.Context, list []api.Transition, _ int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {

@@ -3,18 +3,20 @@ package deploy_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
+	"go.yaml.in/yaml/v4"
 )
 
 func TestRulesLoad(t *testing.T) {
@@ -24,13 +26,13 @@ func TestRulesLoad(t *testing.T) {
 }
 
 func TestTokensLoad(t *testing.T) {
-	tokens, err := check.NewTokens("tokens.example.yml", prometheus.NewRegistry(), nil)
+	tokens, err := access.NewTokens("tokens.example.yml", prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Nobody can get in with what anybody can read here.
 	for _, line := range strings.Fields(read(t, "tokens.example.yml")) {
-		if err := tokens.Allow(strings.Trim(line, `"`), check.ScopeAny); err == nil {
+		if err := tokens.Allow(strings.Trim(line, `"`), access.ScopeAny); err == nil {
 			t.Errorf("%s is a token", line)
 		}
 	}
@@ -49,9 +51,15 @@ func TestComposeSaysWhoMayComeIn(t *testing.T) {
 	}
 	for _, name := range []string{"serve", "work1", "work2"} {
 		env := compose.Services[name].Environment
-		if !strings.HasPrefix(env["STREAMCOUNTER_HTTP"], "0.0.0.0:") || (env["STREAMCOUNTER_OPEN"] == "true") == (env["STREAMCOUNTER_TOKENS"] != "") {
+		if !strings.HasPrefix(env["STREAMCOUNTER_HTTP"], "0.0.0.0:") ||
+			(env["STREAMCOUNTER_OPEN"] == "true") == (env["STREAMCOUNTER_TOKENS"] != "") {
 			t.Errorf("%s has %v, want STREAMCOUNTER_OPEN or STREAMCOUNTER_TOKENS", name, env)
 		}
+	}
+	serve := compose.Services["serve"]
+	if grpc := serve.Environment["STREAMCOUNTER_GRPC"]; grpc != "0.0.0.0:8082" ||
+		!slices.Contains(serve.Ports, "127.0.0.1:${GRPC_PORT:-8082}:8082") {
+		t.Errorf("gRPC listens on %q, and the ports are %v", grpc, serve.Ports)
 	}
 	for name, service := range compose.Services {
 		for _, port := range service.Ports {
@@ -90,8 +98,10 @@ func TestRedisTakesItsConfiguration(t *testing.T) {
 			args = append(args, "")
 		}
 	}
-	if want["stream-node-max-bytes"] != "512" || want["maxmemory-policy"] != "noeviction" || want["appendonly"] != "yes" {
-		t.Errorf("redis.conf says %v, want stream-node-max-bytes 512, maxmemory-policy noeviction, appendonly yes", want)
+	if want["stream-node-max-bytes"] != "512" || want["maxmemory-policy"] != "noeviction" ||
+		want["appendonly"] != "yes" {
+		t.Errorf("redis.conf says %v, want stream-node-max-bytes 512, maxmemory-policy noeviction, appendonly yes",
+			want)
 	}
 
 	opts, err := redis.ParseURL(streamtest.OwnRedis(t, args...).URL())
@@ -103,6 +113,29 @@ func TestRedisTakesItsConfiguration(t *testing.T) {
 	for name, value := range want {
 		if got, err := c.ConfigGet(t.Context(), name).Result(); err != nil || got[name] != value {
 			t.Errorf("Redis has %s %q, %v; want %q", name, got[name], err, value)
+		}
+	}
+}
+
+// promtool takes the configuration of Prometheus, and each alert fires where it should
+// and nowhere else. No alert is without such a test.
+func TestAlertsFire(t *testing.T) {
+	promtool := streamtest.Program(t, "promtool")
+	for _, args := range [][]string{
+		{"check", "config", "--syntax-only", "prometheus.yml"},
+		{"check", "rules", "alerts.yml"},
+		{"test", "rules", "alerts_test.yml"},
+	} {
+		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+	tests := read(t, "alerts_test.yml")
+	names := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, "alerts.yml"), -1)
+	for _, name := range names {
+		fires := strings.Contains(tests, `alertname="`+name[1]+`"`)
+		if quiet := strings.Contains(tests, "alertname: "+name[1]+"}"); !fires || !quiet {
+			t.Errorf("%s: tested that it fires %t, and that it is quiet %t", name[1], fires, quiet)
 		}
 	}
 }
@@ -130,9 +163,39 @@ func TestAlertsNameMetricsThatExist(t *testing.T) {
 		t.Fatal("alerts.yml names no metric")
 	}
 	for _, name := range names {
+		name = strings.TrimSuffix(name, "_bucket") // of a histogram
 		short := strings.TrimPrefix(name, "streamcounter_")
 		if !strings.Contains(source.String(), `"`+name+`"`) && !strings.Contains(source.String(), `"`+short+`"`) {
 			t.Errorf("alerts.yml asks for %s, which nothing counts", name)
 		}
+	}
+}
+
+// Every container has bounds, and Redis room to rewrite its append-only file.
+func TestComposeHasBounds(t *testing.T) {
+	var compose struct {
+		Services map[string]struct {
+			MemLimit  string `yaml:"mem_limit"`
+			PidsLimit int    `yaml:"pids_limit"`
+			Image     string
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose); err != nil {
+		t.Fatal(err)
+	}
+	if len(compose.Services) < 6 {
+		t.Fatalf("%d services", len(compose.Services))
+	}
+	for name, s := range compose.Services {
+		if s.MemLimit == "" || s.PidsLimit == 0 {
+			t.Errorf("%s: mem_limit %q, pids_limit %d: want both", name, s.MemLimit, s.PidsLimit)
+		}
+		if exact := regexp.MustCompile(`:(local|v?\d+\.\d+\.\d+[a-z-]*)\}$`); !exact.MatchString(s.Image) {
+			t.Errorf("%s: image %s, want an exact version", name, s.Image)
+		}
+	}
+	if conf := read(t, "redis.conf"); !strings.Contains(conf, "\nmaxmemory 536870912\n") ||
+		compose.Services["redis"].MemLimit != "1g" {
+		t.Errorf("redis: mem_limit %s, want twice the maxmemory of redis.conf", compose.Services["redis"].MemLimit)
 	}
 }

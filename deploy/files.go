@@ -14,7 +14,7 @@ import _ "embed"
 var UsersACL string
 
 // NATSPermissions is a part of a NATS server's configuration for the prefix sc:
-// users relay, subscriber, alerts and doctor, with passwords from its environment.
+// accounts with the users relay, subscriber, alerts, watch and doctor, with passwords from its environment.
 //
 //go:embed nats-permissions.conf
 var NATSPermissions string

@@ -154,7 +154,8 @@ image_app() {
 		tar --null -T - -c | tar -x -C "$c"
 	(cd "$c" && go mod vendor)
 	if ! docker build -f "$c/deploy/Dockerfile" -t streamcounter:local \
-		--build-arg BUILDER=streamcounter-builder:local --build-arg GOFLAGS=-mod=vendor "$c" >"$work/build.log" 2>&1; then
+		--build-arg BUILDER=streamcounter-builder:local --build-arg GOFLAGS=-mod=vendor \
+		--build-arg COMMIT="$(git rev-parse HEAD 2>/dev/null)" "$c" >"$work/build.log" 2>&1; then
 		tail -n 30 "$work/build.log" >&2
 		exit 1
 	fi

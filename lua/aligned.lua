@@ -7,17 +7,22 @@
 --
 -- The state's `total` is a list: current and previous of the first window, of
 -- the second, and so on.
+--
+-- include: prelude
 
 local MOST = 4503599627370496 -- 2^52: counts stay there, far above any limit
+local LONG_NUMBER = string.rep('%d', 17) -- more digits than any number written here has
 
 local function read_aligned(counter, now, rule)
   local text, t = pcall('GET', counter), {}
   for i = 1, 2 * rule.n do t[i] = 0 end
   if not text then return 0, t, 0 end
-  local last = not text.err and #text <= 512 and tonumber(match(text, '^%d+') or nil) -- ours take up to 400 bytes
+  -- What is written here has up to 3.4 KB.
+  local plausible = not text.err and #text <= 4096 and not find(text, LONG_NUMBER)
+  local last = plausible and tonumber(match(text, '^%d+') or nil)
   if not last or last > now + DAY then
-    if text.err then foreign(text) end
-    unreadable = unreadable + 1
+    if text.err then is_wrong_type(text) end
+    corrupt_counters = corrupt_counters + 1
     return 0, t, 0
   end
   local bound = 0
@@ -60,22 +65,29 @@ local function add_aligned(counter, rule, last, t, ms, count, spans)
     out[2 * w - 1], out[2 * w] = current, previous
     text[w + 1] = format(' %d,%d,%d', win, current, previous)
   end
-  call('SET', counter, table.concat(text), 'PX', int(math.max(LEAST, spans * rule.span)))
+  call('SET', counter, table.concat(text), 'PX', int(math.max(MIN_EXPIRY_MS, spans * rule.span)))
   return newest, out
 end
 
--- give_back_aligned takes n units out of window w, from the window before first.
-local function give_back_aligned(s, w, n, spans)
-  local _, current, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
-  local from_previous = spans > 1 and math.min(previous, n) or 0
-  local from_current = math.min(current, n - from_previous)
-  -- As of now, so that nothing is taken out of a window that is over.
-  local t = {}
-  for i = 1, s.rule.n do
-    local _, c, p = aligned_at(s.rule, i, s.last, s.total, s.now)
-    t[2 * i - 1], t[2 * i] = c, p
+-- give_back_aligned takes the oldest n units of window `longest` out, and out of each other
+-- window as many of them as it still holds; from the window before first. It gives
+-- how many it took out of `longest`.
+local function give_back_aligned(s, longest, n, spans)
+  local t, held = {}, {}
+  for w = 1, s.rule.n do -- as of now, so that nothing is taken out of a window that is over
+    local _, current, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
+    t[2 * w - 1], t[2 * w] = current, previous
+    held[w] = current + (spans > 1 and previous or 0)
   end
-  t[2 * w - 1], t[2 * w] = current - from_current, previous - from_previous
+  local taken = 0
+  for w = 1, s.rule.n do
+    local take = math.min(held[w], n - math.max(0, held[longest] - held[w]))
+    if take > 0 then
+      local from_previous = spans > 1 and math.min(t[2 * w], take) or 0
+      t[2 * w - 1], t[2 * w] = t[2 * w - 1] - (take - from_previous), t[2 * w] - from_previous
+      if w == longest then taken = take end
+    end
+  end
   add_aligned(s.counter, s.rule, s.now, t, s.now, 0, spans)
-  return from_previous + from_current
+  return taken
 end

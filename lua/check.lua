@@ -9,37 +9,20 @@
 --        below zero where another check of the same call follows. All are numbered
 --        from 1. A cost of 0 charges nothing and asks whether one unit would be admitted
 -- Reply  transitions written; then per call: allowed (1|0), and per check: now,
---        retry_ms (0 = it is admitted, -1 = it can never be), and per window
---        where the key stands (standing in prelude.lua)
+--        retry_ms (0 = it is admitted, -1 = it can never be), per window the state of
+--        the key (window_states in prelude.lua), and per window that does not
+--        decide what its retry_ms would have been
 --
--- A denied call writes no count, only its transition if there is one. A shadow
--- rule never denies: its key is charged, and its retry_ms says what it would have said.
+-- A denied call writes no count, only its transition if there is one. A key whose
+-- rules take several counters has a check for each of them in the call.
 -- All that a run charges to a counter is one entry.
+--
+-- include: prelude, levels
 
--- Validate.
-local now, at = clock(), 4
-local first = 3 * number(2, 1)
-local rules = {}
-for r = 1, number(3, 1) do rules[r], at = rule_at(at) end
-
--- Read: each counter once. To its state (state_of in prelude.lua) come spent, the
--- units that this run charges, and at, where its partition begins in KEYS.
-local counters, c = {}, 0
-while first + c < #KEYS do
-  local rule, begins = rules[number(at + 1, 1)], 3 * number(at + 2, 1) - 2
-  for _ = 1, number(at, 1) do
-    c = c + 1
-    local s = state_of(rule, KEYS[first + c], now)
-    s.at = begins
-    counters[c] = s
-  end
-  at = at + 3
-end
-
--- wait gives how long until s has room for n more units in all windows.
-local function wait(s, n)
+-- wait gives how long until s has room for n more units in its windows from..to.
+local function wait(s, n, from, to)
   local rule, retry = s.rule, 0
-  for w = 1, rule.n do
+  for w = from, to do
     local limit = rule.limit[w]
     if n > limit then return -1 end
     if s.used[w] + n > limit then
@@ -49,54 +32,33 @@ local function wait(s, n)
   return retry
 end
 
--- Decide, call by call. plan holds, per call, whether it is allowed, where its
--- checks end, and per check: its counter, its cost, its retry_ms (false: to be told
--- after the charges), and what the run has charged to the counter by then.
-local plan, size, stop = {}, 0, #ARGV
-while at <= stop do
-  local allowed, from = true, size + 2
-  plan[size + 1] = true
-  plan[from] = 0
-  size = from
-  repeat
-    local cost, number_of = number(at, 0), ARGV[at + 1] + 0
-    local more = number_of < 0
-    local s = counters[more and -number_of or number_of]
-    local rule, used, spent = s.rule, s.used, s.spent
-    local n, retry = cost > 0 and cost or 1, 0
-    for w = 1, rule.n do
-      if used[w] + spent + n > rule.limit[w] then
-        if not rule.shadow then allowed = false end
-        retry = spent == 0 and wait(s, n)
-        break
-      end
+-- shadow_waits gives, for each window that does not decide, the wait for n more units:
+-- false where that can be computed only after the charges.
+local function shadow_waits(s, n)
+  local rule, waits = s.rule, {}
+  for w = rule.decides + 1, rule.n do
+    local room = rule.limit[w] - n - s.charged
+    if n > rule.limit[w] then
+      waits[w] = -1
+    elseif s.used[w] <= room then
+      waits[w] = 0
+    else
+      waits[w] = room >= 0 and rule.algo.free_at(s, w, room) - s.now
     end
-    spent = spent + cost
-    s.spent = spent
-    plan[size + 1] = s
-    plan[size + 2] = cost
-    plan[size + 3] = retry
-    plan[size + 4] = spent
-    at, size = at + 2, size + 4
-  until not more
-  plan[from] = size
-  if not allowed or size > from + 4 then
-    plan[from - 1] = allowed
-    if not allowed then
-      for i = from + 1, size, 4 do plan[i].spent = plan[i].spent - plan[i + 1] end
-    end
-    for i = from + 1, size, 4 do plan[i + 3] = plan[i].spent end
   end
+  return waits
 end
-if at ~= stop + 1 then error('ARGV has ' .. stop .. ' values, expected ' .. at - 1) end
 
--- settled tells of a counter that was charged nothing whether its key's record
--- already says all that there is to say: a throttle for each window that is at
--- its limit. It spares the keys that ask most the levels.
-local function settled(s)
+-- is_recorded is true for a counter that was charged nothing where its key's record
+-- already has a throttle for each window that is at its limit: there is nothing to
+-- write, so the keys that are checked most do not pay for levels.lua. The levels of a
+-- shadow rule do not change while nothing is charged.
+local function is_recorded(s)
   local rule, text = s.rule, s.text
-  if not text or sub(text, 1, find(text, '|', 1, true)) ~= match(rule.spec, '^[^;]+') .. '|' then return false end
-  for w = 1, rule.n do
+  if rule.decides == 0 then return true end
+  local head = match(rule.spec, '^[^;]+;[^;]+;')
+  if not text or sub(text, 1, #head) ~= head then return false end
+  for w = 1, rule.decides do
     if s.used[w] >= rule.lowest[w] then
       local from = s.used[w] >= rule.limit[w] and find(text, '|' .. int(rule.ms[w]) .. ',', 1, true)
       if not from or not find(match(text, '^[^|!]*', from + 1), '100@', 1, true) then return false end
@@ -105,19 +67,102 @@ local function settled(s)
   return true
 end
 
--- Read on: the records of keys near a level, which judge compares (levels.lua).
+-- Validate the clock and the rules. The costs are validated where they are decided on:
+-- nothing has been written then.
+local now, at = clock(), 4
+local first = 3 * number(2, 1)
+local rules = {}
+for r = 1, number(3, 1) do rules[r], at = rule_at(at) end
+
+-- Read: each counter once. Its state is that of state_of (prelude.lua), and
+--   charged       the units that this run charges
+--   partition_at  where its partition begins in KEYS
+local counters, c = {}, 0
+while first + c < #KEYS do
+  local rule, begins = rules[number(at + 1, 1)], 3 * number(at + 2, 1) - 2
+  for _ = 1, number(at, 1) do
+    c = c + 1
+    local s = state_of(rule, KEYS[first + c], now)
+    s.partition_at = begins
+    counters[c] = s
+  end
+  at = at + 3
+end
+
+-- Decide, call by call. The plan is one list, as a table per check would cost more: for
+-- each call CALL_SIZE values, and after them ITEM_SIZE values for each of its checks.
+local CALL_ALLOWED = 0 -- whether the call is allowed
+local CALL_END = 1     -- where its last check ends, which is where the next call begins
+local CALL_SIZE = 2
+local ITEM_STATE = 0   -- the counter's state
+local ITEM_COST = 1
+local ITEM_RETRY = 2   -- retry_ms; false where it can be computed only after the charges
+local ITEM_CHARGED = 3 -- what the run has charged to the counter by then
+local ITEM_SIZE = 4
+
+local plan, free = {}, 1 -- free: the next place in the plan
+local shadows = {} -- where a check begins in the plan -> its shadow_waits
+local stop = #ARGV
+while at <= stop do
+  local call_at, allowed = free, true
+  local first_item = call_at + CALL_SIZE
+  local item = first_item
+  plan[call_at + CALL_ALLOWED] = true
+  plan[call_at + CALL_END] = 0
+  repeat
+    local cost, number_of = number(at, 0), ARGV[at + 1] + 0
+    local more = number_of < 0
+    local s = counters[more and -number_of or number_of]
+    local rule, used, charged = s.rule, s.used, s.charged
+    local n, retry = cost > 0 and cost or 1, 0
+    for w = 1, rule.decides do
+      if used[w] + charged + n > rule.limit[w] then
+        allowed = false
+        retry = charged == 0 and wait(s, n, 1, rule.decides)
+        break
+      end
+    end
+    if rule.n > rule.decides then shadows[item] = shadow_waits(s, n) end
+    charged = charged + cost
+    s.charged = charged
+    plan[item + ITEM_STATE] = s
+    plan[item + ITEM_COST] = cost
+    plan[item + ITEM_RETRY] = retry
+    plan[item + ITEM_CHARGED] = charged
+    at, item = at + 2, item + ITEM_SIZE
+  until not more
+  free = item
+  plan[call_at + CALL_END] = free
+  -- A denied call charges nothing, and each check is answered as after the whole call.
+  if not allowed or free > first_item + ITEM_SIZE then
+    plan[call_at + CALL_ALLOWED] = allowed
+    if not allowed then
+      for item = first_item, free - 1, ITEM_SIZE do
+        local s = plan[item + ITEM_STATE]
+        s.charged = s.charged - plan[item + ITEM_COST]
+      end
+    end
+    for item = first_item, free - 1, ITEM_SIZE do
+      plan[item + ITEM_CHARGED] = plan[item + ITEM_STATE].charged
+    end
+  end
+end
+if at ~= stop + 1 then error('ARGV has ' .. stop .. ' values, expected ' .. at - 1) end
+
+-- Read, where the decisions lead to a level: the records of those keys, which judge
+-- compares (levels.lua).
 local judges = {} -- where a partition begins in KEYS -> its judge
 for c = 1, #counters do
   local s = counters[c]
   local rule, near = s.rule, false
   for w = 1, rule.n do
-    near = near or s.used[w] + s.spent >= rule.lowest[w]
+    near = near or s.used[w] + s.charged >= rule.lowest[w]
   end
   if near then
-    local p = s.at
+    local p = s.partition_at
     s.key = user_key(s.counter)
-    s.text = call('HGET', KEYS[p], s.key)
-    s.near = s.spent > 0 or not settled(s)
+    if rule.decides > 0 then s.text = call('HGET', KEYS[p], s.key) end
+    s.near = s.charged > 0 or not is_recorded(s)
     if s.near and not judges[p] then
       local prove, judge = levels(KEYS[p], KEYS[p + 1], KEYS[p + 2])
       prove()
@@ -130,30 +175,38 @@ end
 local transitions = 0
 for c = 1, #counters do
   local s = counters[c]
-  local rule, spent = s.rule, s.spent
-  if spent > 0 then
-    s.last, s.total = rule.algo.add(s.counter, rule, s.last, s.total, s.now, nil, spent == 1 and '1' or int(spent))
-    for w = 1, rule.n do s.used[w] = s.used[w] + spent end
+  local rule, charged = s.rule, s.charged
+  if charged > 0 then
+    local count = charged == 1 and '1' or int(charged)
+    s.last, s.total = rule.algo.add(s.counter, rule, s.last, s.total, s.now, nil, count)
+    for w = 1, rule.n do s.used[w] = s.used[w] + charged end
   end
   if s.near then
     s.crossed = function() return s.now end
-    transitions = transitions + judges[s.at](s)
+    transitions = transitions + judges[s.partition_at](s)
   end
 end
 
--- Answer. What came in the same run after a check is not in its `used`.
-local reply, n, i = {transitions}, 1, 1
-while i < size do
+-- Reply. What came in the same run after a check is not in its `used`.
+local reply, n, call_at = {transitions}, 1, 1
+while call_at < free do
   n = n + 1
-  reply[n] = plan[i] and 1 or 0
-  local last = plan[i + 1]
-  i = i + 2
-  while i < last do
-    local s, retry = plan[i], plan[i + 2]
+  reply[n] = plan[call_at + CALL_ALLOWED] and 1 or 0
+  local call_end = plan[call_at + CALL_END]
+  for item = call_at + CALL_SIZE, call_end - 1, ITEM_SIZE do
+    local s, retry, waits = plan[item + ITEM_STATE], plan[item + ITEM_RETRY], shadows[item]
+    local cost = plan[item + ITEM_COST]
+    if cost == 0 then cost = 1 end
     reply[n + 1] = s.now
-    reply[n + 2] = retry or wait(s, math.max(1, plan[i + 1]))
-    n = standing(reply, n + 2, s, s.spent - plan[i + 3])
-    i = i + 4
+    reply[n + 2] = retry or wait(s, cost, 1, s.rule.decides)
+    n = window_states(reply, n + 2, s, s.charged - plan[item + ITEM_CHARGED])
+    if waits then
+      for w = s.rule.decides + 1, s.rule.n do
+        n = n + 1
+        reply[n] = waits[w] or wait(s, cost, w, w)
+      end
+    end
   end
+  call_at = call_end
 end
 return reply

@@ -1,6 +1,8 @@
 -- fixed-window.lua: the units since the last multiple of the window's length. Up
 -- to twice the limit passes around a boundary: the baseline that others are
 -- measured against. aligned.lua has the form of a counter.
+--
+-- include: prelude, aligned
 
 local fixed_window = {}
 algorithms['fixed-window'] = fixed_window

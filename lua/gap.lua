@@ -9,6 +9,8 @@
 -- read by the group. If more have left than were read, the difference was never
 -- read. The group's counter is then moved past them, so that each is found once
 -- by whichever worker looks first.
+--
+-- include: prelude, deadstream
 
 local function pairs_of(flat)
   local t = {}
@@ -16,6 +18,7 @@ local function pairs_of(flat)
   return t
 end
 
+-- Validate, and read.
 if call('EXISTS', KEYS[1]) == 0 then return 0 end
 local keep = number(2, 1)
 local s = pairs_of(call('XINFO', 'STREAM', KEYS[1]))
@@ -31,14 +34,10 @@ for _, flat in ipairs(call('XINFO', 'GROUPS', KEYS[1])) do
     end
     local missing = added - length - read
     if missing <= 0 then return 0 end
+    -- Write. XLEN proves the type of the dead stream.
     call('XLEN', KEYS[2])
     call('XGROUP', 'SETID', KEYS[1], ARGV[1], last, 'ENTRIESREAD', int(added - length))
-    local letter = {'XADD', KEYS[2], 'MAXLEN', '~', int(keep), '*', 'event', last,
-      'reason', int(missing) .. ' events were trimmed before they were read', 'body', ''}
-    if refused(pcall(unpack(letter))) then
-      renew(KEYS[2])
-      call(unpack(letter))
-    end
+    dead_letter(KEYS[2], keep, last, int(missing) .. ' events were trimmed before they were read', '')
     return missing
   end
 end

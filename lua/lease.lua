@@ -6,15 +6,19 @@
 -- Reply  1 if the asker holds it now
 --
 -- A lease that would never end, or not for long (no end, more than ten times what is
--- asked for), or of another type, is none of ours, and nobody holds it.
+-- asked for), or of another type, is corrupt, and nobody holds it.
+--
+-- include: prelude
 
+-- Validate, read, decide.
 local holder, ms = pcall('GET', KEYS[1]), number(2, 0)
 if holder and holder.err then
-  holder = not foreign(holder)
+  holder = not is_wrong_type(holder)
 elseif holder and holder ~= ARGV[1] then
   local left = call('PTTL', KEYS[1])
   if ms == 0 or left >= 0 and left <= 10 * ms then return 0 end
 end
+-- Write.
 if ms == 0 then
   if holder then call('DEL', KEYS[1]) end
   return 0

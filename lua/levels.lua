@@ -1,255 +1,395 @@
--- levels.lua: where each key and window stands, and the transitions that a
--- change of it writes to the outbox, in the same step as the count.
+-- levels.lua: which levels each key and window stands at, and the transitions that a
+-- change of them writes to the outbox, in the same step as the count.
 --
--- A record, one field of the levels hash per key, present only while a level
--- is above zero:
---   rule|window_ms,limit,until,moved,pct@since+pct@since|...!window_ms,since,until
---   until   when the top level ends with no more traffic (as last computed)
---   moved   when the window last went up or was renewed: the hold counts from it
---   pct@since  the levels raised, rising, each with the time of its crossing
---   !...    the throttle decision that stands for the key, if any
--- What is no record, word for word and with times that can be, reads as none.
+-- A record is one field of the levels hash, present only while a level is above zero: of
+-- the rule that decides under the key, of each shadow rule under the key, a line feed
+-- and the rule's name. (Keys have no control characters.)
+--   rule;algorithm;version|window_ms,limit,until,moved,pct@since+pct@since|...!window_ms,limit,since,until,hold,shadow
+--   version    of the key's last transition
+--   until      when the window's top level ends with no more traffic (as last computed)
+--   moved      when the window last went up or was renewed: the hold counts from it
+--   pct@since  the levels raised, rising, each with the time of the entry that crossed it
+--   !...       the throttle decision that stands for the key, if any, as it was published
+-- What is not a record, word for word and with times that can be, is corrupt and reads as none.
 -- A throttle decision is one per key, as its subject is: the window that
 -- throttles longest speaks for it, and the key is released when none does.
+--
+-- Versions number the transitions of a key. They only grow, whatever the clock does, so
+-- no two transitions share a message id, and a subscriber knows the newer of two. A
+-- version is the time of what happened, or one more than the key's last where that
+-- is not greater. So a transition that is written again after a failover gets the
+-- same one. What a key without a record had last stands in one of 256 fields of
+-- the levels hash, each shared by the keys of one hash: the greatest of theirs.
+--
+-- include: prelude
 
 -- user_key takes the key out of a counter's name, prefix:{partition}:form:key.
 local function user_key(counter) return match(counter, '^[^{]*{%d+}:[^:]*:(.*)$') end
 
+-- field_of gives the field of a key's record under the rule with this spec.
+local function field_of(key, spec)
+  local name, shadow = match(spec, '^([^;]+);[^;]+;%d+;([01])')
+  return shadow == '1' and key .. '\n' .. name or key
+end
+
 -- The rest stands in one function, as most keys are far from any level and a
 -- script should not pay for what it does not use:
---   local prove, judge, forget = levels(LEVELS, DUE, OUTBOX)
+--   local check_types, judge, end_levels, drop = levels(LEVELS, DUE, OUTBOX)
 local function levels(levels, due, outbox)
-  -- A subscriber that hears nothing newer lets a key go this long after `until`
+  -- A subscriber that receives nothing newer lets a key go this long after `until`
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
   -- No level ends later than this after now: two of the longest windows, and a hold.
   local FAR_MS = 68719476736
-  local LONG = string.rep('%d', 17) -- digits that no number of ours has
+  local LONG = string.rep('%d', 17) -- more digits than any number in a record has
+  local MAX_VERSION = 4503599627370496 -- 2^52
 
   -- parse_spec reads a rule's levels:
-  --   name;hold;shadow;ms,limit,pct=threshold,pct=threshold,...;ms,...
-  local function parse_spec(spec)
-    local name, hold, shadow, rest = match(spec, '^([^;]+);(%d+);([01]);(.*)$')
-    local p = {name = name, hold = tonumber(hold), shadow = shadow, windows = {}}
-    for ms, limit, steps in string.gmatch(rest, '(%d+),(%d+),([^;]+)') do
-      local w = {ms = tonumber(ms), limit = tonumber(limit), steps = {}}
+  --   name;algorithm;hold;shadow|ms,limit,pct=threshold,pct=threshold,...|ms,...
+  -- (The spec of a counter has one line per rule.)
+  local function parse_spec(text)
+    local name, algorithm, hold, shadow, rest = match(text, '^([^;]+);([^;]+);(%d+);([01])(.*)$')
+    local spec = {name = name, algorithm = algorithm, hold = tonumber(hold), shadow = shadow, windows = {}}
+    for ms, limit, steps in string.gmatch(rest, '|(%d+),(%d+),([^|]+)') do
+      local w = {ms = tonumber(ms), limit = tonumber(limit), steps = {}, has = {}}
       for pct, threshold in string.gmatch(steps, '(%d+)=(%d+)') do
-        w.steps[#w.steps + 1] = {pct = tonumber(pct), threshold = tonumber(threshold)}
+        pct = tonumber(pct)
+        w.steps[#w.steps + 1] = {pct = pct, threshold = tonumber(threshold)}
+        w.has[pct] = true
       end
-      p.windows[#p.windows + 1] = w
+      spec.windows[#spec.windows + 1] = w
     end
-    return p
+    return spec
   end
 
-  -- parse_record gives the windows by their ms as text: under a number of that size
-  -- the embedded Redis's Lua would make a table of as many slots.
-  local function parse_record(text, now)
-    local none = {windows = {}, list = {}, garbage = text and true}
-    if not text or #text > 16384 then return none end -- ours take up to 15 KB
-    local rec = {windows = {}, list = {}}
-    local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
-    local name, at = match(text, '^([a-z0-9-]+)()')
-    if not name or #name > 64 or find(text, LONG, at) then return none end
-    rec.rule = name
-    for from, ms, limit, till, moved, raised, to in string.gmatch(text, '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()') do
-      local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved), raised = {}}
+  -- parse_windows reads the windows of a record from `at` on; nil where they are corrupt.
+  -- by_ms has them by their ms as text: under a number of that size the embedded
+  -- Redis's Lua would make a table of as many slots.
+  local function parse_windows(text, at, past, far)
+    local list, by_ms = {}, {}
+    local window = '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()'
+    for from, ms, limit, till, moved, raised, to in string.gmatch(text, window) do
+      local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved),
+                 raised = {}}
       local top, stop = 0, 1
       for from, pct, since, to in string.gmatch(raised, '()(%d+)@(%d+)%+?()') do
         pct, since = tonumber(pct), tonumber(since)
-        if from ~= stop or pct <= top or pct > 100 or since > past then return none end
+        if from ~= stop or pct <= top or pct > 100 or since > past then return nil end
         w.raised[#w.raised + 1] = {pct = pct, since = since}
         top, stop = pct, to
       end
-      if from ~= at or stop ~= #raised + 1 or top == 0 then return none end
-      if w.ms > FAR_MS or w.limit >= 9007199254740992 or w.till > far or w.moved > past then return none end
-      rec.windows[ms] = w
-      rec.list[#rec.list + 1] = w
-      at = to
+      if from ~= at or stop ~= #raised + 1 or top == 0 then return nil end
+      if w.ms > FAR_MS or w.limit >= 9007199254740992 or w.till > far or w.moved > past then return nil end
+      by_ms[ms], list[#list + 1], at = w, w, to
     end
+    return list, by_ms, at
+  end
+
+  -- parse_record gives what a record says: rule, algorithm, version, its windows (list
+  -- and by_ms), and throttle, the decision. `rule` is nil where there is none.
+  local function parse_record(text, now)
+    local none = {version = 0, list = {}, by_ms = {}, corrupt = text and true}
+    if not text or #text > 16384 then return none end -- a record has up to 15 KB
+    local name, algorithm, version, at = match(text, '^([a-z0-9-]+);([a-z0-9:-]+);(%d+)()')
+    if not name or #name > 64 or #algorithm > 64 or find(text, LONG, #name + 1) then return none end
+    local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
+    local rec = {rule = name, algorithm = algorithm, version = tonumber(version)}
+    rec.list, rec.by_ms, at = parse_windows(text, at, past, far)
+    if not rec.list or rec.version > MAX_VERSION then return none end
     if at == #text + 1 then return rec end
-    local from, ms, since, till = match(text, '()!(%d+),(%d+),(%d+)$')
-    if from ~= at or tonumber(ms) > FAR_MS or tonumber(since) > past or tonumber(till) > far then return none end
-    rec.throttle = {ms = tonumber(ms), since = tonumber(since), till = tonumber(till)}
+    local from, ms, limit, since, till, hold, shadow = match(text, '()!(%d+),(%d+),(%d+),(%d+),(%d+),([01])$')
+    if from ~= at or tonumber(ms) > FAR_MS or tonumber(since) > past or tonumber(till) > far or tonumber(hold) > DAY
+      or tonumber(limit) >= 9007199254740992 then return none end
+    rec.throttle = {ms = tonumber(ms), limit = tonumber(limit), since = tonumber(since), till = tonumber(till),
+                    hold = tonumber(hold), shadow = shadow}
     return rec
   end
 
   local function format_record(rec)
-    local out = {rec.rule}
+    local out = {rec.rule .. ';' .. rec.algorithm .. ';' .. int(rec.version)}
     for _, w in ipairs(rec.list) do
       local raised = {}
       for i, r in ipairs(w.raised) do raised[i] = int(r.pct) .. '@' .. int(r.since) end
-      out[#out + 1] = table.concat({int(w.ms), int(w.limit), int(w.till), int(w.moved), table.concat(raised, '+')}, ',')
+      out[#out + 1] = format('%d,%d,%d,%d,', w.ms, w.limit, w.till, w.moved) .. table.concat(raised, '+')
     end
     local text = table.concat(out, '|')
     local t = rec.throttle
-    if t then text = text .. '!' .. int(t.ms) .. ',' .. int(t.since) .. ',' .. int(t.till) end
+    if t then text = text .. format('!%d,%d,%d,%d,%d,', t.ms, t.limit, t.since, t.till, t.hold) .. t.shadow end
     return text
   end
 
-  local function top_of(w) return #w.raised > 0 and w.raised[#w.raised].pct or 0 end
-
-  -- prove reads what is written here, so that a wrong type fails before the first
-  -- write; who will judge or forget calls it before that.
-  local function prove()
+  -- check_types reads what is written here, so that a wrong type fails before the first
+  -- write; who calls judge or end_levels calls it before that.
+  local function check_types()
     call('HLEN', levels)
     call('ZCARD', due)
     call('XLEN', outbox)
   end
 
-  -- emit writes one transition.
+  -- A user's key has no control characters, so no field of a key begins with a line feed.
+  -- All records of a key share one: a rule that becomes a shadow or live goes on from there.
+  local function version_field(field) return '\n' .. sub(redis.sha1hex(match(field, '^[^\n]*')), 1, 2) end
+
+  local function version(text)
+    local n = tonumber(text or nil)
+    return n and n % 1 == 0 and n >= 0 and n <= MAX_VERSION and n or 0
+  end
+
+  local function last_version(field) return version(call('HGET', levels, version_field(field))) end
+
+  -- twin_version gives the version of the record that the rule has of the key in its other
+  -- field, as a shadow or live. Both stand from a reload until a sweep makes them one.
+  local function twin_version(field, rule)
+    local key = match(field, '^[^\n]*')
+    local text = call('HGET', levels, field == key and key .. '\n' .. rule or key)
+    local name, n = match(text or '', '^([a-z0-9-]+);[a-z0-9:-]+;(%d+)')
+    return name == rule and version(n) or 0
+  end
+
+  -- forget removes a record and keeps its version.
+  local function forget(field, n)
+    call('HDEL', levels, field)
+    call('ZREM', due, field)
+    if n > last_version(field) then call('HSET', levels, version_field(field), int(n)) end
+  end
+
+  -- drop forgets a record as it was read.
+  local function drop(field, text) forget(field, version(match(text, '^[^;]*;[^;]*;(%d+)'))) end
+
+  -- store writes the record back, or removes it when nothing stands any more.
+  local function store(field, rec, hold)
+    local keep, look_at = {}, nil
+    for _, w in ipairs(rec.list) do
+      if #w.raised > 0 then
+        keep[#keep + 1] = w
+        local ends = math.max(w.till, w.moved + hold)
+        if not look_at or ends < look_at then look_at = ends end
+      end
+    end
+    rec.list = keep
+    if look_at then
+      call('HSET', levels, field, format_record(rec))
+      call('ZADD', due, int(look_at), field)
+      return
+    end
+    forget(field, rec.version)
+  end
+
+  -- emit writes one transition. x says of whom: key, field, rule, hold, shadow, now, and
+  -- rec, its record. Of a renewal, `since` is when the key became throttled.
   local function emit(x, state, level, w, used, since, till, renewal)
-    local expires = till
+    local rec, expires = x.rec, till
+    if x.versions ~= x.rule then -- the first of this rule here
+      x.versions = x.rule
+      rec.version = math.max(rec.version, last_version(x.field), twin_version(x.field, x.rule))
+      -- A corrupt record said something lately: far fewer than 1,000 transitions per ms.
+      if rec.corrupt then rec.version = math.max(rec.version, x.now + 1000) end
+    end
+    rec.version = math.max(rec.version + 1, renewal and x.now or since)
     if state == 'throttled' or state == 'raised' then expires = till + x.hold + GRACE_MS end
     local entry = {'XADD', outbox, '*', 'rule', x.rule, 'key', x.key, 'state', state, 'level', int(level),
-      'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'at', int(x.now), 'since', int(since),
-      'until', int(till), 'expires', int(expires), 'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
+      'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'version', int(rec.version), 'at', int(x.now),
+      'since', int(since), 'until', int(till), 'expires', int(expires),
+      'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
     if refused(pcall(unpack(entry))) then
-      renew(outbox)
+      recreate(outbox)
       call(unpack(entry))
     end
     x.written = x.written + 1
   end
 
-  -- fall clears what is raised above `level` in one window.
-  local function fall(x, w, level, used, fell)
-    while top_of(w) > level do
-      local r = table.remove(w.raised)
-      emit(x, 'cleared', r.pct, w, used, fell, fell)
+  local function top_of(w) return #w.raised > 0 and w.raised[#w.raised].pct or 0 end
+
+  -- clear ends the levels of a window for which `ends` is true, the highest first.
+  local function clear(x, w, used, fell, ends)
+    local kept = {}
+    for i = #w.raised, 1, -1 do
+      local r = w.raised[i]
+      if ends(r.pct) then emit(x, 'cleared', r.pct, w, used, fell, fell) else table.insert(kept, 1, r) end
     end
+    w.raised = kept
   end
 
-  -- drop ends all that a record says, for a rule or window that is gone or a reset.
-  local function drop(x, rec)
-    if rec.throttle then
-      -- The window that spoke may have fallen before.
-      emit(x, 'released', 100, rec.windows[int(rec.throttle.ms)] or {ms = rec.throttle.ms, limit = 0}, 0, x.now, x.now)
-      rec.throttle = nil
-    end
-    for _, w in ipairs(rec.list) do fall(x, w, 0, 0, x.now) end
-    rec.list, rec.windows = {}, {}
+  local function all() return true end
+
+  -- end_all ends what a record says, for a rule that is gone or a reset.
+  local function end_all(x)
+    local rec, t = x.rec, x.rec.throttle
+    x.rule, x.shadow = rec.rule, t and t.shadow or find(x.field, '\n', 1, true) and '1' or '0'
+    if t then emit(x, 'released', 100, t, 0, x.now, x.now) end
+    for _, w in ipairs(rec.list) do clear(x, w, 0, x.now, all) end
+    rec.list, rec.by_ms, rec.throttle = {}, {}, nil
   end
 
-  -- store writes the record back, or removes it when nothing stands any more.
-  local function store(key, rec)
-    local keep, at = {}, nil
-    for _, w in ipairs(rec.list) do
-      if #w.raised > 0 then
-        keep[#keep + 1] = w
-        local look = math.max(w.till, w.moved + rec.hold)
-        if not at or look < at then at = look end
+  -- raise adds the levels that the windows of the rule have reached and do not stand at.
+  -- It gives them in the order in which they were crossed, and the windows with a
+  -- level, each with used, reached (the highest level that its use reaches) and threshold.
+  -- `before` is how many windows of the counter stand before the rule's.
+  local function raise(c, spec, rec, before)
+    local list, crossed = {}, {}
+    for i, window in ipairs(spec.windows) do
+      i = before + i
+      local name, used = int(window.ms), c.used[i]
+      local w = rec.by_ms[name] or {ms = window.ms, limit = window.limit, till = 0, moved = 0, raised = {}}
+      rec.by_ms[name] = nil
+      w.window, w.index, w.used, w.reached = window, i, used, 0
+      local place = 1 -- in raised, of the step
+      for _, step in ipairs(window.steps) do
+        while w.raised[place] and w.raised[place].pct < step.pct do place = place + 1 end
+        if used >= step.threshold then
+          w.reached, w.threshold = step.pct, step.threshold
+          if not w.raised[place] or w.raised[place].pct > step.pct then
+            local since = c.crossed(i, step.threshold)
+            table.insert(w.raised, place, {pct = step.pct, since = since})
+            local till = c.rule.algo.free_at(c, i, step.threshold - 1)
+            if place == #w.raised then w.till, w.moved = till, since end
+            crossed[#crossed + 1] = {pct = step.pct, since = since, till = till, used = used, window = window,
+                                     order = #crossed}
+          end
+        end
+      end
+      if #w.raised > 0 then list[#list + 1] = w end
+    end
+    if #crossed > 1 then
+      table.sort(crossed, function(a, b)
+        if a.since ~= b.since then return a.since < b.since end
+        return a.order < b.order
+      end)
+    end
+    return list, crossed
+  end
+
+  -- lower marks what has ended in a window: falls (pct -> true where that level ends)
+  -- and fell (when). It renews a level that stands on. What the rule says now
+  -- and did not say when the level was raised holds at once, without until and hold.
+  local function lower(c, spec, w, same_algorithm)
+    local window, stands = w.window, top_of(w)
+    local rule_changed = not same_algorithm or w.limit ~= window.limit
+    for _, r in ipairs(w.raised) do rule_changed = rule_changed or not window.has[r.pct] end
+    local ends = math.max(w.till, w.moved + spec.hold)
+    if c.now < ends and not rule_changed then return end
+    w.limit = window.limit
+    local reached = w.reached
+    w.falls = function(pct) return pct > reached or not window.has[pct] end
+    w.fell = rule_changed and c.now or math.min(ends, c.now)
+    if reached > 0 then w.till = c.rule.algo.free_at(c, w.index, w.threshold - 1) end
+    if reached == stands and not rule_changed then w.moved = c.now end
+  end
+
+  -- decide writes the throttle decision of the key where it changed: the window at
+  -- the top with the latest end speaks. Only a sweep restates a decision to which
+  -- the rule has given another limit, hold or shadow, so that processes
+  -- with different rules cannot do so in turns.
+  local function decide(c, x, list)
+    local rec, said, spec_shadow, speaks, released_at = x.rec, x.rec.throttle, x.shadow, nil, nil
+    for _, w in ipairs(list) do
+      if top_of(w) == 100 then
+        if w.falls and w.falls(100) then
+          released_at = w.fell
+        elseif not speaks or w.till > speaks.till then
+          speaks = w
+        end
       end
     end
-    rec.list = keep
-    if at then
-      call('HSET', levels, key, format_record(rec))
-      call('ZADD', due, int(at), key)
-    else
-      call('HDEL', levels, key)
-      call('ZREM', due, key)
+    if not speaks then
+      if said then
+        local used = 0
+        for _, w in ipairs(list) do
+          if w.ms == said.ms then used, said.limit = w.used, w.limit end
+        end
+        x.shadow = said.shadow
+        emit(x, 'released', 100, said, used, released_at or c.now, released_at or c.now)
+        x.shadow = spec_shadow
+      end
+      rec.throttle = nil
+      return
+    end
+    local since = said and said.since or speaks.raised[#speaks.raised].since
+    local new = {ms = speaks.ms, limit = speaks.window and speaks.window.limit or speaks.limit, since = since,
+                 till = speaks.till, hold = x.hold, shadow = x.shadow}
+    local differs = not said or new.till > said.till
+    if c.falling and not differs then
+      for _, name in ipairs({'ms', 'limit', 'till', 'hold', 'shadow'}) do
+        differs = differs or new[name] ~= said[name]
+      end
+    end
+    if differs then
+      emit(x, 'throttled', 100, new, speaks.used or 0, since, new.till, said and true)
+      rec.throttle = new
     end
   end
 
-  -- judge compares where a key stands with its record and writes what changed.
-  -- It returns how many transitions it wrote, and whether the record was garbage.
+  -- judge_rule compares what a key's windows under one rule of a counter hold with the
+  -- record and writes what changed. It returns how many transitions it wrote, and
+  -- whether the record was corrupt.
+  --   spec, before      the rule's (parse_spec); how many windows of the counter stand before its own
+  --   field, text       the record's field of the levels hash; the record as read, false where there is none
   --   c                 the state of its counter after what was added (state_of), and
   --   c.key, c.used     the key, and the units in each window of the rule
   --   c.crossed(w, threshold)  the time of the entry that made window w reach it
-  --   c.text            the record as read, false where there is none
-  --   c.falling         true in sweep: only there levels go down
-  --   c.given           true in refund: levels may end earlier than they were to
-  local function judge(c)
-    local spec, rec, free_at = parse_spec(c.rule.spec), parse_record(c.text, c.now), c.rule.algo.free_at
-    local x = {key = c.key, now = c.now, rule = spec.name, hold = spec.hold, shadow = spec.shadow, written = 0}
-    local changed = rec.garbage
-
+  --   c.falling         true in sweep: only there levels go down, and only there a
+  --                     record passes from one rule to another
+  --   c.refunded        true in refund: levels may end earlier than they were to
+  local function judge_rule(c, spec, before, field, text)
+    local rec = parse_record(text, c.now)
+    local x = {key = c.key, field = field, now = c.now, hold = spec.hold, rec = rec, written = 0}
     if rec.rule and rec.rule ~= spec.name then
-      x.rule = rec.rule
-      drop(x, rec)
-      x.rule, changed = spec.name, true
+      if not c.falling then return 0 end
+      end_all(x)
     end
-    rec.rule, rec.hold = spec.name, spec.hold
+    local same_algorithm = not rec.rule or rec.algorithm == spec.algorithm
+    x.rule, x.shadow, rec.rule = spec.name, spec.shadow, spec.name
+    if c.falling or not rec.algorithm then rec.algorithm = spec.algorithm end
 
-    local released_at, list = nil, {}
-    for i, w in ipairs(spec.windows) do
-      local used = c.used[i]
-      local r = rec.windows[int(w.ms)] or {ms = w.ms, till = 0, moved = 0, raised = {}}
-      rec.windows[int(w.ms)] = nil
-      local moved_limit = r.limit and r.limit ~= w.limit
-      r.limit, r.used = w.limit, used
-      local stands, reached, threshold = top_of(r), 0, nil
-      for _, step in ipairs(w.steps) do
-        if used >= step.threshold then
-          if step.pct > stands then
-            local since = c.crossed(i, step.threshold)
-            r.raised[#r.raised + 1] = {pct = step.pct, since = since}
-            r.till, r.moved, changed = free_at(c, i, step.threshold - 1), since, true
-            emit(x, 'raised', step.pct, r, used, since, r.till)
-          end
-          reached, threshold = step.pct, step.threshold
-        end
+    local list, crossed = raise(c, spec, rec, before)
+    for _, r in ipairs(crossed) do emit(x, 'raised', r.pct, r.window, r.used, r.since, r.till) end
+    local changed = rec.corrupt or #crossed > 0
+    if c.refunded then
+      for _, w in ipairs(list) do
+        local ends = w.reached < top_of(w) and c.now or c.rule.algo.free_at(c, w.index, w.threshold - 1)
+        w.till, changed = math.min(w.till, ends), true
       end
-      if c.given and stands > 0 then
-        r.till, changed = math.min(r.till, reached < stands and c.now or free_at(c, i, threshold - 1)), true
-      end
-      local ends = math.max(r.till, r.moved + spec.hold)
-      if c.falling and stands > 0 and (c.now >= ends or moved_limit) then
-        if reached < stands then
-          local fell = math.min(ends, c.now)
-          if stands == 100 then released_at = fell end
-          r.falls, r.fell = reached, fell
-          if reached > 0 then r.till = free_at(c, i, threshold - 1) end
-          changed = true
-        elseif reached == stands then
-          r.till, r.moved, changed = free_at(c, i, threshold - 1), c.now, true
-        end
-      end
-      if #r.raised > 0 then list[#list + 1] = r end
     end
-
-    -- Windows that the rule no longer has.
-    for _, w in pairs(rec.windows) do
-      w.falls, w.fell, w.used, changed = 0, c.now, 0, true
-      released_at = released_at or c.now
+    if c.falling then
+      for _, w in ipairs(list) do lower(c, spec, w, same_algorithm) end
+    elseif not changed then
+      return 0
+    end
+    for _, w in pairs(rec.by_ms) do -- windows that the rule no longer has
+      if c.falling then w.falls, w.fell, w.used = all, c.now, 0 end
       list[#list + 1] = w
     end
-    if not changed and not c.falling then return 0 end
-
-    -- The throttle decision of the key: the window at the top with the latest end.
-    local speaks, old = nil, rec.throttle
+    decide(c, x, list)
     for _, w in ipairs(list) do
-      if top_of(w) == 100 and not w.falls and (not speaks or w.till > speaks.till) then speaks = w end
-    end
-    if speaks and not old then
-      local since = speaks.raised[#speaks.raised].since
-      emit(x, 'throttled', 100, speaks, speaks.used, since, speaks.till)
-      rec.throttle = {ms = speaks.ms, since = since, till = speaks.till}
-    elseif speaks and speaks.till > old.till then
-      emit(x, 'throttled', 100, speaks, speaks.used, old.since, speaks.till, true)
-      rec.throttle = {ms = speaks.ms, since = old.since, till = speaks.till}
-    elseif old and not speaks then
-      local w = {ms = old.ms, limit = 0}
-      for _, l in ipairs(list) do
-        if l.ms == old.ms then w = l end
-      end
-      emit(x, 'released', 100, w, w.used or 0, released_at or c.now, released_at or c.now)
-      rec.throttle = nil
-    end
-    for _, w in ipairs(list) do
-      if w.falls then fall(x, w, w.falls, w.used, w.fell) end
+      if w.falls then clear(x, w, w.used, w.fell, w.falls) end
     end
     rec.list = list
-    store(c.key, rec)
-    return x.written, rec.garbage
+    store(x.field, rec, spec.hold)
+    return x.written, rec.corrupt
   end
 
-  -- forget ends all levels of a key for which nothing is counted any more.
-  local function forget(key, text, now)
+  -- judge does so for all rules of a counter. c.text is the first one's record, false
+  -- where there is none; nil: it is read here, as the others' are (check_types has seen
+  -- that this cannot fail).
+  local function judge(c)
+    local written, corrupt, before, text = 0, false, 0, c.text
+    for line in string.gmatch(c.rule.spec, '[^\n]+') do
+      local spec, field = parse_spec(line), field_of(c.key, line)
+      if text == nil then text = call('HGET', levels, field) end
+      local n, bad = judge_rule(c, spec, before, field, text)
+      written, corrupt, before, text = written + n, corrupt or bad, before + #spec.windows, nil
+    end
+    return written, corrupt
+  end
+
+  -- end_levels ends all levels of a record whose rule counts nothing any more.
+  local function end_levels(field, text, now)
     local rec = parse_record(text, now)
-    local x = {key = key, now = now, rule = rec.rule, hold = 0, shadow = '0', written = 0}
-    drop(x, rec)
-    store(key, rec)
-    return x.written, rec.garbage
+    local x = {key = match(field, '^[^\n]*'), field = field, now = now, hold = 0, rec = rec, written = 0}
+    end_all(x)
+    store(x.field, rec, 0)
+    return x.written, rec.corrupt
   end
 
-  return prove, judge, forget
+  return check_types, judge, end_levels, drop
 end

@@ -1,16 +1,17 @@
 // Package lua owns the scripts that run inside Redis: it embeds them, composes
-// each from the shared prelude, the algorithms it needs and one operation, and
-// runs them with typed arguments and replies.
+// each of the algorithms it needs and one operation, with the files that these
+// include, and runs them with typed arguments and replies.
 //
 // Read prelude.lua, then totals.lua and sliding-log.lua (how one algorithm counts), then
 // fold.lua and check.lua (the two that change a count), then levels.lua.
 package lua
 
 import (
+	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,28 +22,53 @@ import (
 //go:embed *.lua
 var files embed.FS
 
-// parts: algorithm → its files, in the order in which they are composed.
-var parts = map[string][]string{
-	"sliding-log":      {"totals", "sliding-log"},
-	"sliding-log-zset": {"totals", "sliding-log-zset"},
-	"sliding-counter":  {"aligned", "sliding-counter"},
-	"sliding-buckets":  {"sliding-buckets"},
-	"fixed-window":     {"aligned", "fixed-window"},
+// Algorithm is a way to count. Its script is the file of its name.
+type Algorithm struct {
+	Name string // as in a rule
+	Form string // of its counters in Redis: a word in their names
 }
 
-// Algorithms lists the algorithms that there are scripts for, the default first.
-var Algorithms = []string{"sliding-log", "sliding-log-zset", "sliding-counter", "sliding-buckets", "fixed-window"}
+// Algorithms are those that there are scripts for, the default first. Each has an
+// entry here and a file, which sets algorithms[name] (prelude.lua says to what).
+var Algorithms = []Algorithm{
+	{"sliding-log", "log"},
+	{"sliding-log-zset", "zset"},
+	{"sliding-counter", "pair"},
+	{"sliding-buckets", "buckets"},
+	{"fixed-window", "fixed"},
+}
 
-// Rule is what the scripts are told of a rule.
+// AlgorithmNames gives the names of Algorithms, in their order.
+func AlgorithmNames() []string {
+	names := make([]string, len(Algorithms))
+	for i, a := range Algorithms {
+		names[i] = a.Name
+	}
+	return names
+}
+
+// Form gives the form of an algorithm's counters in Redis; "" where there is none of that name.
+func Form(algorithm string) string {
+	for _, a := range Algorithms {
+		if a.Name == algorithm {
+			return a.Form
+		}
+	}
+	return ""
+}
+
+// Rule is what the scripts receive of the rules that share one counter.
 type Rule struct {
 	Algorithm string
-	Shadow    bool
-	// Tune is one number for the algorithm: for the logs how often they are trimmed
-	// and their expiry renewed, in ms, 0 at each write; for buckets how many.
-	Tune int64
+	// Decides is how many of the windows decide; they stand first. The others
+	// belong to shadow rules.
+	Decides int
+	// Setting is one number for the algorithm. The logs: how often they are trimmed and
+	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Others: unused.
+	Setting int64
 	// SpanMs is the longest window.
 	SpanMs int64
-	// Spec is the rule's levels as text; levels.lua says how.
+	// Spec is the levels as text, a line per rule; levels.lua says how.
 	Spec    string
 	Windows []Window
 }
@@ -51,12 +77,15 @@ type Rule struct {
 type Window struct{ Ms, Limit, Lowest int64 }
 
 func (r *Rule) appendTo(args []any) []any {
-	args = append(args, r.Algorithm, r.Shadow, r.Tune, r.SpanMs, r.Spec, len(r.Windows))
+	args = append(args, r.Algorithm, r.Decides, r.Setting, r.SpanMs, r.Spec, len(r.Windows))
 	for _, w := range r.Windows {
 		args = append(args, w.Ms, w.Limit, w.Lowest)
 	}
 	return args
 }
+
+// shadows is how many windows do not decide.
+func (r *Rule) shadows() int { return len(r.Windows) - r.Decides }
 
 // Now stands in for the server's clock in tests, in ms; 0 means the server's.
 type Now int64
@@ -68,194 +97,57 @@ func (n Now) arg() any {
 	return int64(n)
 }
 
-// FoldGroup is one or more events of one counter with the same count.
-type FoldGroup struct {
-	Counter string
-	Count   int64
-	IDs     []string // rising
-	// Given are the ids that the producers gave the events, nil where they gave none.
-	Given []string
+// Counter is one counter of a key, and what it counts.
+type Counter struct {
+	Name string
+	Rule *Rule
 }
 
-// FoldRule is a rule and the groups of its counters; those of one counter
-// stand together, in time order.
-type FoldRule struct {
-	Rule   *Rule
-	Groups []FoldGroup
-}
-
-// FoldArgs is one batch of one partition.
-type FoldArgs struct {
-	Events, Levels, Due, Outbox, IDs string
-	Now                              Now
-	Group                            string
-	RememberMs                       int64 // how long ids are remembered
-	Rules                            []FoldRule
-}
-
-// FoldReply counts events: folded, too late for every window, already counted
-// by somebody, sent before by their producer; transitions; and counters that were
-// found unreadable.
-type FoldReply struct{ Folded, Late, Gone, Again, Transitions, Unreadable int64 }
-
-// Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
-func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) {
-	groups, ids := 0, 0
-	for _, r := range a.Rules {
-		groups += len(r.Groups)
-		for _, g := range r.Groups {
-			ids += len(g.IDs)
-		}
-	}
-	keys := append(make([]string, 0, 5+groups), a.Events, a.Levels, a.Due, a.Outbox, a.IDs)
-	args := append(make([]any, 0, 4+16*len(a.Rules)+2*groups+ids), a.Now.arg(), a.Group, a.RememberMs, len(a.Rules))
-	algorithms := make([]string, 0, 1)
-	for _, r := range a.Rules {
-		args = r.Rule.appendTo(append(args, len(r.Groups)))
-		algorithms = with(algorithms, r.Rule.Algorithm)
-	}
-	for _, r := range a.Rules {
-		for _, g := range r.Groups {
-			keys = append(keys, g.Counter)
-			args = append(args, g.Count, len(g.IDs))
-			for i, id := range g.IDs {
-				if g.Given != nil {
-					id += " " + g.Given[i]
-				}
-				args = append(args, id)
-			}
-		}
-	}
-	n, err := eval(ctx, c, "fold", algorithms, keys, args, 6)
+// Peek runs peek.lua: it gives where the key of the counters stands in each.
+func Peek(ctx context.Context, c redis.Scripter, now Now, counters []Counter) ([]CheckResult, error) {
+	keys, args, algorithms, want := encode(nil, []any{now.arg()}, counters)
+	n, err := eval(ctx, c, "peek", algorithms, keys, args, want)
 	if err != nil {
-		return FoldReply{}, err
+		return nil, err
 	}
-	return FoldReply{n[0], n[1], n[2], n[3], n[4], n[5]}, nil
+	return results(n, counters), nil
 }
 
-// CheckPartition names the keys of one partition that checks touch.
-type CheckPartition struct{ Levels, Due, Outbox string }
-
-// CheckCounter is one counter that is asked for.
-type CheckCounter struct {
-	Counter   string
-	Rule      int // index into CheckArgs.Rules
-	Partition int // index into CheckArgs.Partitions
-}
-
-// CheckItem is one check; a Cost of 0 charges nothing and asks for one unit.
-type CheckItem struct {
-	Counter int // index into CheckArgs.Counters
-	Cost    int64
-}
-
-// CheckArgs holds calls that one run answers; each is charged whole or not at
-// all. On a Cluster all lie in one partition.
-type CheckArgs struct {
-	Now        Now
-	Partitions []CheckPartition
-	Rules      []*Rule
-	Counters   []CheckCounter // each once; shortest where those of one rule and partition stand together
-	Calls      [][]CheckItem
-}
-
-// WindowUse is where a counter stands in one window. The times are ms since
-// 1970, 0 where nothing is used: when the first units come back and when all have.
-type WindowUse struct{ Used, BackMs, EmptyMs int64 }
-
-// CheckResult is the answer to one item.
-type CheckResult struct {
-	NowMs   int64
-	RetryMs int64 // 0: it is admitted; -1: it can never be
-	Windows []WindowUse
-}
-
-// CheckReply is the answer to all calls.
-type CheckReply struct {
-	Transitions int64
-	Calls       []CheckCall
-}
-
-// CheckCall is the answer to one call.
-type CheckCall struct {
-	Allowed bool
-	Items   []CheckResult
-}
-
-// Check runs check.lua. It is not safe to send again: that would charge twice.
-func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, error) {
-	keys := make([]string, 0, 3*len(a.Partitions)+len(a.Counters))
-	for _, p := range a.Partitions {
-		keys = append(keys, p.Levels, p.Due, p.Outbox)
+// encode adds the counters of a key to the arguments of a script that takes them
+// last. want is how many integers tell where the key stands in them.
+func encode(keys []string, args []any, counters []Counter) (_ []string, _ []any, algorithms []string, want int) {
+	for _, c := range counters {
+		keys, args = append(keys, c.Name), c.Rule.appendTo(args)
+		algorithms = with(algorithms, c.Rule.Algorithm)
+		want += 1 + 3*len(c.Rule.Windows)
 	}
-	args := append(make([]any, 0, 16+12*len(a.Rules)+5*len(a.Counters)), a.Now.arg(), len(a.Partitions), len(a.Rules))
-	algorithms := make([]string, 0, 1)
-	for _, r := range a.Rules {
-		args = r.appendTo(args)
-		algorithms = with(algorithms, r.Algorithm)
-	}
-	run := 0
-	for i, c := range a.Counters {
-		keys = append(keys, c.Counter)
-		run++
-		if next := i + 1; next == len(a.Counters) || a.Counters[next].Rule != c.Rule || a.Counters[next].Partition != c.Partition {
-			args = append(args, run, c.Rule+1, c.Partition+1)
-			run = 0
-		}
-	}
-	windows := func(it CheckItem) int { return len(a.Rules[a.Counters[it.Counter].Rule].Windows) }
-	want, items := 1, 0
-	for _, call := range a.Calls {
-		want++
-		items += len(call)
-		for i, it := range call {
-			number := it.Counter + 1
-			if i < len(call)-1 {
-				number = -number
-			}
-			args = append(args, it.Cost, number)
-			want += 2 + 3*windows(it)
-		}
-	}
-	n, err := eval(ctx, c, "check", algorithms, keys, args, want)
-	if err != nil {
-		return CheckReply{}, err
-	}
-	reply := CheckReply{Transitions: n[0], Calls: make([]CheckCall, len(a.Calls))}
-	n = n[1:]
-	results := make([]CheckResult, items)
-	for i, call := range a.Calls {
-		got := CheckCall{Allowed: n[0] == 1, Items: results[:len(call):len(call)]}
-		n, results = n[1:], results[len(call):]
-		for j, it := range call {
-			w := windows(it)
-			got.Items[j] = CheckResult{NowMs: n[0], RetryMs: n[1], Windows: uses(n[2:], w)}
-			n = n[2+3*w:]
-		}
-		reply.Calls[i] = got
-	}
-	return reply, nil
+	return keys, args, algorithms, want
 }
 
-// Peek runs peek.lua: it gives the clock and where the counter stands in each window.
-func Peek(ctx context.Context, c redis.Scripter, counter string, now Now, rule *Rule) (int64, []WindowUse, error) {
-	args := rule.appendTo([]any{now.arg()})
-	n, err := eval(ctx, c, "peek", []string{rule.Algorithm}, []string{counter}, args, 1+3*len(rule.Windows))
-	if err != nil {
-		return 0, nil, err
+func results(n []int64, counters []Counter) []CheckResult {
+	out := make([]CheckResult, len(counters))
+	for i, c := range counters {
+		out[i] = CheckResult{NowMs: n[0], Windows: windowStates(n[1:], len(c.Rule.Windows))}
+		n = n[1+3*len(c.Rule.Windows):]
 	}
-	return n[0], uses(n[1:], len(rule.Windows)), nil
+	return out
 }
 
-// SweepItem is a key that is due; Rule is nil where none matches it any more.
+// SweepItem is a record that is due: the counter of its key and its rule alone. Rule
+// is nil where that is gone; then Counter has the record's field in the key's place.
 type SweepItem struct {
 	Counter string
 	Rule    *Rule
+	// Moved: the rule may just have become a shadow, or live, and have its record in
+	// the other field yet.
+	Moved bool
 }
 
 // Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
-// and how many records were none of ours and are forgotten.
-func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem) (transitions, forgotten int64, err error) {
+// and how many records were corrupt and are removed.
+func Sweep(
+	ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem,
+) (transitions, corrupt int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
 	args := append(make([]any, 0, 1+16*len(items)), now.arg())
 	algorithms := make([]string, 0, 1)
@@ -265,7 +157,11 @@ func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 			args = append(args, 0)
 			continue
 		}
-		args = it.Rule.appendTo(append(args, 1))
+		kind := 1
+		if it.Moved {
+			kind = 2
+		}
+		args = it.Rule.appendTo(append(args, kind))
 		algorithms = with(algorithms, it.Rule.Algorithm)
 	}
 	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 2)
@@ -275,42 +171,72 @@ func Sweep(ctx context.Context, c redis.Scripter, levels, due, outbox string, no
 	return n[0], n[1], nil
 }
 
-// Reset runs reset.lua over all counters that a key may have; it reports whether there was one.
-func Reset(ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, counters ...string) (had bool, transitions int64, err error) {
-	n, err := eval(ctx, c, "reset", nil, append([]string{levels, due, outbox}, counters...), []any{now.arg()}, 2)
+// Reset runs reset.lua over all counters that a key may have, and the names of the
+// shadow rules that match it; it reports whether there was a counter.
+func Reset(
+	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, counters, shadows []string,
+) (had bool, transitions int64, err error) {
+	args := []any{now.arg()}
+	for _, name := range shadows {
+		args = append(args, name)
+	}
+	n, err := eval(ctx, c, "reset", nil, append([]string{p.Levels, p.Due, p.Outbox}, counters...), args, 2)
 	if err != nil {
 		return false, 0, err
 	}
 	return n[0] > 0, n[1], nil
 }
 
-// Refund runs refund.lua: it gives n units of a counter back and tells how many
-// that were, and where the counter stands. It is not safe to send again.
-func Refund(ctx context.Context, c redis.Scripter, p CheckPartition, counter string, now Now, units int64, rule *Rule) (given int64, r CheckResult, err error) {
-	args := rule.appendTo([]any{now.arg(), units})
-	n, err := eval(ctx, c, "refund", []string{rule.Algorithm}, []string{p.Levels, p.Due, p.Outbox, counter}, args, 2+3*len(rule.Windows))
+// Refund runs refund.lua: it gives n units of a key's counters back and tells how many
+// that were, and where the key stands. It is not safe to send again.
+func Refund(
+	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, units int64, counters []Counter,
+) (refunded int64, r []CheckResult, err error) {
+	keys := []string{p.Levels, p.Due, p.Outbox}
+	keys, args, algorithms, want := encode(keys, []any{now.arg(), units}, counters)
+	n, err := eval(ctx, c, "refund", algorithms, keys, args, 1+want)
 	if err != nil {
-		return 0, CheckResult{}, err
+		return 0, nil, err
 	}
-	return n[0], CheckResult{NowMs: n[1], Windows: uses(n[2:], len(rule.Windows))}, nil
+	return n[0], results(n[1:], counters), nil
 }
 
-// Bury runs bury.lua: it acknowledges events that cannot be counted and keeps
-// each, with the reason, in the dead stream. It gives how many were buried.
-func Bury(ctx context.Context, c redis.Scripter, events, dead, group string, keep int64, letters []DeadLetter) (int64, error) {
-	args := append(make([]any, 0, 2+3*len(letters)), group, keep)
+// DeadLetter is an entry that could not be counted or published: its ID, why, and
+// what stood in it.
+type DeadLetter struct{ ID, Reason, Body string }
+
+// DeadLetterSource says where entries are taken from, and how. One with a Stream
+// alone is of entries that have left the stream already.
+type DeadLetterSource struct{ Stream, how, group string }
+
+// AcknowledgeEvents takes events out of what a consumer group has pending.
+func AcknowledgeEvents(events, group string) DeadLetterSource {
+	return DeadLetterSource{events, "ack", group}
+}
+
+// DeleteEntries deletes entries of a stream.
+func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{stream, "delete", ""} }
+
+// DeadLetters runs deadletter.lua: it takes entries out of their stream and keeps
+// each that was still there in the dead stream, which holds about `keep`. It gives
+// per letter whether it was written. It is safe to send again.
+func DeadLetters(
+	ctx context.Context, c redis.Scripter, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
+) ([]bool, error) {
+	args := append(make([]any, 0, 3+3*len(letters)), cmp.Or(from.how, "none"), from.group, keep)
 	for _, l := range letters {
 		args = append(args, l.ID, l.Reason, l.Body)
 	}
-	n, err := eval(ctx, c, "bury", nil, []string{events, dead}, args, 1)
+	n, err := eval(ctx, c, "deadletter", nil, []string{from.Stream, dead}, args, len(letters))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return n[0], nil
+	written := make([]bool, len(letters))
+	for i := range written {
+		written[i] = n[i] == 1
+	}
+	return written, nil
 }
-
-// DeadLetter is an event that could not be counted.
-type DeadLetter struct{ ID, Reason, Body string }
 
 // Retire runs retire.lua: it removes the consumer named ("" for none) and those
 // idle for longer than idleMs (0 for none), where they hold nothing pending.
@@ -342,10 +268,10 @@ func Lease(ctx context.Context, c redis.Scripter, key, owner string, ms int64) (
 	return n[0] == 1, nil
 }
 
-func uses(n []int64, windows int) []WindowUse {
-	out := make([]WindowUse, windows)
+func windowStates(n []int64, windows int) []WindowState {
+	out := make([]WindowState, windows)
 	for i := range out {
-		out[i] = WindowUse{n[3*i], n[3*i+1], n[3*i+2]}
+		out[i] = WindowState{n[3*i], n[3*i+1], n[3*i+2]}
 	}
 	return out
 }
@@ -393,29 +319,35 @@ func with(list []string, name string) []string {
 	return slices.Insert(list, i, name)
 }
 
-// Source composes the text of one operation: the prelude, the algorithms, the
-// levels where it writes any, and the operation itself. Comments stay: Redis
-// compiles a script once.
+// Source composes the text of one operation: the algorithms, then the operation, each
+// after the files that it includes. Comments stay: Redis compiles a script once.
 func Source(op string, algorithms ...string) string {
-	names := []string{"prelude"}
-	for _, a := range algorithms {
-		for _, part := range parts[a] {
-			if !slices.Contains(names, part) {
-				names = append(names, part)
-			}
-		}
-	}
-	switch op {
-	case "fold", "check", "sweep", "reset", "refund":
-		names = append(names, "levels")
-	}
 	var b strings.Builder
-	for _, name := range append(names, op) {
-		text, err := files.ReadFile(name + ".lua")
-		if err != nil {
-			panic(errors.Join(errors.New("no script file for "+name), err)) // a name in this package's own code
-		}
-		b.Write(text)
+	included := map[string]bool{}
+	for _, name := range append(slices.Clone(algorithms), op) {
+		include(&b, included, name)
 	}
 	return b.String()
+}
+
+// includes is a line such as "-- include: prelude, totals" in a script file.
+var includes = regexp.MustCompile(`(?m)^-- include: (.+)$`)
+
+// include writes a file after those that it includes, each once. It panics where there
+// is no such file: the names stand in this package's own code and files.
+func include(b *strings.Builder, included map[string]bool, name string) {
+	if included[name] {
+		return
+	}
+	included[name] = true
+	text, err := files.ReadFile(name + ".lua")
+	if err != nil {
+		panic(fmt.Errorf("no script file for %q: %w", name, err))
+	}
+	for _, line := range includes.FindAllSubmatch(text, -1) {
+		for _, other := range strings.Split(string(line[1]), ", ") {
+			include(b, included, other)
+		}
+	}
+	b.Write(text)
 }

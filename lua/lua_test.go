@@ -2,14 +2,16 @@ package lua_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // each runs a test on the embedded and on a real Redis.
@@ -70,7 +72,9 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 		}
 		id := ""
 		for _, name := range []string{"busy", "idle"} {
-			got, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: name, Streams: []string{events, ">"}, Block: -1}).Result()
+			got, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{
+				Group: "workers", Consumer: name, Streams: []string{events, ">"}, Block: -1,
+			}).Result()
 			if err == nil {
 				id = got[0].Messages[0].ID
 			}
@@ -122,9 +126,10 @@ func TestScriptsValidateFirst(t *testing.T) {
 			{"refund", keys[1:], with([]any{"", -5})},                                      // less than nothing
 			{"reset", keys[1:], []any{"soon"}},                                             // a clock that is none
 			{"sweep", keys[1:], []any{""}},                                                 // no rule for the key
-			{"bury", keys[:2], []any{"g", 10, "1-0", "reason"}},                            // a letter cut short
+			{"deadletter", keys[:2], []any{"ack", "g", 10, "1-0", "reason"}},               // a letter cut short
+			{"deadletter", keys[:2], []any{"take", "g", 10, "1-0", "reason", "body"}},      // a way that is none
 		} {
-			if err := redis.NewScript(lua.Source(x.op, lua.Algorithms...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
+			if err := redis.NewScript(lua.Source(x.op, lua.AlgorithmNames()...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
 				t.Errorf("%s %v: no error", x.op, x.args)
 			}
 			if n := c.Exists(ctx, keys...).Val(); n != 0 {
@@ -134,12 +139,69 @@ func TestScriptsValidateFirst(t *testing.T) {
 	})
 }
 
-// Every operation composes, and only what writes levels carries them.
-func TestSource(t *testing.T) {
-	for op, levels := range map[string]bool{"fold": true, "check": true, "sweep": true, "reset": true, "refund": true, "peek": false, "bury": false, "gap": false, "retire": false, "lease": false} {
-		if got := strings.Contains(lua.Source(op, lua.Algorithms...), "local function levels("); got != levels {
-			t.Errorf("%s: levels %v, expected %v", op, got, levels)
+// Each script file says what it includes; together with that it is complete and compiles.
+// Only what writes levels or dead letters carries that code.
+func TestEachFileSaysWhatItIncludes(t *testing.T) {
+	levels, deadstream := "local function levels(", "local function dead_letter("
+	carries := map[string]string{
+		"fold": levels, "check": levels, "sweep": levels, "reset": levels, "refund": levels,
+		"deadletter": deadstream, "gap": deadstream,
+	}
+	paths, err := filepath.Glob("*.lua")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("files: %v, %v", paths, err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: streamtest.EmbeddedRedis(t).Addr()})
+	t.Cleanup(func() { _ = c.Close() })
+	for _, path := range paths {
+		name := strings.TrimSuffix(path, ".lua")
+		text := lua.Source(name)
+		own, err := os.ReadFile(path)
+		if err != nil || !strings.HasSuffix(text, string(own)) {
+			t.Errorf("%s: it does not end with the file itself (%v)", name, err)
 		}
+		for i, line := range strings.Split(string(own), "\n") {
+			if len(line) >= 120 {
+				t.Errorf("%s:%d: %d columns, expected fewer than 120", path, i+1, len(line))
+			}
+		}
+		for _, algorithms := range [][]string{nil, lua.AlgorithmNames()} {
+			text := lua.Source(name, algorithms...)
+			for file, begins := range map[string]string{
+				"prelude": "local function int(", "totals": "local function running_totals(",
+				"aligned": "local function read_aligned(", "levels": levels, "deadstream": deadstream,
+			} {
+				if n := strings.Count(text, begins); n > 1 || n == 0 && file == "prelude" {
+					t.Errorf("%s with %v has %s %d times", name, algorithms, file, n)
+				}
+			}
+			if err := c.ScriptLoad(context.Background(), text).Err(); err != nil {
+				t.Errorf("%s with %v: %v", name, algorithms, err)
+			}
+		}
+		for _, part := range []string{levels, deadstream} {
+			want := carries[name] == part || strings.Contains(string(own), part)
+			if got := strings.Contains(text, part); got != want {
+				t.Errorf("%s has %q: %v, expected %v", name, part, got, want)
+			}
+		}
+	}
+}
+
+// The script of an algorithm is complete by itself, and sets what its name stands for.
+func TestAlgorithms(t *testing.T) {
+	forms := map[string]bool{}
+	for _, a := range lua.Algorithms {
+		if text := lua.Source("peek", a.Name); !strings.Contains(text, "algorithms['"+a.Name+"'] = ") {
+			t.Errorf("%s.lua does not set algorithms['%s']", a.Name, a.Name)
+		}
+		if a.Form == "" || forms[a.Form] || lua.Form(a.Name) != a.Form {
+			t.Errorf("%s: form %q", a.Name, a.Form)
+		}
+		forms[a.Form] = true
+	}
+	if got := lua.Form("none"); got != "" {
+		t.Errorf("form of an unknown algorithm: %q", got)
 	}
 }
 
@@ -184,13 +246,17 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 		c.XGroupCreate(ctx, events, "workers", "0")
 		c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "w", Streams: []string{events, ">"}, Block: -1})
 		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"reason", "before"}})
-		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: "18446744073709551615-18446744073709551615", Values: []any{"reason", "garbage"}})
+		greatest := "18446744073709551615-18446744073709551615"
+		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: greatest, Values: []any{"reason", "foreign"}})
 		if c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"x", "y"}}).Err() == nil {
 			t.Skip("this server takes more after the greatest ID") // the embedded Redis
 		}
-		n, err := lua.Bury(ctx, c, events, dead, "workers", 10, []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}})
-		if err != nil || n != 1 {
-			t.Fatalf("buried %d, %v", n, err)
+		for _, want := range []bool{true, false} { // sent again it writes no second letter
+			letters := []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}}
+			written, err := lua.DeadLetters(ctx, c, lua.AcknowledgeEvents(events, "workers"), dead, 10, letters)
+			if err != nil || written[0] != want {
+				t.Fatalf("written %v, %v; want %v", written, err, want)
+			}
 		}
 		letters := c.XRange(ctx, dead, "-", "+").Val()
 		if len(letters) != 2 || letters[0].Values["reason"] != "before" || letters[1].Values["reason"] != "now" {

@@ -1,10 +1,17 @@
--- peek.lua: where a key stands, changing nothing.
+-- peek.lua: the state of a key, changing nothing.
 --
--- KEYS   1 counter
--- ARGV   1 now_ms ('' = the server's clock); then the rule (prelude.lua)
--- Reply  now, then per window where the key stands (standing in prelude.lua)
+-- KEYS   the counters of the key
+-- ARGV   1 now_ms ('' = the server's clock); then per counter the rule (prelude.lua)
+-- Reply  per counter: now, then per window the state of the key (window_states in prelude.lua)
+--
+-- include: prelude
 
-local s = state_of(rule_at(2), KEYS[1], clock())
-local reply = {s.now}
-standing(reply, 1, s, 0)
+local now, at, reply, n = clock(), 2, {}, 0
+for i = 1, #KEYS do
+  local rule
+  rule, at = rule_at(at)
+  local s = state_of(rule, KEYS[i], now)
+  reply[n + 1] = s.now
+  n = window_states(reply, n + 1, s, 0)
+end
 return reply

@@ -1,5 +1,9 @@
--- prelude.lua: what every script shares. It stands first in each composed script.
--- Read sliding-log.lua next (how one algorithm counts), then fold.lua.
+-- prelude.lua: what every script shares: numbers, the clock, corrupt data, and the state
+-- of a counter. Read sliding-log.lua next (how one algorithm counts), then fold.lua.
+--
+-- A file names those that it needs in a line "-- include: ...", and lua.go composes a
+-- script from the files of the algorithms of its rules and the operation's, each
+-- after what it includes.
 
 -- Upvalues are cheaper than globals, and these run for every event.
 local call, pcall = redis.call, redis.pcall
@@ -11,16 +15,16 @@ local KEYS, ARGV = KEYS, ARGV
 -- 14 digits. ('%.0f' is exact too, and takes twice as long.)
 local function int(x) return format('%d', x) end
 
--- time is int of a time, and next_id the ID of a stream's next entry at it: many
--- counters of one run are asked for the same.
-local time_ms, time_text, id_ms, id_text
-local function time(ms)
-  if ms ~= time_ms then time_ms, time_text = ms, int(ms) end
-  return time_text
+-- ms_text is int of a time, and next_id the ID of a stream's next entry at it. Each keeps
+-- its last result, as many counters of one run need the same.
+local text_of_ms, last_text, id_of_ms, last_id
+local function ms_text(ms)
+  if ms ~= text_of_ms then text_of_ms, last_text = ms, int(ms) end
+  return last_text
 end
 local function next_id(ms)
-  if ms ~= id_ms then id_ms, id_text = ms, int(ms) .. '-*' end
-  return id_text
+  if ms ~= id_of_ms then id_of_ms, last_id = ms, int(ms) .. '-*' end
+  return last_id
 end
 
 -- number reads ARGV[i], which must be an integer >= least; what is no number at
@@ -42,34 +46,34 @@ local function clock()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- A counter lives for at least this many ms. Keys expire by the server's clock:
--- under one that is handed in, none may end before its window has passed.
-local LEAST = ARGV[1] ~= '' and 600000 or 0
+-- A counter expires after at least this many ms. Keys expire by the server's clock:
+-- under a clock that is handed in, none may expire before its window has passed.
+local MIN_EXPIRY_MS = ARGV[1] ~= '' and 600000 or 0
 
--- What stands in a counter's place need not be ours: another type, text where
--- numbers belong, a time that no clock has reached. It is unreadable: it counts
--- as empty, and the next write takes its place. So whatever is read of a counter is
--- held against bounds, and nothing that was read fails after the first write.
+-- A counter's key may hold what these scripts have not written: another type, text
+-- where numbers belong, a time that no clock has reached. Such a counter is corrupt: it
+-- counts as empty, and the next write replaces it. So whatever is read of a counter is
+-- compared with bounds, and nothing that was read fails after the first write.
 local DAY = 86400000 -- ms that the newest event of a counter may be ahead of the clock
-local unreadable = 0 -- counters found so
+local corrupt_counters = 0 -- how many this run found
 
--- foreign tells that an error was for a key of another type; any other ends the script.
-local function foreign(reply)
+-- is_wrong_type is true for the error of a key of another type; any other ends the script.
+local function is_wrong_type(reply)
   if sub(reply.err, 1, 9) ~= 'WRONGTYPE' then error(reply) end
   return true
 end
 
--- refused tells that a stream did not take an entry because of its IDs. Any other
--- error (no memory, no replicas) ends the script: nothing may be removed for it.
+-- refused is true where a stream did not take an entry because of its IDs. Any other
+-- error (no memory, no replicas) ends the script: nothing may be removed because of it.
 local function refused(reply)
   if not reply.err then return false end
   if not find(reply.err, ' ID', 1, true) then error(reply) end
   return true
 end
 
--- renew makes a stream take entries again in which somebody has put the greatest
--- ID there is, and keeps what else stands in it.
-local function renew(stream)
+-- recreate makes a stream take entries again to which somebody has added the greatest
+-- ID there is. It keeps the other entries.
+local function recreate(stream)
   local kept = call('XRANGE', stream, '-', '9007199254740991')
   call('UNLINK', stream)
   for _, e in ipairs(kept) do
@@ -84,8 +88,8 @@ end
 --   total  whatever else the algorithm keeps
 --
 --   open(counter, now, rule)  reads the state: last, total, and an upper bound
---                             of what any window can hold; one that is unreadable
---                             is empty
+--                             of what any window can hold; a corrupt counter is
+--                             empty
 --   add(counter, rule, last, total, ms, id, count)  writes `count` more units at
 --                             `ms` and gives the new state. `count` is text as it
 --                             came or an integer from int(); `id` is the event's
@@ -101,25 +105,29 @@ end
 --                             how many it took. It writes
 local algorithms = {}
 
--- state_of opens a counter for more than one look: its state, the clock, never
--- below the newest event's, and used (window -> units). The slots that are not
--- filled here are for who asked: a table that grows costs more than one that is
+-- state_of opens a counter for more than one look:
+--   rule, counter, last, total  as above
+--   now   ms by the clock, never below the newest event's
+--   used  window -> units in it
+-- The other fields are for check.lua: a table that grows costs more than one that is
 -- made large enough.
 local function state_of(rule, counter, now)
   local last, total = rule.algo.open(counter, now, rule)
   local used, of = {0}, rule.algo.used
-  local s = {false, rule = rule, counter = counter, now = last > now and last or now, last = last, total = total, used = used,
-             spent = 0, at = nil, key = nil, text = nil, near = nil, crossed = nil}
+  local s = {false, rule = rule, counter = counter, now = last > now and last or now,
+             last = last, total = total, used = used,
+             charged = 0, partition_at = nil, key = nil, text = nil, near = nil, crossed = nil}
   for w = 1, rule.n do used[w] = of(s, w) end
   return s
 end
 
--- standing puts into a reply, from n + 1 on, where a counter stands in each
--- window: the units used, when the first of them come back and when all have (ms,
--- 0 where none are used), leaving out the last `less` units. It gives the new n.
--- (One by one: several at once are set from the last to the first, and the list
--- would grow from its far end.)
-local function standing(reply, n, s, less)
+-- window_states puts into a reply, from n + 1 on, three integers per window of a counter:
+--   used          units, without the last `less` ones
+--   next_free_ms  when the first of them is free again; 0 where none are used
+--   reset_ms      when all of them are; 0 where none are used
+-- It gives the new n. (One by one: several at once are set from the last to the first,
+-- and the list would grow from its far end.)
+local function window_states(reply, n, s, less)
   local rule = s.rule
   local free_at, all = rule.algo.free_at, s.used
   for w = 1, rule.n do
@@ -138,24 +146,27 @@ local function standing(reply, n, s, less)
 end
 
 -- rule_at reads the rule that starts at ARGV[i]; returns it and the next index.
--- A rule is: algorithm, shadow (0|1), tune, span, spec, number of windows,
--- then per window: ms, limit, lowest.
+-- A rule is what one counter counts: algorithm, decides, setting, span, spec, number of
+-- windows, then per window: ms, limit, lowest.
+--   decides how many of the windows decide, which stand first. The others are those
+--           of shadow rules on the same count, which never deny
 --   span    the longest window in ms: what a counter keeps
---   tune    one number for the algorithm; its file says what
+--   setting one number for the algorithm: trim_every_ms for the logs, how many buckets
+--           for sliding-buckets; the others do not use it
 --   spec    the levels as text, read only when one is near (levels.lua)
 --   lowest  the lowest threshold of the window, in units
--- `floor` is the lowest of all: a key below it cannot stand at any level.
+-- lowest_threshold is the lowest of all windows: a key below it has no level.
 local function rule_at(i)
   local windows, lowest = number(i + 5, 1), number(i + 8, 1)
-  local r = {algo = algorithms[ARGV[i]], shadow = ARGV[i + 1] == '1', tune = number(i + 2, 0),
-             span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, floor = lowest,
+  local r = {algo = algorithms[ARGV[i]], decides = number(i + 1, 0), setting = number(i + 2, 0),
+             span = number(i + 3, 1), spec = ARGV[i + 4], n = windows, lowest_threshold = lowest,
              ms = {number(i + 6, 1)}, limit = {number(i + 7, 1)}, lowest = {lowest}}
   if not r.algo then error('unknown algorithm ' .. ARGV[i]) end
   i = i + 9
   for w = 2, windows do
     lowest = number(i + 2, 1)
     r.ms[w], r.limit[w], r.lowest[w] = number(i, 1), number(i + 1, 1), lowest
-    if lowest < r.floor then r.floor = lowest end
+    if lowest < r.lowest_threshold then r.lowest_threshold = lowest end
     i = i + 3
   end
   return r, i

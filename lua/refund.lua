@@ -1,35 +1,50 @@
 -- refund.lua: gives units of a key back, as if the oldest that it still holds had
--- never been spent. (decision 26 says why those: none that a window still counts
+-- never been charged. (decision 26 says why those: none that a window still counts
 -- may be taken for one that has left it.)
 --
--- KEYS   1 levels  2 due  3 outbox  4 counter
--- ARGV   1 now_ms ('' = the server's clock)  2 units; then the rule (prelude.lua)
--- Reply  units given back, at most what the longest window holds; now; then per
---        window where the key stands (standing in prelude.lua)
+-- KEYS   1 levels  2 due  3 outbox  4.. the counters of the key
+-- ARGV   1 now_ms ('' = the server's clock)  2 units; then per counter the rule (prelude.lua)
+-- Reply  units given back of the first counter, at most what the longest of the windows
+--        that decide holds; then per counter: now; per window the state of the key
+--        (window_states in prelude.lua)
+--
+-- include: prelude, levels
 
-local now, n = clock(), number(2, 1)
-local s = state_of(rule_at(3), KEYS[4], now)
-local rule, longest = s.rule, 1
-for w = 2, rule.n do
-  if rule.ms[w] > rule.ms[longest] then longest = w end
-end
-s.key = user_key(KEYS[4])
-s.text = call('HGET', KEYS[1], s.key)
-local prove, judge = levels(KEYS[1], KEYS[2], KEYS[3])
-prove()
-
--- Write. A level that the key stands at may end earlier now; sweep ends it.
-local given = math.min(n, s.used[longest])
-if given > 0 then
-  given = rule.algo.give_back(s, longest, given)
-  local key, text = s.key, s.text
-  s = state_of(rule, KEYS[4], now)
-  if text then
-    s.key, s.text = key, text
-    s.given, s.crossed = true, function() return s.now end
-    judge(s)
+-- Validate, and read.
+local now, n, at = clock(), number(2, 1), 3
+local states = {}
+local check_types, judge = levels(KEYS[1], KEYS[2], KEYS[3])
+check_types()
+for i = 4, #KEYS do
+  local rule, longest
+  rule, at = rule_at(at)
+  local s = state_of(rule, KEYS[i], now)
+  longest = 1
+  for w = 2, rule.decides > 0 and rule.decides or rule.n do
+    if rule.ms[w] > rule.ms[longest] then longest = w end
   end
+  s.key, s.longest = user_key(KEYS[i]), longest
+  if rule.decides > 0 then s.text = call('HGET', KEYS[1], s.key) end
+  states[i - 3] = s
 end
-local reply = {given, s.now}
-standing(reply, 2, s, 0)
+
+-- Write. A level of the key may end earlier now; sweep.lua ends it.
+local reply, size = {0}, 1
+for i, s in ipairs(states) do
+  local rule, longest = s.rule, s.longest
+  local refunded = math.min(n, s.used[longest])
+  if refunded > 0 then
+    refunded = rule.algo.give_back(s, longest, refunded)
+    local key, text = s.key, s.text
+    s = state_of(rule, KEYS[i + 3], now)
+    if text ~= false or rule.n > rule.decides then
+      s.key, s.text = key, text
+      s.refunded, s.crossed = true, function() return s.now end
+      judge(s)
+    end
+  end
+  if i == 1 then reply[1] = refunded end
+  reply[size + 1] = s.now
+  size = window_states(reply, size + 1, s, 0)
+end
 return reply

@@ -5,6 +5,8 @@
 -- ARGV   1 consumer group  2 a consumer to remove at once ('' = none)
 --        3 remove others idle for longer than this, in ms (0 = none)
 -- Reply  how many were removed
+--
+-- include: prelude
 
 local removed = 0
 if call('EXISTS', KEYS[1]) == 0 then return 0 end

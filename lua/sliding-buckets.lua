@@ -1,18 +1,20 @@
--- sliding-buckets.lua: a window cut into buckets (`tune` is how many), all of
+-- sliding-buckets.lua: a window cut into buckets (the rule's setting is how many), all of
 -- which count until the last millisecond of theirs has left it. So it never
 -- counts less than the truth, and more by one bucket at most, in a value whose
 -- size does not depend on the traffic.
 --
 -- A counter is one string: a line of text and then one ring per window.
---   last[ ms,tune,bytes,total]...\n ring...
+--   last[ ms,buckets,bytes,total]...\n ring...
 --   last   the newest event's ms
 --   total  the running total
 --   ring   slot b % slots has the running total at the end of bucket b, a number
 --          of `bytes` bytes, for the buckets before the one that holds `last`
 -- so the units in a window are, as in totals.lua, a difference of two totals.
--- Windows of another ms or tune than the rule's read as empty.
+-- Windows of another ms or number of buckets than the rule's read as empty.
 --
 -- The state's `total` is a list with a table per window.
+--
+-- include: prelude
 
 local sliding_buckets = {}
 algorithms['sliding-buckets'] = sliding_buckets
@@ -22,8 +24,8 @@ local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
 
 -- size_of gives the width of a bucket in ms, and how many before the newest
 -- event's a window can ask for.
-local function size_of(ms, tune)
-  local width = math.ceil(ms / tune)
+local function size_of(ms, buckets)
+  local width = math.ceil(ms / buckets)
   return width, floor((ms - 1) / width) + 2
 end
 
@@ -82,23 +84,24 @@ local function advance(r, last, ms)
 end
 
 -- read_rings gives the newest event's ms, the rings of the rule's windows, and the
--- greatest total of them; nothing where the text is unreadable.
+-- greatest total of them; nothing where the text is corrupt.
 local function read_rings(text, now, rule)
-  local at = #text <= 65536 and find(text, '\n', 1, true) -- ours take up to 57 KB
+  local at = #text <= 589824 and find(text, '\n', 1, true) -- 9 rules take up to 57 KB each
   if not at then return end
   local head, rings, bound = sub(text, 1, at - 1), {}, 0
   local last = tonumber(match(head, '^%d+') or nil)
   if not last or last > now + DAY then return end
   at = at + 1
-  for ms, tune, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
-    if #ms + #tune + #bytes + #total > 64 then return end
-    ms, tune, bytes, total = ms + 0, tune + 0, bytes + 0, total + 0
-    local width, slots = size_of(ms, tune)
+  for ms, buckets, bytes, total in string.gmatch(head, ' (%d+),(%d+),(%d+),(%d+)') do
+    if #ms + #buckets + #bytes + #total > 64 then return end
+    ms, buckets, bytes, total = ms + 0, buckets + 0, bytes + 0, total + 0
+    local width, slots = size_of(ms, buckets)
     local stop = at + bytes * slots
     for w = 1, rule.n do
-      if rule.ms[w] == ms and rule.tune == tune then
+      if rule.ms[w] == ms and rule.setting == buckets then
         if bytes < 2 or bytes > 7 or total > MOST then return end
-        rings[w] = {ms = ms, width = width, slots = slots, bytes = bytes, total = total, ring = sub(text, at, stop - 1)}
+        rings[w] = {ms = ms, width = width, slots = slots, bytes = bytes, total = total,
+                    ring = sub(text, at, stop - 1)}
         bound = math.max(bound, total)
       end
     end
@@ -110,14 +113,15 @@ end
 function sliding_buckets.open(counter, now, rule)
   local text, last, rings, bound = pcall('GET', counter), 0, nil, 0
   if text then
-    if text.err then foreign(text) else last, rings, bound = read_rings(text, now, rule) end
-    if not rings then unreadable, last, bound = unreadable + 1, 0, 0 end
+    if text.err then is_wrong_type(text) else last, rings, bound = read_rings(text, now, rule) end
+    if not rings then corrupt_counters, last, bound = corrupt_counters + 1, 0, 0 end
   end
   rings = rings or {}
   for w = 1, rule.n do
     if not rings[w] then
-      local width, slots = size_of(rule.ms[w], rule.tune)
-      rings[w] = {ms = rule.ms[w], width = width, slots = slots, bytes = 2, total = 0, ring = rep('\0', 2 * slots)}
+      local width, slots = size_of(rule.ms[w], rule.setting)
+      rings[w] = {ms = rule.ms[w], width = width, slots = slots, bytes = 2, total = 0,
+                  ring = rep('\0', 2 * slots)}
     end
   end
   return last, rings, bound
@@ -132,10 +136,10 @@ function sliding_buckets.add(counter, rule, last, rings, ms, _, count)
     local r = rings[w]
     advance(r, last, ms)
     r.total = math.min(r.total + count, MOST)
-    head[w + 1] = format(' %d,%d,%d,%d', r.ms, rule.tune, r.bytes, r.total)
+    head[w + 1] = format(' %d,%d,%d,%d', r.ms, rule.setting, r.bytes, r.total)
     body[w + 1] = r.ring
   end
-  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', int(math.max(LEAST, 2 * rule.span)))
+  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', int(math.max(MIN_EXPIRY_MS, 2 * rule.span)))
   return ms, rings
 end
 
@@ -148,7 +152,7 @@ function sliding_buckets.used(s, w)
   local r = s.total[w]
   local before, current = before_window(s, r)
   local used = r.total - total_at(r, before, current)
-  return used < 0 and r.total or used -- a ring that is none of ours
+  return used < 0 and r.total or used -- a foreign ring
 end
 
 -- The window holds at most n units when all buckets up to the one that first
@@ -164,10 +168,8 @@ function sliding_buckets.free_at(s, w, n)
   return (high + 1) * r.width + r.ms - 1
 end
 
--- Every total of the ring is raised to that of the last unit given back. The rings
--- of the other windows stay: their totals are their own.
-function sliding_buckets.give_back(s, w, n)
-  local r = s.total[w]
+-- take_out raises every total of a ring to that of the last of n units given back.
+local function take_out(s, r, n)
   local before, current = before_window(s, r)
   if r.total >= 256 ^ r.bytes then repack(r, current) end
   local least, out = total_at(r, before, current) + n, {}
@@ -175,6 +177,15 @@ function sliding_buckets.give_back(s, w, n)
     out[slot + 1] = text_of(math.max(least, number_at(r.ring, r.bytes, slot)), r.bytes)
   end
   r.ring = table.concat(out)
+end
+
+-- The units are the oldest of the longest window: a shorter one gives back those that
+-- it still holds.
+function sliding_buckets.give_back(s, longest, n)
+  for w = 1, s.rule.n do
+    local take = math.min(s.used[w], n - math.max(0, s.used[longest] - s.used[w]))
+    if take > 0 then take_out(s, s.total[w], take) end
+  end
   sliding_buckets.add(s.counter, s.rule, s.last, s.total, s.last, nil, 0)
   return n
 end

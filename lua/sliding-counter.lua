@@ -4,6 +4,8 @@
 --   used = current + ceil(previous * (ms - elapsed) / ms)
 -- It takes them to have come evenly, so it errs either way when they did not.
 -- aligned.lua has the form of a counter.
+--
+-- include: prelude, aligned
 
 local sliding_counter = {}
 algorithms['sliding-counter'] = sliding_counter

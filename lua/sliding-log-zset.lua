@@ -1,7 +1,9 @@
 -- sliding-log-zset.lua: exact and weighted, on a sorted set. A member per event:
 -- its score is the ms, its text the running total in 16 digits, so that members
 -- of one ms stand in their order and none comes twice, and the count after it.
--- totals.lua has the arithmetic. `tune` is as in sliding-log.lua.
+-- totals.lua has the arithmetic. The rule's setting is as in sliding-log.lua.
+--
+-- include: prelude, totals
 
 local zset_log = {}
 algorithms['sliding-log-zset'] = zset_log
@@ -13,20 +15,23 @@ local function entry_of(member) return match(member, '^0*(%d+):(%d+)$') end
 function zset_log.open(counter, now, rule)
   local e = pcall('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
   if not e[1] then
-    if e.err and foreign(e) then return discard() end
+    if e.err and is_wrong_type(e) then return discard() end
     return 0, 0, 0
   end
   local last, total = tonumber(e[2]), entry_of(e[1])
   total = tonumber(total)
-  if not (last and total and total >= 1 and total < TOP + ERA and last >= 0 and last <= now + DAY and last % 1 == 0) then return discard() end
+  if not (last and total and total >= 1 and total < TOP + ERA
+    and last >= 0 and last <= now + DAY and last % 1 == 0) then
+    return discard()
+  end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
 
 function zset_log.add(counter, rule, last, total, ms, _, count)
   if ms < last then ms = last end
-  local sum, house = grow(rule.tune, last, total, ms, count)
-  if house then
+  local sum, upkeep = grow(rule.setting, last, total, ms, count)
+  if upkeep then
     if total <= 0 then
       if total < 0 then call('UNLINK', counter) end -- freed in the background
     else
@@ -34,8 +39,8 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
       if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
     end
   end
-  call('ZADD', counter, time(ms), format('%016d:%d', sum, count + 0))
-  if house then call('PEXPIRE', counter, int(math.max(LEAST, rule.span + rule.tune))) end
+  call('ZADD', counter, ms_text(ms), format('%016d:%d', sum, count + 0))
+  if upkeep then call('PEXPIRE', counter, int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting))) end
   return ms, sum
 end
 
@@ -43,21 +48,22 @@ end
 -- TRIM of them, so that the script stays short.
 function zset_log.give_back(s, w, n)
   local before = s.total - s.used[w] -- the total before the first entry of the window
-  local gone = 0
-  local list = call('ZRANGEBYSCORE', s.counter, '(' .. int(s.now - s.rule.ms[w]), '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
+  local taken = 0
+  local from = '(' .. int(s.now - s.rule.ms[w])
+  local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
   for i = 1, #list, 2 do
     local member = list[i]
     local total = tonumber((entry_of(member)))
-    if not total or total >= 2 * TOP then return math.max(0, gone) end -- none of ours
+    if not total or total >= 2 * TOP then return math.max(0, taken) end -- foreign
     while total > s.total do total = total - ERA end -- of before a step back
     call('ZREM', s.counter, member)
     if total > before + n then
       call('ZADD', s.counter, list[i + 1], format('%s:%d', match(member, '^%d+'), total - before - n))
       return n
     end
-    gone = total - before
+    taken = total - before
   end
-  return math.max(0, gone)
+  return math.max(0, taken)
 end
 
 zset_log.used, zset_log.free_at = running_totals(function(counter, from)

@@ -9,6 +9,8 @@
 -- longest window the total starts over, and state.total is below zero or zero:
 -- minus the total of what lies behind. So a total also bounds what any window
 -- holds, which spares most keys the second look-up in fold.
+--
+-- include: prelude
 
 -- A log that never pauses does not start over, so its total steps back by ERA
 -- long before 2^53. It stays at least ERA, more than windows hold (limits end at
@@ -16,41 +18,44 @@
 local ERA, TOP = 2251799813685248, 4503599627370496 -- 2^51, 2^52
 
 -- A log is trimmed in steps of at most TRIM entries, at the first entry in each
--- stretch of `every` ms, and each time its total has grown by half as much: a
--- script stays short however many have aged, and they go twice as fast as they came.
+-- stretch of trim_every_ms (the rule's setting), and each time its total has grown by
+-- half as much: a script stays short however many have aged, and they are removed twice
+-- as fast as they came.
 local TRIM = 10000
 
--- The state of an unreadable log is that of one that is to be unlinked.
+-- The state of a corrupt log is that of one that is to be unlinked.
 local function discard()
-  unreadable = unreadable + 1
+  corrupt_counters = corrupt_counters + 1
   return 0, -TRIM, 0
 end
 
--- Units that were given back are the oldest of the longest window. The newest
--- entry then says up to which total all are taken out (floor), and until when that
--- matters: until those units have left the longest window by themselves.
--- floors: counter -> {floor, until}, where there is one.
-local floors, any_floor = {}, false
+-- Units that are given back are the oldest of the longest window. The newest entry
+-- then says up to which total units were given back (refunded_total), and until when that
+-- matters: until those units would have left the longest window by themselves.
+-- It holds for windows up to that one: a longer one, of a shadow rule, goes on counting
+-- them, as it would lose what is older too.
+-- refunds: counter -> {refunded_total, until, longest window}, where there is one.
+local refunds, any_refund = {}, false
 
--- grow gives the total with count more units at ms, and whether that entry keeps
--- house (trims, renews the expiry) for itself and those that follow it.
-local function grow(every, last, total, ms, count)
+-- grow gives the total with count more units at ms, and whether that entry has the upkeep
+-- to do (trim, renew the expiry) for itself and those that follow it.
+local function grow(trim_every_ms, last, total, ms, count)
   local sum = (total > 0 and total or 0) + count
-  local house = total <= 0 or every == 0 or ms - ms % every ~= last - last % every
+  local upkeep = total <= 0 or trim_every_ms == 0 or ms - ms % trim_every_ms ~= last - last % trim_every_ms
     or sum % (TRIM / 2) < sum - total
   -- Within a millisecond the order of entries on both sides of a step would be lost.
   if sum >= TOP and ms > last then sum = sum - ERA end
-  return sum, house
+  return sum, upkeep
 end
 
 -- running_totals gives `used` and `free_at` over a log's one look-up:
 --   look(counter, from)  the first entry from there on: its ms, count and total, and
 --                        its place, beyond which to look for the next
 local function running_totals(look)
-  -- What somebody else wrote between ours is stepped over; where that does not
+  -- Foreign entries are skipped; where that does not
   -- end, the window holds all that the total says, as it cannot hold more.
   local function first_from(s, ms)
-    local from = time(ms)
+    local from = ms_text(ms)
     for _ = 1, 100 do
       local at, count, total, place = look(s.counter, from)
       if not at then break end
@@ -76,11 +81,11 @@ local function running_totals(look)
       else
         local at, count, total = first_from(s, from + 1)
         seen = {total - count, total, at}
-        local floor = any_floor and floors[s.counter]
-        if floor then
-          floor = floor[1]
-          while floor > s.total do floor = floor - ERA end
-          if floor > seen[1] then seen[1] = floor end
+        local refund = any_refund and refunds[s.counter]
+        if refund and s.rule.ms[w] <= refund[3] then
+          local refunded_total = refund[1]
+          while refunded_total > s.total do refunded_total = refunded_total - ERA end
+          if refunded_total > seen[1] then seen[1] = refunded_total end
         end
       end
       s[w] = seen

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // DefaultRetention is how long workers may be away without losing an event.
@@ -28,25 +29,13 @@ type Log struct {
 // NewLog refuses a retention below one second, and a client that retries. The
 // client is the caller's.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
-	if n := retriesOf(c); n != 0 {
-		return nil, fmt.Errorf("the Redis client sends a command up to %d times again: expected MaxRetries: -1, on a Cluster stream.NewCluster, as an append whose reply was lost would be stored twice", n)
+	if err := redisclient.RequireNoRetry(c); err != nil {
+		return nil, err
 	}
 	if retention < time.Second {
 		return nil, fmt.Errorf("retention %s: expected at least 1s", retention)
 	}
 	return &Log{redis: c, keys: k, retention: retention, now: time.Now}, nil
-}
-
-// retriesOf is how often a client sends again by itself; go-redis takes 0 for its
-// default of 3, and shows -1 as 0.
-func retriesOf(c redis.UniversalClient) int {
-	switch c := c.(type) {
-	case *redis.Client:
-		return c.Options().MaxRetries
-	case *redis.ClusterClient:
-		return max(c.Options().MaxRetries, c.Options().MaxRedirects)
-	}
-	return 0
 }
 
 // Outcome says what became of a set of events. Each event is in exactly one of
@@ -57,6 +46,9 @@ type Outcome struct {
 	// Refused events are certainly not in the log, Unknown ones may be: their
 	// reply was lost. Merged events stand here as their sum.
 	Refused, Unknown []api.Event
+	// How many events Refused and Unknown stand for, before they were merged: with
+	// Appended, all that were given.
+	RefusedEvents, UnknownEvents int
 	// Err is nil where all were appended; it wraps api.ErrOutcomeUnknown where any is unknown.
 	Err error
 }
@@ -66,6 +58,8 @@ func (o *Outcome) add(p Outcome) {
 	o.Entries += p.Entries
 	o.Refused = append(o.Refused, p.Refused...)
 	o.Unknown = append(o.Unknown, p.Unknown...)
+	o.RefusedEvents += p.RefusedEvents
+	o.UnknownEvents += p.UnknownEvents
 	o.Err = errors.Join(o.Err, p.Err)
 }
 
@@ -106,7 +100,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 		for _, e := range list {
 			cmds[p] = append(cmds[p], pipe.XAdd(ctx, &redis.XAddArgs{
 				Stream: l.keys.Events(p), MinID: minID, Approx: true,
-				Values: fieldsOf(e.Event),
+				Values: entry.Fields(e.Event),
 			}))
 		}
 		pipe.PExpire(ctx, l.keys.Events(p), l.retention)
@@ -131,37 +125,18 @@ func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
 		case err == nil:
 			out.Appended += items[i].events
 			out.Entries++
-		case wasNotSent(err):
+		case redisclient.NotSent(err):
 			out.Refused = append(out.Refused, items[i].Event)
+			out.RefusedEvents += items[i].events
 			refused = fmt.Errorf("appending: %w", err)
 		default:
 			out.Unknown = append(out.Unknown, items[i].Event)
+			out.UnknownEvents += items[i].events
 			unknown = fmt.Errorf("appending: %w: %w", api.ErrOutcomeUnknown, err)
 		}
 	}
 	out.Err = errors.Join(refused, unknown)
 	return out
-}
-
-func fieldsOf(e api.Event) []any {
-	if e.ID == "" {
-		return []any{fieldKey, e.Key, fieldCount, e.Count}
-	}
-	return []any{fieldKey, e.Key, fieldCount, e.Count, fieldID, e.ID}
-}
-
-// wasNotSent tells an error after which the command has certainly done nothing:
-// Redis answered with it, or no connection was to be had.
-func wasNotSent(err error) bool {
-	var answered redis.Error
-	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {
-		return true
-	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return true
-	}
-	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed)
 }
 
 // merge adds up the counts of one key. A sum over the largest count of an event

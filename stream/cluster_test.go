@@ -13,9 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // connectCluster gives a client as the commands have it.
@@ -115,7 +117,7 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 		within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		err := client.Eval(within, "return 1", []string{k.Events(p), k.Dead(p)}).Err()
-		if !redis.IsTryAgainError(err) || stream.IsRefusal(err) {
+		if !redis.IsTryAgainError(err) || redisclient.IsRefusal(err) {
 			t.Errorf("a script with a key that is missing, while the slot moves: %v, want TRYAGAIN", err)
 		}
 	})
@@ -134,7 +136,7 @@ func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	ctx, k := t.Context(), newKeys(t, 1)
 	log, err := stream.NewLog(client, k, time.Hour)
 	must(t, err)
-	r := stream.NewReader(blocking, k, "c", []int{0})
+	r := eventlog.NewReader(blocking, k, "c", []int{0})
 	must(t, r.CreateGroups(ctx))
 	must(t, log.Append(ctx, events(3)).Err)
 	read := make(chan string, 100)
@@ -189,7 +191,7 @@ func aNewMasterIsFound(t *testing.T, c *streamtest.RedisCluster) {
 	t.Logf("the client was right %v after the cluster was", time.Since(began).Round(time.Millisecond))
 	c.AwaitWhole()
 	began = time.Now()
-	clocks, err := stream.Clocks(ctx, client, k)
+	clocks, err := eventlog.Clocks(ctx, client, k)
 	if err != nil || len(clocks) != 16 {
 		t.Errorf("clocks of %d partitions, %v", len(clocks), err)
 	}

@@ -1,7 +1,15 @@
-// Package stream owns the event log: the names of the keys in Redis and how
-// keys are spread over partitions (keys.go, meta.go), how events are appended
-// (append.go, producer.go), and how a consumer group reads and claims them
-// (group.go, lanes.go), and the client of a Redis Cluster that repeats nothing
-// (cluster.go, clock.go). What an event does to a counter is not
-// its business. Read keys.go next, then producer.go.
+// Package stream appends request events to streamcounter's event log in Redis.
+//
+// Open a Redis client that never repeats a command (MaxRetries: -1; on a Cluster
+// [NewCluster]), name the keys with [NewKeys], let [CheckMeta] verify that the prefix is
+// used with as many partitions, and make a [Log]. [Log.Append] writes events in one
+// pipeline and tells of each whether it is stored. A [Producer] gathers events, merges
+// those of one key and appends them in the background.
+//
+// An event that was acknowledged is counted exactly once, a few milliseconds later.
+// Where a reply is lost the outcome is unknown ([Outcome.Unknown]); an event with an ID
+// may then be appended again, as an ID counts once per key.
+//
+// Producers in other languages need no library: one XADD and one PEXPIRE, which
+// docs/producers.md describes.
 package stream

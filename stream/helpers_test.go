@@ -10,8 +10,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -67,7 +68,7 @@ func stored(t testing.TB, c redis.UniversalClient, k *stream.Keys) map[string][]
 			t.Fatal(err)
 		}
 		for _, m := range entries {
-			e, err := stream.Message{ID: m.ID, Values: m.Values}.Decode()
+			e, err := entry.Message{ID: m.ID, Values: m.Values}.Decode()
 			if err != nil {
 				t.Fatalf("entry %s of %s: %v", m.ID, k.Events(p), err)
 			}

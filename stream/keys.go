@@ -13,13 +13,11 @@ const (
 	DefaultPrefix     = "sc"
 	DefaultPartitions = 16
 	MaxPartitions     = 4096
-	// Group is the consumer group that all workers share.
-	Group = "workers"
 )
 
-// Keys names the keys of one prefix. All keys of a partition carry its number
-// as hash tag, so that Redis Cluster keeps them in one slot and one script may
-// touch them all.
+// Keys names the keys of one prefix; docs/architecture.md says what each holds. All
+// keys of a partition carry its number as hash tag, so that Redis Cluster keeps them
+// in one slot and one script may touch them all.
 type Keys struct {
 	Prefix     string
 	Partitions int

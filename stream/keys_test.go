@@ -2,14 +2,11 @@ package stream_test
 
 import (
 	"hash/crc32"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // The numbers are what zlib's crc32 gives, in any language.
@@ -103,21 +100,6 @@ func TestKeyNames(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
-		}
-	}
-}
-
-func TestLanes(t *testing.T) {
-	k := newKeys(t, 3)
-	one := connect(t, "127.0.0.1:1")
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	t.Cleanup(func() { _ = cluster.Close() })
-	for _, c := range []struct {
-		client redis.UniversalClient
-		want   [][]int
-	}{{one, [][]int{{0, 1, 2}}}, {cluster, [][]int{{0}, {1}, {2}}}} {
-		if got := stream.Lanes(c.client, k); !slices.EqualFunc(got, c.want, slices.Equal) {
-			t.Errorf("%T: lanes %v, want %v", c.client, got, c.want)
 		}
 	}
 }

@@ -25,10 +25,13 @@ func CheckMeta(ctx context.Context, c redis.Cmdable, k *Keys) error {
 		want int
 	}{{"version", Version}, {"partitions", k.Partitions}}
 	for _, f := range fields {
-		if err := c.HSetNX(ctx, k.Meta(), f.name, f.want).Err(); err != nil {
-			return fmt.Errorf("setting %s of %s: %w", f.name, k.Meta(), err)
-		}
 		got, err := c.HGet(ctx, k.Meta(), f.name).Result()
+		if errors.Is(err, redis.Nil) {
+			if err := c.HSetNX(ctx, k.Meta(), f.name, f.want).Err(); err != nil {
+				return fmt.Errorf("setting %s of %s, which the first work or serve does: %w", f.name, k.Meta(), err)
+			}
+			got, err = c.HGet(ctx, k.Meta(), f.name).Result()
+		}
 		if err != nil {
 			return fmt.Errorf("reading %s of %s: %w", f.name, k.Meta(), err)
 		}

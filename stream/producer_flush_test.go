@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // gate holds each flush before it gives its room back, until let go.
@@ -107,6 +107,9 @@ func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff([]api.Event{{Key: "a", Count: 3}}, last.Refused); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if last.RefusedEvents != 2 || last.UnknownEvents != 0 {
+		t.Errorf("%d events refused and %d unknown, want 2 and 0", last.RefusedEvents, last.UnknownEvents)
 	}
 	must(t, p.Flush(t.Context()))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // appendUntil appends, and appends again what has an id and is not known to be
@@ -44,7 +45,12 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		}
 		out.Appended += next.Appended
 		out.Entries += next.Entries
+		// Those with ids, which stand for one event each, are told by next.
+		out.RefusedEvents -= len(out.Refused)
+		out.UnknownEvents -= len(out.Unknown)
 		out.Refused, out.Unknown = withoutID(out.Refused), withoutID(out.Unknown)
+		out.RefusedEvents += len(out.Refused) + len(next.Refused)
+		out.UnknownEvents += len(out.Unknown) + len(next.Unknown)
 		if len(out.Refused)+len(out.Unknown) == 0 {
 			out.Err = nil
 		}
@@ -66,12 +72,5 @@ func withoutID(events []api.Event) []api.Event {
 // pauseBetween waits 50 ms after the first attempt, and twice as long after each
 // more, up to a second; false when ctx ends before.
 func pauseBetween(ctx context.Context, attempt int) bool {
-	timer := time.NewTimer(min(50*time.Millisecond<<min(attempt-1, 10), time.Second))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return pause.For(ctx, min(50*time.Millisecond<<min(attempt-1, 10), time.Second))
 }

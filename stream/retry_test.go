@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // A producer whose reply was lost sends what has an id again, and only that.
@@ -26,7 +26,8 @@ func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 	if err := p.Flush(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) {
 		t.Errorf("flush: %v, want one that says that plain is unknown", err)
 	}
-	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !slices.Equal(outcomes[0].Unknown, []api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 {
+	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !slices.Equal(outcomes[0].Unknown, []api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 ||
+		outcomes[0].UnknownEvents != 2 || outcomes[0].RefusedEvents != 0 {
 		t.Errorf("outcomes %+v", outcomes)
 	}
 	got := stored(t, direct, k)
@@ -48,7 +49,7 @@ func TestProducerGivesUpInTime(t *testing.T) {
 	if err := p.Flush(t.Context()); err == nil {
 		t.Error("the flush says nothing")
 	}
-	if len(outcome.Refused)+len(outcome.Unknown) != 1 || outcome.Appended != 0 {
+	if len(outcome.Refused)+len(outcome.Unknown) != 1 || outcome.RefusedEvents+outcome.UnknownEvents != 1 || outcome.Appended != 0 {
 		t.Errorf("outcome %+v", outcome)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/measure"
+	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -43,8 +43,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 			if outcome == "admit" {
 				limit = 1_000_000
 			}
-			rule := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}).List()[0]
-			ask := []windows.Ask{{Rule: rule, Key: outcome, Cost: 1}}
+			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
+			ask := []windows.Request{{Plan: rule, Key: outcome, Cost: 1}}
 			counter.Now = func() int64 { return time.Now().UnixMilli() - 1000 }
 			for range 100 {
 				if _, err := counter.Check(ctx, ask); err != nil {
@@ -85,48 +85,52 @@ func BenchmarkAlgorithms(b *testing.B) {
 }
 
 // BenchmarkMemory is what a key takes by algorithm and entries in its window, by
-// used_memory over all keys: 1,000 of them, 200 at 10,000 entries.
+// used_memory over all keys, of which there are fewer the more entries each has.
 func BenchmarkMemory(b *testing.B) {
-	ctx := context.Background()
 	client := priceRedis(b)
 	for _, a := range windows.Algorithms {
-		for _, entries := range []int64{1, 10, 100, 1_000, 10_000} {
-			b.Run(fmt.Sprintf("%s/entries=%d", a, entries), func(b *testing.B) {
-				n := int64(1000)
-				if entries == 10_000 {
-					n = 200
-				}
+		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100}, {10_000, 20}} {
+			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
 				for b.Loop() {
-					client.FlushDB(ctx)
-					s := newStore(b, client, client, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
-					settled(tale{b, s})
-					if entries == 1 { // the scripts themselves take memory
-						s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1})
-					}
-					for p := range s.keys.Partitions {
-						client.Del(ctx, s.keys.Events(p))
-					}
-					before := usedMemory(b, client)
-					for i := range entries {
-						s.clock.ms = start + i*(86_000_000/entries)
-						events := make([]windows.Event, n)
-						for k := range events {
-							events[k] = windows.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1}
-						}
-						s.fold(b, nil, events...)
-						if i%100 == 99 || i == entries-1 {
-							for p := range s.keys.Partitions {
-								client.Del(ctx, s.keys.Events(p))
-							}
-						}
-					}
-					bytes := float64(usedMemory(b, client)-before) / float64(n)
+					bytes := memoryPerKey(b, client, a, size.entries, size.keys)
 					b.ReportMetric(math.Round(bytes), "B/key")
-					b.ReportMetric(math.Round(bytes/float64(entries)*10)/10, "B/entry")
+					b.ReportMetric(math.Round(bytes/float64(size.entries)*10)/10, "B/entry")
 				}
 			})
 		}
 	}
+}
+
+// memoryPerKey fills an empty Redis with n keys of so many entries each, spread
+// over a day, and gives what one took.
+func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64) float64 {
+	b.Helper()
+	ctx := context.Background()
+	client.FlushDB(ctx)
+	s := newStore(b, client, client, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
+	settled(tale{b, s})
+	// The scripts themselves take memory, and so do the buffers of connections.
+	s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1})
+	forget := func() {
+		for p := range s.keys.Partitions {
+			client.Del(ctx, s.keys.Events(p))
+		}
+	}
+	forget()
+	before := usedMemory(b, client)
+	events := make([]windows.Event, n)
+	for i := range entries {
+		s.clock.ms = start + i*(86_000_000/entries)
+		for k := range events {
+			events[k] = windows.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1}
+		}
+		s.fold(b, nil, events...)
+		if i%100 == 99 || i == entries-1 {
+			forget()
+		}
+	}
+	return float64(usedMemory(b, client)-before) / float64(n)
 }
 
 func usedMemory(b *testing.B, c *redis.Client) int64 {

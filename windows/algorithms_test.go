@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -26,7 +26,7 @@ func one(t *testing.T, s *store, algorithm string, limit int64, per time.Duratio
 }
 
 func (x tale) counter(key string) string {
-	return x.s.keys.Counter(x.s.keys.Partition(key), form[x.s.rules.Match(key).Algorithm], key)
+	return x.s.keys.Counter(x.s.keys.Partition(key), form[x.s.rules.Match(key).Rules()[0].Algorithm], key)
 }
 
 // The clock of a key is never below what it has counted: a server whose clock

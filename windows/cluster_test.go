@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -41,12 +41,12 @@ func keysOfSeveralPartitions(t *testing.T, client redis.UniversalClient) {
 	ctx := context.Background()
 	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Hour}}})
 	s := newStore(t, client, client, client, rules)
-	rule := rules.List()[0]
+	rule := planOf(rules)
 	ask := func(keys ...string) windows.Verdict {
 		t.Helper()
-		var asks []windows.Ask
+		var asks []windows.Request
 		for _, k := range keys {
-			asks = append(asks, windows.Ask{Rule: rule, Key: k, Cost: 1})
+			asks = append(asks, windows.Request{Plan: rule, Key: k, Cost: 1})
 		}
 		v, err := s.Check(ctx, asks)
 		if err != nil {
@@ -75,7 +75,7 @@ func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 	ctx := context.Background()
 	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}, Hold: time.Second})
 	s := newStore(t, client, client, client, rules)
-	rule := rules.List()[0]
+	rule := planOf(rules)
 	var keys []string
 	for i := range 12 {
 		key := fmt.Sprintf("user:%d", i)
@@ -188,12 +188,12 @@ func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 func checksWhileASlotMoves(t *testing.T, c *streamtest.RedisCluster, client redis.UniversalClient) {
 	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}})
 	s := newStore(t, client, client, client, rules)
-	rule := rules.List()[0]
+	rule := planOf(rules)
 	charged, perhaps := map[string]int64{}, map[string]int64{}
 	check := func(key string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		_, err := s.Check(ctx, []windows.Ask{{Rule: rule, Key: key, Cost: 1}})
+		_, err := s.Check(ctx, []windows.Request{{Plan: rule, Key: key, Cost: 1}})
 		switch {
 		case err == nil:
 			charged[key]++

@@ -19,22 +19,13 @@ func TestCombineKeepsTheRulesAndTheirOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both.Match("x:1") != first.List()[0] || both.Match("y") != second.List()[0] || both.Named("b") != second.List()[0] {
+	if both.Match("x:1").Live != first.List()[0] || both.Match("y").Live != second.List()[0] || both.Named("b") != second.List()[0] {
 		t.Error("not the rules that were given")
 	}
-	if r, err := Combine(second, first); err != nil || r.Match("x:1") != second.List()[0] {
+	if r, err := Combine(second, first); err != nil || r.Match("x:1").Live != second.List()[0] {
 		t.Error("not in the order given", err)
 	}
 	if _, err := Combine(first, second, make("a", "z")); err == nil || !strings.Contains(err.Error(), `"a"`) {
 		t.Error(err)
 	}
-}
-
-// What callers bring is not kept: there may be any number of it.
-func TestUnlevelledRulesAreNotKept(t *testing.T) {
-	s := NewRedis(nil, nil)
-	for range 3 {
-		s.script(&Rule{Name: "override", Unlevelled: true, Windows: []Window{{1, time.Second}}})
-	}
-	s.compiled.Range(func(_, v any) bool { t.Errorf("kept %+v", v); return true })
 }

@@ -17,7 +17,7 @@ func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond}, {Limit: 70, Per: time.Second}}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		s.useClock(nil)
-		rule := s.rules.List()[0]
+		rule := planOf(s.rules)
 		var mu sync.Mutex
 		type admitted struct{ ms, cost int64 }
 		var all []admitted
@@ -27,7 +27,7 @@ func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 				random := rand.New(rand.NewPCG(c, 1))
 				for range 100 {
 					cost := 1 + random.Int64N(5)
-					v, err := s.Check(context.Background(), []windows.Ask{{Rule: rule, Key: "k", Cost: cost}})
+					v, err := s.Check(context.Background(), []windows.Request{{Plan: rule, Key: "k", Cost: cost}})
 					if err != nil {
 						t.Error(err)
 						return
@@ -42,7 +42,7 @@ func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 		}
 		callers.Wait()
 		sort.Slice(all, func(i, j int) bool { return all[i].ms < all[j].ms })
-		for _, w := range rule.Windows {
+		for _, w := range rule.Live.Windows {
 			fullest := int64(0)
 			for i := range all { // the window that ends at each admission
 				var sum int64

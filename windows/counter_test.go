@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -54,6 +54,7 @@ type timeline struct {
 	*rapid.T
 	s        *store
 	rule     *windows.Rule
+	plan     *windows.Plan
 	limits   []streamtest.OracleWindow
 	oracle   *streamtest.Oracle
 	keys     []string
@@ -83,7 +84,7 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w, Limit: limit})
 	}
 	s.rules = rulesOf(t, rule)
-	l.rule = s.rules.List()[0]
+	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
 	l.span = l.rule.Longest().Milliseconds()
 	// Every run begins where windows of all lengths do, so that it can be repeated.
 	const era = 19 * 31 * 86_400_000
@@ -116,13 +117,13 @@ func (l *timeline) run() {
 		case "fold":
 			l.fold(key)
 		case "peek":
-			st, err := l.s.Peek(context.Background(), l.rule, key)
+			st, err := l.s.Peek(context.Background(), l.plan, key)
 			if err != nil {
 				l.Fatal(err)
 			}
 			l.compare(key, st)
 		case "reset":
-			if _, err := l.s.Reset(context.Background(), l.rule, key); err != nil {
+			if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
 				l.Fatal(err)
 			}
 			l.oracle.Reset(key)
@@ -132,7 +133,7 @@ func (l *timeline) run() {
 
 func (l *timeline) check(key string, cost int64) {
 	now := l.oracle.Clock(key, l.s.clock.ms)
-	v, err := l.s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: key, Cost: cost}})
+	v, err := l.s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: key, Cost: cost}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func (l *timeline) check(key string, cost int64) {
 // both asks for two keys at once: all or nothing.
 func (l *timeline) both(cost int64) {
 	a, b := l.keys[0], l.keys[1]
-	v, err := l.s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: a, Cost: cost}, {Rule: l.rule, Key: b, Cost: 1}})
+	v, err := l.s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: a, Cost: cost}, {Plan: l.plan, Key: b, Cost: 1}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func (l *timeline) fold(key string) {
 		l.appended = at
 		events = append(events, windows.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T, "count")})
 	}
-	l.s.fold(l, l.rule, events...)
+	l.s.fold(l, l.plan, events...)
 	for _, e := range events {
 		if e.Ms > l.oracle.Clock(key, l.s.clock.ms)-l.span {
 			l.oracle.Add(key, e.Ms, e.Count)
@@ -194,7 +195,7 @@ func (l *timeline) fold(key string) {
 }
 
 // compare holds where a key stands against the recount.
-func (l *timeline) compare(key string, st windows.Standing) {
+func (l *timeline) compare(key string, st windows.KeyState) {
 	now := l.oracle.Clock(key, l.s.clock.ms)
 	if st.NowMs != now {
 		l.Fatalf("the clock of %s is %d, expected %d", key, st.NowMs, now)
@@ -214,7 +215,7 @@ func (l *timeline) compare(key string, st windows.Standing) {
 			continue
 		}
 		// One ms before, all is as it is; then the first units are back, then all.
-		more, reset := got.More.Milliseconds(), got.Reset.Milliseconds()
+		more, reset := got.NextFree.Milliseconds(), got.Reset.Milliseconds()
 		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
 			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
 		}

@@ -1,11 +1,9 @@
 package windows
 
 import (
-	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 
+	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -35,69 +33,77 @@ type Folded struct {
 
 // keyGroups is a key's groups while a batch is put together.
 type keyGroups struct {
-	counter string
-	groups  []lua.FoldGroup
-	firsts  []int64 // group → ms of its first event
+	key        string
+	counter    string // its first
+	resolution int64  // ms
+	groups     []lua.FoldGroup
+	firsts     []int64 // group → ms of its first event
 }
 
 // group puts a batch into the shape that fold.lua takes. Events of one key
 // share a group, and so an entry in its log, when their counts are the same and
-// their times lie within the rule's resolution. The same count is what keeps
+// their times lie within the plan's resolution. The same count is what keeps
 // the gate exact: XACK tells how many of a group were pending, not which.
-func group(events []Event, match func(key string) *Rule, counter func(r *Rule, key string) string, script func(*Rule) *lua.Rule) (rules []lua.FoldRule, unmatched []string) {
-	type ruleKeys struct {
-		rule *Rule
+func (s *Redis) group(p int, rules *Rules, events []Event) (folds []lua.FoldRule, unmatched []string) {
+	type planKeys struct {
+		plan *Plan
 		keys []*keyGroups
 	}
-	var order []*ruleKeys
-	byRule := map[*Rule]*ruleKeys{}
+	var order []*planKeys
+	byPlan := map[*Plan]*planKeys{}
 	byKey := make(map[string]*keyGroups, len(events))
-	resolution := map[string]int64{} // key → ms; only what byKey holds
 	for _, e := range events {
 		k := byKey[e.Key]
 		if k == nil {
-			rule := match(e.Key)
-			if rule == nil {
+			plan := rules.Match(e.Key)
+			if plan == nil {
 				unmatched = append(unmatched, e.ID)
 				continue
 			}
-			rk := byRule[rule]
-			if rk == nil {
-				rk = &ruleKeys{rule: rule}
-				byRule[rule] = rk
-				order = append(order, rk)
+			pk := byPlan[plan]
+			if pk == nil {
+				pk = &planKeys{plan: plan}
+				byPlan[plan] = pk
+				order = append(order, pk)
 			}
-			k = &keyGroups{counter: counter(rule, e.Key)}
-			rk.keys = append(rk.keys, k)
+			k = &keyGroups{key: e.Key, counter: s.keys.Counter(p, plan.counters[0].form, e.Key), resolution: plan.resolutionMs}
+			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
-			resolution[e.Key] = rule.Resolution().Milliseconds()
 		}
-		k.add(e, resolution[e.Key])
+		k.add(e)
 	}
-	for _, rk := range order {
-		fr := lua.FoldRule{Rule: script(rk.rule)}
-		for _, k := range rk.keys {
+	for _, pk := range order {
+		fold := lua.FoldRule{Rule: s.script(&pk.plan.counters[0])}
+		for _, k := range pk.keys {
 			k.sort()
-			fr.Groups = append(fr.Groups, k.groups...)
+			fold.Groups = append(fold.Groups, k.groups...)
 		}
-		rules = append(rules, fr)
+		for i := range pk.plan.counters[1:] {
+			c := &pk.plan.counters[1+i]
+			beside := lua.FoldBeside{Rule: s.script(c)}
+			for _, k := range pk.keys {
+				beside.Counters = append(beside.Counters, slices.Repeat([]string{s.keys.Counter(p, c.form, k.key)}, len(k.groups))...)
+			}
+			fold.Beside = append(fold.Beside, beside)
+		}
+		folds = append(folds, fold)
 	}
-	return rules, unmatched
+	return folds, unmatched
 }
 
-func (k *keyGroups) add(e Event, resolution int64) {
-	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= resolution; i-- {
-		if g := &k.groups[i]; g.Count == e.Count && (g.Given != nil) == (e.Given != "") {
+func (k *keyGroups) add(e Event) {
+	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
+		if g := &k.groups[i]; g.Count == e.Count && (g.ProducerIDs != nil) == (e.Given != "") {
 			g.IDs = append(g.IDs, e.ID)
 			if e.Given != "" {
-				g.Given = append(g.Given, e.Given)
+				g.ProducerIDs = append(g.ProducerIDs, e.Given)
 			}
 			return
 		}
 	}
 	g := lua.FoldGroup{Counter: k.counter, Count: e.Count, IDs: []string{e.ID}}
 	if e.Given != "" {
-		g.Given = []string{e.Given}
+		g.ProducerIDs = []string{e.Given}
 	}
 	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)
@@ -109,19 +115,6 @@ func (k *keyGroups) sort() {
 		return
 	}
 	slices.SortStableFunc(k.groups, func(a, b lua.FoldGroup) int {
-		return compareIDs(a.IDs[len(a.IDs)-1], b.IDs[len(b.IDs)-1])
+		return entry.CompareIDs(a.IDs[len(a.IDs)-1], b.IDs[len(b.IDs)-1])
 	})
-}
-
-func compareIDs(a, b string) int {
-	aMs, aSeq := splitID(a)
-	bMs, bSeq := splitID(b)
-	return cmp.Or(cmp.Compare(aMs, bMs), cmp.Compare(aSeq, bSeq))
-}
-
-func splitID(id string) (ms, seq uint64) {
-	a, b, _ := strings.Cut(id, "-")
-	ms, _ = strconv.ParseUint(a, 10, 64)
-	seq, _ = strconv.ParseUint(b, 10, 64)
-	return ms, seq
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -134,7 +134,7 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 				if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
 					t.Fatalf("no error: %+v", f)
 				}
-				pending, err := s.redis.XPending(ctx, s.keys.Events(p), stream.Group).Result()
+				pending, err := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Result()
 				if err != nil || pending.Count != 2 {
 					t.Fatalf("pending %+v, %v: an event was acknowledged and not counted", pending, err)
 				}
@@ -142,7 +142,7 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 					t.Fatal(err)
 				}
 				if f := s.foldBatch(t, p, batch); f.Folded != 2 {
-					t.Fatalf("after mending: %+v", f)
+					t.Fatalf("after the repair: %+v", f)
 				}
 			})
 		})

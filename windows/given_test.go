@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -49,7 +49,7 @@ func TestRepeatedEventsCountOnce(t *testing.T) {
 		if n := used(t, s, "k"); n != 7*3 {
 			t.Fatalf("used %d, expected 21", n)
 		}
-		pending, err := s.redis.XPending(context.Background(), s.keys.Events(p), stream.Group).Result()
+		pending, err := s.redis.XPending(context.Background(), s.keys.Events(p), eventlog.Group).Result()
 		if err != nil || pending.Count != 0 {
 			t.Fatalf("pending %+v, %v", pending, err)
 		}
@@ -63,7 +63,11 @@ func TestIdsAreForgotten(t *testing.T) {
 		ctx, p := context.Background(), s.keys.Partition("k")
 		s.store.Remember = 10 * time.Minute
 		s.foldBatch(t, p, s.given(t, "k", "a"))
-		s.clock.ms += 599_999
+		for i := range 4 { // folds forget what is old
+			s.clock.ms += 140_000
+			s.foldBatch(t, p, s.given(t, "k", fmt.Sprint("between ", i)))
+		}
+		s.clock.ms += 39_999
 		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Again != 1 {
 			t.Fatalf("within the retention: %+v", f)
 		}
@@ -100,7 +104,7 @@ func TestForeignIds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f := s.foldBatch(t, p, batch); f.Folded != 1 {
-			t.Fatalf("after mending: %+v", f)
+			t.Fatalf("after the repair: %+v", f)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func BenchmarkGroup(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if grouped, unmatched := group(events, rules.Match, s.counter, s.script); len(grouped) != 1 || len(unmatched) != 0 {
+				if grouped, unmatched := s.group(0, rules, events); len(grouped) != 1 || len(unmatched) != 0 {
 					b.Fatal(len(grouped), len(unmatched))
 				}
 			}

@@ -19,14 +19,19 @@ const greatestID = "18446744073709551615-18446744073709551615"
 func TestGarbageRecordsAreForgotten(t *testing.T) {
 	now := int64(start)
 	window := func(till, moved any, raised string) string {
-		return fmt.Sprintf("api|10000,10,%v,%v,%s", till, moved, raised)
+		return fmt.Sprintf("api;sliding-log;%d|10000,10,%v,%v,%s", now, till, moved, raised)
 	}
 	good := window(now+9000, now, fmt.Sprintf("80@%d", now))
+	head, windows := good[:strings.Index(good, "|")], good[strings.Index(good, "|"):]
 	for what, record := range map[string]string{
 		"nothing":                    "",
 		"text":                       "x y",
-		"no rule":                    good[3:],
+		"no rule":                    good[len("api"):],
 		"a name too long":            strings.Repeat("a", 65) + good[3:],
+		"no algorithm":               "api;;" + good[len("api;sliding-log;"):],
+		"no version":                 "api;sliding-log;" + windows,
+		"a version without end":      "api;sliding-log;" + strings.Repeat("9", 400) + windows,
+		"a version beyond any":       "api;sliding-log;4503599627370497" + windows,
 		"text in a number":           window("inf", now, fmt.Sprintf("80@%d", now)),
 		"a number without end":       window(strings.Repeat("9", 400), now, fmt.Sprintf("80@%d", now)),
 		"an end in the year 5000":    window(95617584000000, now, fmt.Sprintf("80@%d", now)),
@@ -37,12 +42,13 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 		"a level without a time":     window(now+9000, now, "80@"),
 		"no level":                   window(now+9000, now, ""),
 		"more behind it":             good + "x",
-		"text between windows":       good + "x" + good[3:],
+		"text between windows":       good + "x" + windows,
 		"half a decision":            good + "!10000,1",
-		"a decision alone":           fmt.Sprintf("!10000,%d,%d", now, now+9000),
-		"a decision without end":     good + fmt.Sprintf("!10000,%d,%s", now, strings.Repeat("9", 400)),
+		"a decision alone":           fmt.Sprintf("%s!10000,10,%d,%d,1000,0x", head, now, now+9000),
+		"a decision without end":     good + fmt.Sprintf("!10000,10,%d,%s,1000,0", now, strings.Repeat("9", 400)),
+		"a hold without end":         good + fmt.Sprintf("!10000,10,%d,%d,86400001,0", now, now+9000),
 		"ten thousand times a level": window(now+9000, now, strings.Repeat("1@1+", 10_000)+"1@1"),
-		"ten thousand windows":       "api" + strings.Repeat(good[3:], 10_000),
+		"ten thousand windows":       head + strings.Repeat(windows, 10_000),
 	} {
 		t.Run(what, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
@@ -80,7 +86,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 func TestAGarbageRecordIsWrittenOver(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
-		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k", "api|10000,10,inf,x,100@")
+		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k", "api;sliding-log;1|10000,10,inf,x,100@")
 		s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms, Count: 8})
 		x.expect("raised api/k 80% used 8")
 		if d := x.due("k"); d != 10_000 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -138,7 +138,7 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					}
 					ask := func(cost int64) windows.Verdict {
 						t.Helper()
-						v, err := s.Check(ctx, []windows.Ask{{Rule: s.rules.Match(good), Key: good, Cost: 1}, {Rule: s.rules.Match(bad), Key: bad, Cost: cost}})
+						v, err := s.Check(ctx, []windows.Request{{Plan: s.rules.Match(good), Key: good, Cost: 1}, {Plan: s.rules.Match(bad), Key: bad, Cost: cost}})
 						if err != nil {
 							t.Fatalf("%s: check: %v", g.what, err)
 						}
@@ -157,7 +157,7 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 						if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err != nil || f.Folded != 3 {
 							t.Fatalf("%s: fold: %+v, %v", g.what, f, err)
 						}
-						if n := s.redis.XPending(ctx, s.keys.Events(p), stream.Group).Val().Count; n != 0 {
+						if n := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Val().Count; n != 0 {
 							t.Fatalf("%s: %d events pending", g.what, n)
 						}
 						if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{bad, good}); err != nil {

@@ -18,27 +18,38 @@ func threshold(limit int64, pct int) int64 {
 // scripts never look for one.
 const outOfReach = 1<<53 - 1
 
-// compile turns a rule into what the scripts are told. everyMs is how often a log
-// is trimmed and its expiry renewed.
-func compile(r *Rule, everyMs int64) *lua.Rule {
-	out := &lua.Rule{
-		Algorithm: r.Algorithm, Shadow: r.Shadow, Tune: everyMs,
-		SpanMs: r.Longest().Milliseconds(), Spec: levelSpec(r),
+// compile turns the rules that share a counter into what the scripts receive; the
+// one that decides is the first. everyMs is how often a log is trimmed and its
+// expiry renewed.
+func compile(rules []*Rule, everyMs int64) *lua.Rule {
+	out := &lua.Rule{Algorithm: rules[0].Algorithm, Setting: everyMs}
+	if out.Algorithm == SlidingBuckets {
+		out.Setting = rules[0].Buckets
 	}
-	if r.Algorithm == SlidingBuckets {
-		out.Tune = r.Buckets
-	}
-	for _, w := range r.Windows {
-		lowest := w.Limit
-		switch {
-		case r.Unlevelled:
-			lowest = outOfReach
-		case len(r.Alerts) > 0:
-			lowest = threshold(w.Limit, r.Alerts[0])
+	specs := make([]string, len(rules))
+	for i, r := range rules {
+		specs[i] = levelSpec(r)
+		for _, w := range r.Windows {
+			out.Windows = append(out.Windows, lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, Lowest: r.lowest(w)})
 		}
-		out.Windows = append(out.Windows, lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, Lowest: lowest})
+		if !r.Shadow {
+			out.Decides = len(out.Windows)
+		}
+		out.SpanMs = max(out.SpanMs, r.Longest().Milliseconds())
 	}
+	out.Spec = strings.Join(specs, "\n")
 	return out
+}
+
+// lowest is the least use of a window that stands at a level.
+func (r *Rule) lowest(w Window) int64 {
+	switch {
+	case r.Unlevelled:
+		return outOfReach
+	case len(r.Alerts) > 0:
+		return threshold(w.Limit, r.Alerts[0])
+	}
+	return w.Limit
 }
 
 // levelSpec writes a rule's levels in the form that levels.lua reads.
@@ -48,12 +59,16 @@ func levelSpec(r *Rule) string {
 	if r.Shadow {
 		shadow = 1
 	}
-	fmt.Fprintf(&b, "%s;%d;%d", r.Name, r.Hold.Milliseconds(), shadow)
+	algorithm := r.Algorithm
+	if r.Buckets > 0 {
+		algorithm = fmt.Sprintf("%s:%d", algorithm, r.Buckets) // others do not see the same units
+	}
+	fmt.Fprintf(&b, "%s;%s;%d;%d", r.Name, algorithm, r.Hold.Milliseconds(), shadow)
 	if r.Unlevelled {
-		return b.String() + ";" // no window has any, and the form is kept
+		return b.String() // no window has any
 	}
 	for _, w := range r.Windows {
-		fmt.Fprintf(&b, ";%d,%d", w.Per.Milliseconds(), w.Limit)
+		fmt.Fprintf(&b, "|%d,%d", w.Per.Milliseconds(), w.Limit)
 		for _, pct := range r.Alerts {
 			fmt.Fprintf(&b, ",%d=%d", pct, threshold(w.Limit, pct))
 		}
@@ -62,22 +77,17 @@ func levelSpec(r *Rule) string {
 	return b.String()
 }
 
-// parseThrottle reads the throttle decision out of a record of the levels hash
-// (levels.lua has its form); false where the key stands below its limits.
-func parseThrottle(key, record string) (api.Throttled, bool) {
+// parseThrottle reads the throttle decision out of a field of the levels hash
+// (levels.lua has the form of both); false where the key stands below its limits.
+func parseThrottle(field, record string) (api.Throttled, bool) {
+	key, _, _ := strings.Cut(field, "\n")
 	body, decision, ok := strings.Cut(record, "!")
 	d := strings.Split(decision, ",")
-	if !ok || len(d) != 3 {
+	if !ok || len(d) != 6 {
 		return api.Throttled{}, false
 	}
-	parts := strings.Split(body, "|")
-	t := api.Throttled{Key: key, Rule: parts[0], WindowMs: atoi(d[0]), SinceMs: atoi(d[1]), UntilMs: atoi(d[2])}
-	for _, w := range parts[1:] {
-		if f := strings.Split(w, ","); len(f) > 1 && f[0] == d[0] {
-			t.Limit = atoi(f[1])
-		}
-	}
-	return t, true
+	rule, _, _ := strings.Cut(body, ";")
+	return api.Throttled{Key: key, Rule: rule, WindowMs: atoi(d[0]), Limit: atoi(d[1]), SinceMs: atoi(d[2]), UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
 }
 
 func atoi(s string) int64 {

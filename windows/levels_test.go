@@ -22,7 +22,7 @@ type tale struct {
 
 func (x tale) check(key string, cost int64) windows.Verdict {
 	x.t.Helper()
-	v, err := x.s.Check(context.Background(), []windows.Ask{{Rule: x.s.rules.Match(key), Key: key, Cost: cost}})
+	v, err := x.s.Check(context.Background(), []windows.Request{{Plan: x.s.rules.Match(key), Key: key, Cost: cost}})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestOneDecisionForSeveralWindows(t *testing.T) {
 		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0")
 		x.check("k", 3)
 		x.expect("raised api/k 100% used 8", "throttled api/k 100% used 8")
-		s.fold(t, rule, windows.Event{Key: "k", Ms: s.clock.ms + 5, Count: 2})
+		s.fold(t, planOf(s.rules), windows.Event{Key: "k", Ms: s.clock.ms + 5, Count: 2})
 		x.expect("raised api/k 100% used 5") // the short window too; the long one speaks for the key
 		x.after(3 * time.Second)             // the short window is free: the key stays throttled
 		x.expect("cleared api/k 100% used 0")
@@ -175,11 +175,11 @@ func TestShadowNeverDenies(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Shadow, r.Alerts = true, nil })), func(t *testing.T, s *store) {
 		x := tale{t, s}
 		x.check("k", 10)
-		if v := x.check("k", 5); !v.Allowed || v.Items[0].RetryAfter != 10*time.Second || v.Items[0].Windows[0].Used != 15 {
+		if v := x.check("k", 5); !v.Allowed || v.Items[0].Shadows[0].RetryAfter != 10*time.Second || v.Items[0].Shadows[0].Windows[0].Used != 15 {
 			t.Fatalf("a shadow rule: %+v", v)
 		}
 		x.expect("raised api/k 100% used 10 s", "throttled api/k 100% used 10 s")
-		if v := x.check("fresh", 25); !v.Allowed || v.Items[0].RetryAfter >= 0 {
+		if v := x.check("fresh", 25); !v.Allowed || v.Items[0].Shadows[0].RetryAfter >= 0 {
 			t.Fatalf("a cost that no window could hold: %+v, expected a retry below 0: never", v)
 		}
 	})
@@ -227,6 +227,14 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 				"raised new/k 100% used 10", "throttled new/k 100% used 10"}},
 		{"no rule", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Match = "other:*" })},
 			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
+		{"shadow", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Shadow = true })}, []string{"throttled api/k 100% used 10 sr"}},
+		{"longer hold", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Hold = time.Minute })}, []string{"throttled api/k 100% used 10 r"}},
+		{"other algorithm", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Algorithm = "fixed-window" })},
+			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
+		{"limit that the key is still over", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 5 })},
+			[]string{"throttled api/k 100% used 10 r"}},
+		{"other alerts", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Alerts = []int{70, 95} })},
+			[]string{"raised api/k 70% used 10", "cleared api/k 80% used 10"}},
 		{"other window", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Windows[0].Per, r.Windows[0].Limit, r.Alerts = 5*time.Second, 100, nil })},
 			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
 	} {
@@ -241,6 +249,48 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sweep that comes early changes nothing, and the key is looked at again when it is due.
+func TestASweepThatComesEarly(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		x, p := tale{t, s}, s.keys.Partition("k")
+		x.check("k", 10)
+		s.transitions(t)
+		for _, wait := range []time.Duration{0, 4 * time.Second, 5999 * time.Millisecond} {
+			s.clock.ms += wait.Milliseconds()
+			if _, _, err := s.store.Sweep(t.Context(), p, s.rules, []string{"k"}); err != nil {
+				t.Fatal(err)
+			}
+			x.expect()
+			if due := x.due("k"); due != start+10_000-s.clock.ms {
+				t.Fatalf("due in %d ms, expected %d", due, start+10_000-s.clock.ms)
+			}
+		}
+		x.after(time.Millisecond)
+		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0")
+	})
+}
+
+// At 90 of 100 the alert at 80% becomes one at 70%.
+func TestALoweredAlertIsRaised(t *testing.T) {
+	rules := func(pct int) *windows.Rules {
+		return rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts, r.Windows[0].Limit = []int{pct}, 100 }))
+	}
+	eachRedis(t, rules(80), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		x.check("k", 90)
+		x.expect("raised api/k 80% used 90")
+		s.rules = rules(70)
+		x.check("k", 1)
+		x.expect("raised api/k 70% used 91")
+		if _, _, err := s.store.Sweep(t.Context(), s.keys.Partition("k"), s.rules, []string{"k"}); err != nil {
+			t.Fatal(err)
+		}
+		x.expect("cleared api/k 80% used 91")
+		x.after(10 * time.Second)
+		x.expect("cleared api/k 70% used 0")
+	})
 }
 
 func TestSinceIsTheEventThatCrossed(t *testing.T) {
@@ -288,8 +338,8 @@ func TestReleasedWithoutTheWindowThatSpoke(t *testing.T) {
 		if got := s.transitions(t); len(got) == 0 || !slices.ContainsFunc(got, func(x string) bool { return strings.HasPrefix(x, "released api/k") }) {
 			t.Fatalf("transitions %v, no release", got)
 		}
-		if n := s.redis.HLen(ctx, s.keys.Levels(p)).Val(); n != 0 {
-			t.Fatalf("%d records are left", n)
+		if s.redis.HExists(ctx, s.keys.Levels(p), "k").Val() {
+			t.Fatal("its record is left")
 		}
 	})
 }

@@ -3,30 +3,23 @@ package windows
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
-	"github.com/streamcounter/streamcounter/document"
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
 // Load reads the rules from a YAML file; see Parse.
 func Load(path string) (*Rules, error) {
-	data, err := read(path)
+	files, err := reload.Read("rules", path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, data)
-}
-
-func read(path string) ([]byte, error) {
-	data, err := document.File(path)
-	if err != nil {
-		return nil, fmt.Errorf("load rules: %w", err)
-	}
-	return data, nil
+	return Parse(path, files[0].Data)
 }
 
 // Parse reads rules as YAML; testdata/working_full.yml shows every field. The
@@ -35,7 +28,7 @@ func read(path string) ([]byte, error) {
 func Parse(name string, data []byte) (*Rules, error) {
 	var list []*Rule
 	d, err := document.Read(name, data, "rules, a list of at least one", func(d *document.Document) document.Setter {
-		return d.Mapping(document.Field{Name: "rules", Need: document.Needed, Set: d.List(func(n ast.Node, at string) error {
+		return d.Mapping(document.Field{Name: "rules", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			rule := &Rule{Hold: DefaultHold}
 			list = append(list, rule)
 			return readRule(d, rule)(n, at)
@@ -48,6 +41,13 @@ func Parse(name string, data []byte) (*Rules, error) {
 	if f != nil {
 		return nil, faultIn(d, i, f)
 	}
+	never := unreachable(rules.list)
+	for _, i := range slices.Sorted(maps.Keys(never)) {
+		first := rules.list[never[i]]
+		rules.warnings = append(rules.warnings, d.ErrorAt(fmt.Sprintf("rules[%d].match", i),
+			"match %q: the rule %q is never reached, as %q (match %q) above it takes all of its keys",
+			rules.list[i].Match, rules.list[i].Name, first.Name, first.Match))
+	}
 	return rules, nil
 }
 
@@ -57,13 +57,13 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 		field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
 		field{Name: "match", Need: document.Needed, Set: document.Leaf(d, &r.Match, document.Text)},
 		field{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
-		field{Name: "buckets", Set: func(n ast.Node, at string) error {
+		field{Name: "buckets", Set: func(n *document.Node, at string) error {
 			if err := document.Leaf(d, &r.Buckets, whole)(n, at); err != nil || r.Buckets != 0 {
 				return err
 			}
 			return d.Errorf(n, "buckets 0: want a whole number from 1 to %d", MaxBuckets)
 		}},
-		field{Name: "windows", Need: document.Needed, Set: d.List(func(n ast.Node, at string) error {
+		field{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
 			w := &r.Windows[len(r.Windows)-1]
 			return d.Mapping(
@@ -71,7 +71,7 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 				field{Name: "per", Need: document.Needed, Set: document.Leaf(d, &w.Per, duration)},
 			)(n, at)
 		})},
-		field{Name: "alerts", Set: d.List(func(n ast.Node, at string) error {
+		field{Name: "alerts", Set: d.List(func(n *document.Node, at string) error {
 			r.Alerts = append(r.Alerts, 0)
 			return document.Leaf(d, &r.Alerts[len(r.Alerts)-1], percentage)(n, at)
 		})},
@@ -98,24 +98,21 @@ func faultIn(d *document.Document, rule int, f *fault) error {
 
 var whole = document.Whole(1, MaxLimit)
 
-func percentage(n ast.Node) (int, error) {
-	if s, ok := n.(*ast.StringNode); ok {
-		digits, _ := strings.CutSuffix(s.Value, "%")
-		if v, err := strconv.Atoi(digits); err == nil && strconv.Itoa(v)+"%" == s.Value {
-			return v, nil
-		}
+func percentage(n *document.Node) (int, error) {
+	digits, _ := strings.CutSuffix(n.Value, "%")
+	if v, err := strconv.Atoi(digits); err == nil && strconv.Itoa(v)+"%" == n.Value {
+		return v, nil
 	}
 	return 0, errors.New("a whole percentage from 1% to 99%, as 80%")
 }
 
 var errDuration = errors.New("numbers with units (ns, us, ms, s, m, h, d), as 500ms, 90s, 1d12h")
 
-func duration(n ast.Node) (time.Duration, error) {
-	s, ok := n.(*ast.StringNode)
-	if !ok {
+func duration(n *document.Node) (time.Duration, error) {
+	if !document.IsText(n) {
 		return 0, errDuration
 	}
-	return parseDuration(s.Value)
+	return parseDuration(n.Value)
 }
 
 const day = 24 * time.Hour

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamcounter/streamcounter/windows/inprocess"
+	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
 
 // Local counts in this process, exactly. It answers while Redis is away, and
@@ -45,66 +45,71 @@ func (l *Local) Len() int {
 }
 
 // Add counts an event at its own time, as folding does; one that has left every
-// window counts nothing.
-func (l *Local) Add(rule *Rule, key string, ms, count int64) {
+// window of a rule counts nothing there.
+func (l *Local) Add(plan *Plan, key string, ms, count int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	log, now := l.open(rule, key, max(l.now(), ms))
-	if ms > now-log.span {
-		log.Add(ms, count)
-		l.keep(localKey{rule.Name, key}, log)
+	for _, r := range plan.Rules() {
+		if log, now := l.open(r, key, max(l.now(), ms)); ms > now-log.span {
+			log.Add(ms, count)
+			l.keep(localKey{r.Name, key}, log)
+		}
 	}
 }
 
 // Check implements Counter.
-func (l *Local) Check(_ context.Context, asks []Ask) (Verdict, error) {
+func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clock := l.now()
-	l.forget(clock, 2*len(asks))
-	v := Verdict{Allowed: true, Atomic: true, Items: make([]Standing, len(asks))}
-	for i, a := range asks {
-		log, now := l.open(a.Rule, a.Key, clock)
-		var retry int64
-		n := max(1, a.Cost)
-		for _, w := range a.Rule.Windows {
-			wait := log.Wait(now, w.Per.Milliseconds(), w.Limit, n)
-			if wait < 0 {
-				retry = wait
-				break
-			}
-			retry = max(retry, wait)
+	l.forget(clock, 2*len(requests))
+	v := Verdict{Allowed: true, Atomic: true, Items: make([]KeyState, len(requests))}
+	waits := make([][]time.Duration, len(requests)) // ask → rule of its plan → how long
+	for i, a := range requests {
+		for _, r := range a.Plan.Rules() {
+			wait := l.wait(r, a, clock)
+			waits[i] = append(waits[i], wait)
+			v.Allowed = v.Allowed && (wait == 0 || r.Shadow)
 		}
-		v.Items[i].RetryAfter = time.Duration(retry) * time.Millisecond
-		v.Allowed = v.Allowed && (retry == 0 || a.Rule.Shadow)
 	}
-	for i, a := range asks {
-		log, now := l.open(a.Rule, a.Key, clock)
-		if v.Allowed && a.Cost > 0 {
-			log.Add(now, a.Cost)
-			l.keep(localKey{a.Rule.Name, a.Key}, log)
+	for i, a := range requests {
+		for _, r := range a.Plan.Rules() {
+			if log, now := l.open(r, a.Key, clock); v.Allowed && a.Cost > 0 {
+				log.Add(now, a.Cost)
+				l.keep(localKey{r.Name, a.Key}, log)
+			}
 		}
-		retry := v.Items[i].RetryAfter
-		v.Items[i] = standing(a.Rule, log, now)
-		v.Items[i].RetryAfter = retry
+		v.Items[i] = l.state(a.Plan, a.Key, clock, waits[i])
 	}
 	return v, nil
 }
 
+// wait is how long until a rule admits what is asked; below 0: it never does.
+func (l *Local) wait(r *Rule, a Request, clock int64) time.Duration {
+	log, now := l.open(r, a.Key, clock)
+	var longest time.Duration
+	for _, w := range r.Windows {
+		longest = longer(longest, log.Wait(now, w.Per.Milliseconds(), w.Limit, max(1, a.Cost)))
+	}
+	return longest
+}
+
 // Peek implements Counter.
-func (l *Local) Peek(_ context.Context, rule *Rule, key string) (Standing, error) {
+func (l *Local) Peek(_ context.Context, plan *Plan, key string) (KeyState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	log, now := l.open(rule, key, l.now())
-	return standing(rule, log, now), nil
+	return l.state(plan, key, l.now(), nil), nil
 }
 
 // Reset implements Counter.
-func (l *Local) Reset(_ context.Context, rule *Rule, key string) (bool, error) {
+func (l *Local) Reset(_ context.Context, plan *Plan, key string) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, had := l.keys[localKey{rule.Name, key}]
-	delete(l.keys, localKey{rule.Name, key})
+	had := false
+	for _, r := range plan.Rules() {
+		had = had || l.keys[localKey{r.Name, key}] != nil
+		delete(l.keys, localKey{r.Name, key})
+	}
 	return had, nil
 }
 
@@ -147,11 +152,26 @@ func (l *Local) forget(now int64, look int) {
 	}
 }
 
-func standing(r *Rule, log *localLog, now int64) Standing {
-	s := Standing{NowMs: now, Windows: make([]Use, len(r.Windows))}
-	for i, w := range r.Windows {
-		used, more, reset := log.Use(now, w.Per.Milliseconds())
-		s.Windows[i] = Use{Used: used, More: time.Duration(more) * time.Millisecond, Reset: time.Duration(reset) * time.Millisecond}
+// state gives where a key stands under the rules of its plan. waits are their
+// waits, nil where nothing was asked for.
+func (l *Local) state(plan *Plan, key string, clock int64, waits []time.Duration) KeyState {
+	var s KeyState
+	for n, r := range plan.Rules() {
+		log, now := l.open(r, key, clock)
+		one := KeyState{NowMs: now, Windows: make([]WindowState, len(r.Windows))}
+		for i, w := range r.Windows {
+			used, more, reset := log.Use(now, w.Per.Milliseconds())
+			one.Windows[i] = WindowState{Used: used, NextFree: time.Duration(more) * time.Millisecond, Reset: time.Duration(reset) * time.Millisecond}
+		}
+		if waits != nil {
+			one.RetryAfter = waits[n]
+		}
+		s.NowMs = one.NowMs
+		if r == plan.Live {
+			s = one
+			continue
+		}
+		s.Shadows = append(s.Shadows, one)
 	}
 	return s
 }

@@ -19,17 +19,17 @@ var localSizes = []int{1, 100, 10_000}
 // localWith gives one key n entries of one unit, in a window that holds just so
 // many, the clock that it goes by, how far apart the entries lie in ms, and an
 // ask of one unit.
-func localWith(b *testing.B, n int, limit int64) (l *windows.Local, ms *atomic.Int64, apart int64, ask []windows.Ask) {
+func localWith(b *testing.B, n int, limit int64) (l *windows.Local, ms *atomic.Int64, apart int64, ask []windows.Request) {
 	b.Helper()
 	apart = max(1, windows.MinWindow.Milliseconds()/int64(n))
-	rule := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: time.Duration(int64(n)*apart) * time.Millisecond}}}).List()[0]
+	rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: time.Duration(int64(n)*apart) * time.Millisecond}}}))
 	ms = new(atomic.Int64)
 	ms.Store(start)
 	l = windows.NewLocal(ms.Load)
 	for range n {
 		l.Add(rule, "user:1", ms.Add(apart), 1)
 	}
-	return l, ms, apart, []windows.Ask{{Rule: rule, Key: "user:1", Cost: 1}}
+	return l, ms, apart, []windows.Request{{Plan: rule, Key: "user:1", Cost: 1}}
 }
 
 func BenchmarkLocalCheck(b *testing.B) {
@@ -77,7 +77,7 @@ func BenchmarkLocalAdd(b *testing.B) {
 			l, ms, step, ask := localWith(b, n, windows.MaxLimit)
 			b.ReportAllocs()
 			for b.Loop() {
-				l.Add(ask[0].Rule, ask[0].Key, ms.Add(step), 1)
+				l.Add(ask[0].Plan, ask[0].Key, ms.Add(step), 1)
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func BenchmarkLocalPeek(b *testing.B) {
 			l, _, _, ask := localWith(b, n, windows.MaxLimit)
 			b.ReportAllocs()
 			for b.Loop() {
-				if st, err := l.Peek(context.Background(), ask[0].Rule, ask[0].Key); err != nil || st.Windows[0].Used != int64(n) {
+				if st, err := l.Peek(context.Background(), ask[0].Plan, ask[0].Key); err != nil || st.Windows[0].Used != int64(n) {
 					b.Fatal(st, err)
 				}
 			}
@@ -101,12 +101,12 @@ func BenchmarkLocalPeek(b *testing.B) {
 func BenchmarkLocalManyKeys(b *testing.B) {
 	for _, keys := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			rule := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Minute}}}).List()[0]
+			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Minute}}}))
 			var ms int64 = start
 			l := windows.NewLocal(func() int64 { return ms })
-			asks := make([][]windows.Ask, keys)
+			asks := make([][]windows.Request, keys)
 			for i := range asks {
-				asks[i] = []windows.Ask{{Rule: rule, Key: "user:" + strconv.Itoa(i), Cost: 1}}
+				asks[i] = []windows.Request{{Plan: rule, Key: "user:" + strconv.Itoa(i), Cost: 1}}
 				l.Add(rule, asks[i][0].Key, ms, 1)
 			}
 			b.ReportAllocs()

@@ -17,9 +17,9 @@ func TestLocalHoldsABoundedNumberOfKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rule := rules.List()[0]
+	rule := planOf(rules)
 	allowed := func(key string) bool {
-		v, err := local.Check(t.Context(), []windows.Ask{{Rule: rule, Key: key, Cost: 1}})
+		v, err := local.Check(t.Context(), []windows.Request{{Plan: rule, Key: key, Cost: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

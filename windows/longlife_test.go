@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -34,7 +34,7 @@ func TestTotalsStepBack(t *testing.T) {
 						s.clock.ms++
 						l.appended = s.clock.ms
 						for _, key := range l.keys {
-							s.fold(rt, l.rule, windows.Event{Key: key, Ms: s.clock.ms, Count: 200})
+							s.fold(rt, l.plan, windows.Event{Key: key, Ms: s.clock.ms, Count: 200})
 							l.oracle.Add(key, s.clock.ms, 200)
 							if n := totalOf(rt, s, l.rule, key); n >= era && a != windows.SlidingBuckets {
 								rt.Fatalf("the total of %s is %d, it was to step back", key, n)
@@ -157,13 +157,13 @@ func testLongWindows(t *testing.T, step int64, limits []streamtest.OracleWindow)
 			rule.Buckets = testBuckets
 		}
 		s.rules = rulesOf(t, rule)
-		l := timeline{s: s, rule: s.rules.List()[0], limits: limits, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
+		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
 		denied := 0
 		for i := range int64(700) {
 			s.clock.ms += step + i%7
 			cost := int64(700)
 			now := s.clock.ms
-			v, err := s.Check(context.Background(), []windows.Ask{{Rule: l.rule, Key: "k", Cost: cost}})
+			v, err := s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: "k", Cost: cost}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,7 +3,7 @@ package windows_test
 import (
 	"testing"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
@@ -14,7 +13,7 @@ import (
 // CheckMany answers calls that came at the same time in one step: each as Check
 // would, one after the other, and independent of the others. All keys lie in one
 // lane. Transitions are those of all calls, in the first verdict.
-func (s *Redis) CheckMany(ctx context.Context, calls [][]Ask) ([]Verdict, error) {
+func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
 	verdicts := make([]Verdict, len(calls))
 	todo := make([]int, len(calls))
 	for i := range todo {
@@ -30,7 +29,7 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Ask) ([]Verdict, error)
 				return nil, err
 			case ok:
 				taken = append(taken, i)
-			default: // its key is in this batch under another rule: the rules have just changed
+			default: // its key is in this batch under another plan: the rules have just changed
 				later = append(later, i)
 			}
 		}
@@ -40,7 +39,7 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Ask) ([]Verdict, error)
 			return nil, err
 		}
 		for n, i := range taken {
-			verdicts[i] = verdictOf(reply.Calls[n])
+			verdicts[i] = verdictOf(calls[i], reply.Calls[n])
 		}
 		verdicts[0].Transitions += reply.Transitions
 		todo = later
@@ -48,11 +47,12 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Ask) ([]Verdict, error)
 	return verdicts, nil
 }
 
-func verdictOf(call lua.CheckCall) Verdict {
-	v := Verdict{Allowed: call.Allowed, Atomic: true, Items: make([]Standing, len(call.Items))}
-	for j, it := range call.Items {
-		v.Items[j] = standingOf(it.NowMs, it.Windows)
-		v.Items[j].RetryAfter = time.Duration(it.RetryMs) * time.Millisecond
+func verdictOf(requests []Request, call lua.CheckCall) Verdict {
+	v := Verdict{Allowed: call.Allowed, Atomic: true, Items: make([]KeyState, len(requests))}
+	items := call.Items
+	for i, a := range requests {
+		n := len(a.Plan.counters)
+		v.Items[i], items = a.Plan.state(items[:n]), items[n:]
 	}
 	return v
 }
@@ -62,40 +62,43 @@ func verdictOf(call lua.CheckCall) Verdict {
 type checkBatch struct {
 	store      *Redis
 	args       lua.CheckArgs
-	partitions map[int]int   // partition → index in args
-	rules      map[*Rule]int // rule → index in args
-	counters   map[string]int
-	ruleOf     []*Rule // counter → its rule
+	partitions map[int]int          // partition → index in args
+	rules      map[*planCounter]int // what a counter counts → index in args
+	counters   map[string]int       // name → index in args
+	countedAs  []*planCounter       // index of a counter → what it counts
 }
 
 func newCheckBatch(s *Redis, calls int) *checkBatch {
-	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*Rule]int{}, counters: make(map[string]int, calls)}
+	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*planCounter]int{}, counters: make(map[string]int, calls)}
 	b.args.Now = s.now()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
 	b.args.Counters = make([]lua.CheckCounter, 0, calls)
 	return b
 }
 
-// add takes a call in, if each of its keys is asked for under one rule only.
-func (b *checkBatch) add(asks []Ask) (bool, error) {
-	items := make([]lua.CheckItem, len(asks))
-	for j, a := range asks {
+// add takes a call in, if each of its keys is asked for under one plan only.
+func (b *checkBatch) add(requests []Request) (bool, error) {
+	items := make([]lua.CheckItem, 0, len(requests))
+	for _, a := range requests {
 		p := b.store.keys.Partition(a.Key)
-		name := b.store.keys.Counter(p, forms[a.Rule.Algorithm], a.Key)
-		i, known := b.counters[name]
-		if known && b.ruleOf[i] != a.Rule {
-			if len(b.args.Calls) == 0 {
-				return false, fmt.Errorf("key %s stands under the rules %q and %q in one check", api.Shorten(a.Key), b.ruleOf[i].Name, a.Rule.Name)
+		for c := range a.Plan.counters {
+			of := &a.Plan.counters[c]
+			name := b.store.keys.Counter(p, of.form, a.Key)
+			i, known := b.counters[name]
+			if known && b.countedAs[i] != of {
+				if len(b.args.Calls) == 0 {
+					return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q", api.Shorten(a.Key), a.Plan.Rules()[0].Name)
+				}
+				return false, nil
 			}
-			return false, nil
+			if !known {
+				i = len(b.args.Counters)
+				b.counters[name] = i
+				b.countedAs = append(b.countedAs, of)
+				b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: name, Rule: b.rule(of), Partition: b.partition(p)})
+			}
+			items = append(items, lua.CheckItem{Counter: i, Cost: a.Cost})
 		}
-		if !known {
-			i = len(b.args.Counters)
-			b.counters[name] = i
-			b.ruleOf = append(b.ruleOf, a.Rule)
-			b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: name, Rule: b.rule(a.Rule), Partition: b.partition(p)})
-		}
-		items[j] = lua.CheckItem{Counter: i, Cost: a.Cost}
 	}
 	b.args.Calls = append(b.args.Calls, items)
 	return true, nil
@@ -127,12 +130,12 @@ func (b *checkBatch) arrange() {
 	}
 }
 
-func (b *checkBatch) rule(r *Rule) int {
-	i, known := b.rules[r]
+func (b *checkBatch) rule(c *planCounter) int {
+	i, known := b.rules[c]
 	if !known {
 		i = len(b.args.Rules)
-		b.rules[r] = i
-		b.args.Rules = append(b.args.Rules, b.store.script(r))
+		b.rules[c] = i
+		b.args.Rules = append(b.args.Rules, b.store.script(c))
 	}
 	return i
 }
@@ -140,10 +143,9 @@ func (b *checkBatch) rule(r *Rule) int {
 func (b *checkBatch) partition(p int) int {
 	i, known := b.partitions[p]
 	if !known {
-		keys := b.store.keys
 		i = len(b.args.Partitions)
 		b.partitions[p] = i
-		b.args.Partitions = append(b.args.Partitions, lua.CheckPartition{Levels: keys.Levels(p), Due: keys.Due(p), Outbox: keys.Outbox(p)})
+		b.args.Partitions = append(b.args.Partitions, b.store.partition(p))
 	}
 	return i
 }

@@ -28,15 +28,15 @@ func BenchmarkCheckMany(b *testing.B) {
 	if err := counter.Learn(ctx, rules); err != nil {
 		b.Fatal(err)
 	}
-	rule := rules.List()[0]
+	rule := planOf(rules)
 	run := func(from, n int) {
-		calls := make([][]windows.Ask, n)
+		calls := make([][]windows.Request, n)
 		for i := range calls {
 			key := from + i
 			if from < 0 {
 				key = rand.IntN(keys)
 			}
-			calls[i] = []windows.Ask{{Rule: rule, Key: fmt.Sprintf("user:%06d", key), Cost: 1}}
+			calls[i] = []windows.Request{{Plan: rule, Key: fmt.Sprintf("user:%06d", key), Cost: 1}}
 		}
 		if _, err := counter.CheckMany(ctx, calls); err != nil {
 			b.Fatal(err)

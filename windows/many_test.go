@@ -9,23 +9,23 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // many asks several calls at once, of one or both keys each, some only to look.
 // They are answered as if they had come one after the other.
 func (l *timeline) many() {
-	var calls [][]windows.Ask
+	var calls [][]windows.Request
 	for range rapid.IntRange(1, 6).Draw(l.T, "calls") {
-		var asks []windows.Ask
+		var asks []windows.Request
 		for i := range rapid.IntRange(1, 2).Draw(l.T, "keys") {
 			key := l.keys[i]
 			if i == 0 && rapid.Bool().Draw(l.T, "other") {
 				key = l.keys[1]
 			}
 			cost := rapid.Int64Range(0, l.rule.Smallest()).Draw(l.T, "cost")
-			asks = append(asks, windows.Ask{Rule: l.rule, Key: key, Cost: cost})
+			asks = append(asks, windows.Request{Plan: l.plan, Key: key, Cost: cost})
 		}
 		if len(asks) == 2 && asks[0].Key == asks[1].Key {
 			asks = asks[:1]
@@ -70,7 +70,7 @@ func (l *timeline) many() {
 }
 
 // ask sends calls in one run, or where there is none (in process) one by one.
-func (l *timeline) ask(calls [][]windows.Ask) []windows.Verdict {
+func (l *timeline) ask(calls [][]windows.Request) []windows.Verdict {
 	if l.s.serve != nil {
 		got, err := l.s.serve.CheckMany(context.Background(), calls)
 		if err != nil {
@@ -94,10 +94,10 @@ func (l *timeline) ask(calls [][]windows.Ask) []windows.Verdict {
 func TestManyChecksOfOneKey(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80}, Hold: time.Second}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		r := s.rules.List()[0]
-		calls := make([][]windows.Ask, 150)
+		r := planOf(s.rules)
+		calls := make([][]windows.Request, 150)
 		for i := range calls {
-			calls[i] = []windows.Ask{{Rule: r, Key: "user:1", Cost: 1}}
+			calls[i] = []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
 		}
 		got, err := s.serve.CheckMany(t.Context(), calls)
 		must(t, err)
@@ -120,11 +120,11 @@ func TestManyChecksOfOneKey(t *testing.T) {
 // change is decided twice, one after the other: two states of it in one run would
 // write over each other.
 func TestManyChecksAcrossAReload(t *testing.T) {
-	before := rulesOf(t, apiRule(nil)).List()[0]
+	before := planOf(rulesOf(t, apiRule(nil)))
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		after := s.rules.List()[0]
-		got, err := s.serve.CheckMany(t.Context(), [][]windows.Ask{
-			{{Rule: before, Key: "user:1", Cost: 1}}, {{Rule: after, Key: "user:1", Cost: 2}}, {{Rule: before, Key: "user:2", Cost: 1}}, {{Rule: before, Key: "user:1", Cost: 4}},
+		after := planOf(s.rules)
+		got, err := s.serve.CheckMany(t.Context(), [][]windows.Request{
+			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}}, {{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
 		})
 		must(t, err)
 		var used []string
@@ -134,7 +134,7 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 		if list := strings.Join(used, " "); list != "1 7 1 5" { // the second waits for the run after
 			t.Errorf("used %s, want 1 7 1 5", list)
 		}
-		_, err = s.serve.CheckMany(t.Context(), [][]windows.Ask{{{Rule: before, Key: "user:1", Cost: 1}, {Rule: after, Key: "user:1", Cost: 1}}})
+		_, err = s.serve.CheckMany(t.Context(), [][]windows.Request{{{Plan: before, Key: "user:1", Cost: 1}, {Plan: after, Key: "user:1", Cost: 1}}})
 		if err == nil || !strings.Contains(err.Error(), "in one check") {
 			t.Errorf("a key under two rules in one call: %v", err)
 		}
@@ -146,8 +146,8 @@ func TestCheckWithoutMemory(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
 			s := redisStore(t, streamtest.OwnRedis(t).URL(), rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })))
-			r, ctx := s.rules.List()[0], t.Context()
-			ask := []windows.Ask{{Rule: r, Key: "user:1", Cost: 1}}
+			r, ctx := planOf(s.rules), t.Context()
+			ask := []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
 			for range 3 {
 				_, err := s.Check(ctx, ask)
 				must(t, err)
@@ -175,15 +175,15 @@ func TestManyChecksOfManyKeys(t *testing.T) {
 	a, b := apiRule(nil), apiRule(func(r *windows.Rule) { r.Name, r.Match, r.Algorithm = "b", "b:*", "fixed-window" })
 	a.Match = "a:*"
 	eachRedis(t, rulesOf(t, a, b), func(t *testing.T, s *store) {
-		var calls [][]windows.Ask
+		var calls [][]windows.Request
 		for i := range int64(20) {
 			key := fmt.Sprintf("%c:%d", "ab"[i%2], i)
-			calls = append(calls, []windows.Ask{{Rule: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
+			calls = append(calls, []windows.Request{{Plan: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
 		}
 		got, err := s.serve.CheckMany(t.Context(), calls)
 		must(t, err)
 		for i, v := range got {
-			st, err := s.Peek(t.Context(), calls[i][0].Rule, calls[i][0].Key)
+			st, err := s.Peek(t.Context(), calls[i][0].Plan, calls[i][0].Key)
 			must(t, err)
 			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
 				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used, st.Windows[0].Used, want)

@@ -13,34 +13,41 @@ import (
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
-// makes new ones. Built by Load, Parse or NewRules.
+// makes new ones. Built by Load, Parse or NewRules; the zero value has no rule.
 type Rules struct {
 	list  []*Rule
 	named map[string]*Rule // name → rule
+	alone map[*Rule]*Plan  // rule → its plan by itself
 
 	// The index: literals that patterns begin with, sorted, and beside each what
 	// a key that begins with it may fit. With n literals a key costs log n
 	// comparisons and then only the patterns whose literal it has.
 	literals []string
 	branches []branch
+
+	plans    plans
+	warnings []error // of Parse
 }
 
-// branch belongs to the literal of the same position.
+// branch belongs to the literal of the same position. Its tries are in file order,
+// those of all parents among them.
 type branch struct {
-	parent int    // the longest other literal that this one begins with, or -1
-	tries  []*try // in file order, those of all parents among them
+	parent  int    // the longest other literal that this one begins with, or -1
+	tries   []*try // the first that fits ends the search
+	shadows []*try // all that fit are evaluated
 }
 
 // try is one rule's pattern, split after its literal beginning.
 type try struct {
 	rule  *Rule
+	plan  *Plan  // of the rule by itself
 	order int    // in the file
 	skip  int    // the literal's length in bytes
 	rest  string // the pattern that what follows in the key must fit
 }
 
 // NewRules makes rules of copies of those given, which must obey what Parse
-// asks of a file. An empty Algorithm or OnError means the default; a Hold of 0
+// requests of a file. An empty Algorithm or OnError means the default; a Hold of 0
 // is 0. The error names the rule.
 func NewRules(list []*Rule) (*Rules, error) {
 	rules, i, f := newRules(list)
@@ -62,7 +69,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
-	r := &Rules{named: make(map[string]*Rule, len(list))}
+	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list))}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -79,7 +86,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 			return nil, i, &fault{"name", first, fmt.Sprintf("name %q: want each name once", rule.Name)}
 		}
 		slices.Sort(rule.Alerts)
-		r.list, r.named[rule.Name] = append(r.list, rule), rule
+		r.list, r.named[rule.Name], r.alone[rule] = append(r.list, rule), rule, PlanOf(rule)
 	}
 	r.index()
 	return r, 0, nil
@@ -88,13 +95,14 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 // Combine gives the rules of each in turn, the very same, under one index. A
 // name that two of them have is an error.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}}
+	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}}
 	for _, rules := range each {
+		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
 			if r.named[rule.Name] != nil {
 				return nil, fmt.Errorf("rule %q: want each name once", rule.Name)
 			}
-			r.list, r.named[rule.Name] = append(r.list, rule), rule
+			r.list, r.named[rule.Name], r.alone[rule] = append(r.list, rule), rule, rules.alone[rule]
 		}
 	}
 	r.index()
@@ -107,9 +115,15 @@ func (r *Rules) List() []*Rule { return slices.Clip(r.list) }
 // Named gives the rule of that name, nil if there is none.
 func (r *Rules) Named(name string) *Rule { return r.named[name] }
 
-// Match gives the first rule in file order whose pattern fits the key, which
-// is valid UTF-8, or nil. It does not allocate.
-func (r *Rules) Match(key string) *Rule {
+// PlanOf is the plan of one of the rules by itself: the very one that Match gives
+// for a key that no other rule concerns.
+func (r *Rules) PlanOf(rule *Rule) *Plan { return r.alone[rule] }
+
+// Match gives the plan of a key, which is valid UTF-8: the first rule in file order
+// whose pattern fits and that is no shadow, and the shadow rules that fit, wherever
+// they stand. It is nil where none fits, and always the same for the same rules.
+// It does not allocate, but for the first key of a combination.
+func (r *Rules) Match(key string) *Plan {
 	// Every literal that key begins with is, or is a parent of, the last literal
 	// that does not sort after key.
 	i, found := slices.BinarySearch(r.literals, key)
@@ -122,12 +136,32 @@ func (r *Rules) Match(key string) *Rule {
 	if i < 0 {
 		return nil
 	}
-	for _, t := range r.branches[i].tries {
+	b := &r.branches[i]
+	var plan *Plan
+	for _, t := range b.tries {
 		if t.fits(key) {
-			return t.rule
+			plan = t.plan
+			break
 		}
 	}
-	return nil
+	if len(b.shadows) > 0 && (plan == nil || !plan.exclusive()) {
+		plan = r.beside(plan, b.shadows, key)
+	}
+	return plan
+}
+
+// beside gives the plan with the shadow rules that fit the key added.
+func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
+	n := 0
+	for _, t := range shadows {
+		if t.fits(key) {
+			plan = r.plans.with(plan, t)
+			if n++; n == MaxShadows {
+				break
+			}
+		}
+	}
+	return plan
 }
 
 // maxSteps bounds match.MatchLimit to maxSteps steps for each byte of the key.
@@ -147,24 +181,31 @@ func (r *Rules) index() {
 	own := map[string][]*try{} // literal → its tries
 	for i, rule := range r.list {
 		literal, rest := cutLiteral(rule.Match)
-		own[literal] = append(own[literal], &try{rule, i, len(literal), rest})
+		own[literal] = append(own[literal], &try{rule, r.alone[rule], i, len(literal), rest})
 	}
 	r.literals = slices.Sorted(maps.Keys(own))
 	r.branches = make([]branch, len(r.literals))
 	for i, literal := range r.literals {
-		parent, tries := i-1, own[literal]
+		parent := i - 1
 		for parent >= 0 && !strings.HasPrefix(literal, r.literals[parent]) {
 			parent = r.branches[parent].parent
 		}
+		all := own[literal]
 		if parent >= 0 {
-			tries = append(tries, r.branches[parent].tries...)
-			slices.SortFunc(tries, func(a, b *try) int { return a.order - b.order })
+			all = slices.Concat(all, r.branches[parent].tries, r.branches[parent].shadows)
+			slices.SortFunc(all, func(a, b *try) int { return a.order - b.order })
 		}
-		// What comes after a rule that takes all is never tried.
-		if all := slices.IndexFunc(tries, func(t *try) bool { return t.rest == "*" }); all >= 0 {
-			tries = tries[:all+1]
+		b := branch{parent: parent}
+		for _, t := range all {
+			switch {
+			case t.rule.Shadow && !t.rule.Exclusive:
+				b.shadows = append(b.shadows, t)
+			case len(b.tries) > 0 && b.tries[len(b.tries)-1].rest == "*": // what comes after a rule that takes all is never tried
+			default:
+				b.tries = append(b.tries, t)
+			}
 		}
-		r.branches[i] = branch{parent, slices.Clip(tries)}
+		r.branches[i] = b
 	}
 }
 

@@ -25,7 +25,7 @@ func BenchmarkMatch(b *testing.B) {
 					}
 				}
 				rules, key := rulesOf(b, list...), fmt.Sprintf(c.key, n-1)
-				last := rules.List()[n-1]
+				last := rules.PlanOf(rules.List()[n-1])
 				b.ReportAllocs()
 				for b.Loop() {
 					if rules.Match(key) != last {

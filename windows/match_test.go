@@ -52,7 +52,7 @@ func TestMatch(t *testing.T) {
 	} {
 		got := ""
 		if r := rules.Match(key); r != nil {
-			got = r.Name
+			got = r.Name()
 		}
 		if got != want {
 			t.Errorf("%q: rule %q, want %q", key, got, want)
@@ -97,7 +97,7 @@ func TestMatchIsTheFirstThatFits(t *testing.T) {
 			}
 			got := ""
 			if r := rules.Match(key); r != nil {
-				got = r.Name
+				got = r.Name()
 			}
 			if got != want {
 				t.Fatalf("%q: rule %q, want %q", key, got, want)
@@ -129,8 +129,8 @@ func TestMaxStepsHidesNoFit(t *testing.T) {
 // Unbounded, this takes longer than anybody waits.
 func TestHostileKeyIsBounded(t *testing.T) {
 	rules := rulesOf(t, strings.Repeat("*a", 20)+"*b*", "*")
-	if r := rules.Match(strings.Repeat("a", 512)); r.Name != "1" {
-		t.Errorf("rule %s, want 1", r.Name)
+	if r := rules.Match(strings.Repeat("a", 512)); r.Name() != "1" {
+		t.Errorf("rule %s, want 1", r.Name())
 	}
 }
 
@@ -160,11 +160,11 @@ func BenchmarkMatch1000Rules(b *testing.B) {
 	} {
 		b.Run(c.at, func(b *testing.B) {
 			b.ReportAllocs()
-			var r *Rule
+			var r *Plan
 			for b.Loop() {
 				r = rules.Match(c.key)
 			}
-			if (r == nil) != (c.want == "") || (r != nil && r.Name != c.want) {
+			if (r == nil) != (c.want == "") || (r != nil && r.Name() != c.want) {
 				b.Fatalf("rule %v, want %q", r, c.want)
 			}
 		})

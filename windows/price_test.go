@@ -10,9 +10,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/measure"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -70,7 +71,7 @@ func BenchmarkFold(b *testing.B) {
 			if err := counter.Learn(ctx, rules); err != nil {
 				b.Fatal(err)
 			}
-			reader := stream.NewReader(client, keys, "bench", keys.All())
+			reader := eventlog.NewReader(client, keys, "bench", keys.All())
 			if err := reader.CreateGroups(ctx); err != nil {
 				b.Fatal(err)
 			}
@@ -154,10 +155,10 @@ func BenchmarkCheck(b *testing.B) {
 				if outcome == "admitted" {
 					limit = 1_000_000_000
 				}
-				rule := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}).List()[0]
+				rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
 				key := fmt.Sprintf("%s-%d", outcome, n)
 				fill(b, client, keys.Counter(0, "log", key), n)
-				ask := []windows.Ask{{Rule: rule, Key: key, Cost: 1}}
+				ask := []windows.Request{{Plan: rule, Key: key, Cost: 1}}
 				var checks, scripts float64
 				b.ResetTimer()
 				for left := b.N; left > 0; left -= 500 {

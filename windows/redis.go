@@ -8,24 +8,20 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
-
-// forms: algorithm → its word in the name of a counter.
-var forms = map[string]string{
-	"sliding-log": "log", "sliding-log-zset": "zset", "sliding-counter": "pair",
-	"sliding-buckets": "buckets", "fixed-window": "fixed",
-}
 
 // Redis is the shared Counter, and what workers and sweepers change it with.
 // Its client must not retry (MaxRetries: -1; on a Cluster stream.NewCluster): a
@@ -40,17 +36,7 @@ type Redis struct {
 	// default stream.DefaultRetention.
 	Remember time.Duration
 
-	compiled sync.Map     // *Rule → *scriptRule
-	changed  atomic.Int64 // ms: when the rules became what they are, at the latest
-}
-
-// scriptRule is a rule as the scripts take it, freshly and once it has settled.
-// A counter's expiry is renewed once per eighth of its longest window; in the
-// first such eighth after a change of the rules it is renewed at each write, as
-// a counter that was written under a shorter window would end too early.
-type scriptRule struct {
-	fresh, settled *lua.Rule
-	everyMs        int64
+	changed atomic.Int64 // ms: when the rules became what they are, at the latest
 }
 
 // NewRedis counts in the keys of k. Until Learn it takes the rules for new.
@@ -60,13 +46,16 @@ func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 	return s
 }
 
+// RequireNoRetry refuses a client that would charge a check twice; see
+// redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
+func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
+
 // Learn holds the rules against those that counted here last, and notes since
 // when they are what they are. Call it at the start and after each reload.
 func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
-	s.forget(rules)
 	h := sha256.New()
 	for _, r := range rules.List() {
-		fmt.Fprintf(h, "%q %s %d\n", r.Match, r.Algorithm, r.Longest().Milliseconds())
+		fmt.Fprintf(h, "%q %s %d %t\n", r.Match, r.Algorithm, r.Longest().Milliseconds(), r.Shadow)
 	}
 	now := time.Now().UnixMilli()
 	print := hex.EncodeToString(h.Sum(nil)[:8])
@@ -91,36 +80,12 @@ func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
 	return nil
 }
 
-func (s *Redis) script(r *Rule) *lua.Rule {
-	// Rules that callers bring are as many as callers like: what they compile to
-	// is not kept, and is cheap without levels.
-	if r.Unlevelled {
-		return compile(r, 0)
-	}
-	v, ok := s.compiled.Load(r)
-	if !ok {
-		every := max(1, r.Longest().Milliseconds()/8)
-		v, _ = s.compiled.LoadOrStore(r, &scriptRule{fresh: compile(r, 0), settled: compile(r, every), everyMs: every})
-	}
-	c := v.(*scriptRule)
+// script gives a counter's rule as the scripts take it now.
+func (s *Redis) script(c *planCounter) *lua.Rule {
 	if time.Now().UnixMilli() < s.changed.Load()+c.everyMs {
 		return c.fresh
 	}
 	return c.settled
-}
-
-// forget drops what is remembered of rules that are not in use any more.
-func (s *Redis) forget(inUse *Rules) {
-	keep := map[*Rule]bool{}
-	for _, r := range inUse.List() {
-		keep[r] = true
-	}
-	s.compiled.Range(func(k, _ any) bool {
-		if !keep[k.(*Rule)] {
-			s.compiled.Delete(k)
-		}
-		return true
-	})
 }
 
 func (s *Redis) now() lua.Now {
@@ -130,14 +95,25 @@ func (s *Redis) now() lua.Now {
 	return lua.Now(s.Now())
 }
 
-func (s *Redis) counter(r *Rule, key string) string {
-	return s.keys.Counter(s.keys.Partition(key), forms[r.Algorithm], key)
+// counters gives the counters of a key.
+func (s *Redis) counters(plan *Plan, key string) []lua.Counter {
+	p := s.keys.Partition(key)
+	out := make([]lua.Counter, len(plan.counters))
+	for i := range plan.counters {
+		c := &plan.counters[i]
+		out[i] = lua.Counter{Name: s.keys.Counter(p, c.form, key), Rule: s.script(c)}
+	}
+	return out
+}
+
+func (s *Redis) partition(p int) lua.CheckPartition {
+	return lua.CheckPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p)}
 }
 
 // Lanes is how many lanes there are: servers, or parts of one, that may answer or
 // not independently of each other. A single server is one lane, and each
 // partition of a Cluster is.
-func (s *Redis) Lanes() int { return len(stream.Lanes(s.redis, s.keys)) }
+func (s *Redis) Lanes() int { return len(eventlog.Shards(s.redis, s.keys)) }
 
 // Lane is the lane that answers for a key, from 0.
 func (s *Redis) Lane(key string) int {
@@ -150,10 +126,10 @@ func (s *Redis) Lane(key string) int {
 // Check implements Counter. On a Cluster, where keys lie in several partitions,
 // it looks first and then takes one partition after the other: a race can then
 // charge some keys of a check that is denied in the end, and Atomic is false.
-func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
-	byLane := map[int][]int{} // lane → indexes of asks
+func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) {
+	byLane := map[int][]int{} // lane → indexes of requests
 	var order []int
-	for i, a := range asks {
+	for i, a := range requests {
 		lane := s.Lane(a.Key)
 		if byLane[lane] == nil {
 			order = append(order, lane)
@@ -161,16 +137,16 @@ func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
 		byLane[lane] = append(byLane[lane], i)
 	}
 	if len(order) == 1 {
-		return s.checkOne(ctx, asks)
+		return s.checkOne(ctx, requests)
 	}
-	v, err := s.look(ctx, asks)
+	v, err := s.look(ctx, requests)
 	if err != nil || !v.Allowed {
 		return v, err
 	}
 	for _, lane := range order {
-		some := make([]Ask, len(byLane[lane]))
+		some := make([]Request, len(byLane[lane]))
 		for j, i := range byLane[lane] {
-			some[j] = asks[i]
+			some[j] = requests[i]
 		}
 		got, err := s.checkOne(ctx, some)
 		if err != nil {
@@ -188,8 +164,8 @@ func (s *Redis) Check(ctx context.Context, asks []Ask) (Verdict, error) {
 	return v, nil
 }
 
-func (s *Redis) checkOne(ctx context.Context, asks []Ask) (Verdict, error) {
-	got, err := s.CheckMany(ctx, [][]Ask{asks})
+func (s *Redis) checkOne(ctx context.Context, requests []Request) (Verdict, error) {
+	got, err := s.CheckMany(ctx, [][]Request{requests})
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -197,44 +173,47 @@ func (s *Redis) checkOne(ctx context.Context, asks []Ask) (Verdict, error) {
 }
 
 // look answers a check without charging: what each key would be told now.
-func (s *Redis) look(ctx context.Context, asks []Ask) (Verdict, error) {
-	v := Verdict{Allowed: true, Items: make([]Standing, len(asks))}
-	for i, a := range asks {
-		st, err := s.Peek(ctx, a.Rule, a.Key)
+func (s *Redis) look(ctx context.Context, requests []Request) (Verdict, error) {
+	v := Verdict{Allowed: true, Items: make([]KeyState, len(requests))}
+	for i, a := range requests {
+		got, err := s.checkOne(ctx, []Request{{Plan: a.Plan, Key: a.Key}})
 		if err != nil {
 			return Verdict{}, err
 		}
-		for w, win := range a.Rule.Windows {
-			if st.Windows[w].Used+a.Cost > win.Limit && !a.Rule.Shadow {
-				v.Allowed = false
-				// Without charging there is no exact answer for a cost; the first
-				// units to come back are the earliest that it can be.
-				st.RetryAfter = max(st.RetryAfter, st.Windows[w].More)
-			}
-		}
+		st := got.Items[0]
+		st.Want(a)
+		v.Allowed = v.Allowed && st.RetryAfter == 0
 		v.Items[i] = st
 	}
 	return v, nil
 }
 
 // Peek implements Counter.
-func (s *Redis) Peek(ctx context.Context, rule *Rule, key string) (Standing, error) {
-	now, uses, err := lua.Peek(ctx, s.redis, s.counter(rule, key), s.now(), s.script(rule))
+func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, error) {
+	counters, err := lua.Peek(ctx, s.redis, s.now(), s.counters(plan, key))
 	if err != nil {
-		return Standing{}, err
+		return KeyState{}, err
 	}
-	return standingOf(now, uses), nil
+	return plan.state(counters), nil
 }
 
 // Reset implements Counter. It forgets the key under every algorithm: what one
 // that the rule had before has left would count again if the rule went back to it.
-func (s *Redis) Reset(ctx context.Context, _ *Rule, key string) (bool, error) {
+func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error) {
 	p := s.keys.Partition(key)
-	var counters []string
+	var counters, shadows []string
 	for _, a := range Algorithms {
-		counters = append(counters, s.keys.Counter(p, forms[a], key))
+		counters = append(counters, s.keys.Counter(p, lua.Form(a), key))
 	}
-	had, _, err := lua.Reset(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), counters...)
+	for _, c := range s.counters(plan, key) {
+		if !slices.Contains(counters, c.Name) {
+			counters = append(counters, c.Name)
+		}
+	}
+	for _, r := range plan.Shadows {
+		shadows = append(shadows, r.Name)
+	}
+	had, _, err := lua.Reset(ctx, s.redis, s.partition(p), s.now(), counters, shadows)
 	return had, err
 }
 
@@ -242,7 +221,7 @@ func (s *Redis) Reset(ctx context.Context, _ *Rule, key string) (bool, error) {
 // how often, and acknowledges it. It returns the IDs of events that no rule
 // matches: those are the caller's to acknowledge.
 func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (Folded, []string, error) {
-	grouped, unmatched := group(events, rules.Match, s.counter, s.script)
+	grouped, unmatched := s.group(p, rules, events)
 	if len(grouped) == 0 {
 		return Folded{}, unmatched, nil
 	}
@@ -252,13 +231,14 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 	}
 	reply, err := lua.Fold(ctx, s.redis, lua.FoldArgs{
 		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), IDs: s.keys.IDs(p),
-		Now: s.now(), Group: stream.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(), Rules: grouped,
+		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(), Rules: grouped,
 	})
 	if err != nil {
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.Gone, Again: reply.Again, Transitions: reply.Transitions, Unreadable: reply.Unreadable,
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.AlreadyCounted, Again: reply.Duplicate,
+		Transitions: reply.Transitions, Unreadable: reply.Corrupt,
 		Merged: int64(len(events) - len(unmatched) - groups),
 	}, unmatched, nil
 }
@@ -279,7 +259,7 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
 	_, err := pipe.Exec(ctx)
-	clocks, clockErr := stream.Clocks(ctx, s.redis, s.keys)
+	clocks, clockErr := eventlog.Clocks(ctx, s.redis, s.keys)
 	next := map[int]Next{}
 	for p, head := range heads {
 		now, ok := clocks[p]
@@ -296,8 +276,8 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 	return next, err
 }
 
-// Due gives up to n keys of partition p that are to be looked at by `until`, the
-// longest due first.
+// Due gives up to n records of partition p that are to be looked at by `until`, the
+// longest due first: each by its field, as Sweep takes it.
 func (s *Redis) Due(ctx context.Context, p int, until, n int64) ([]string, error) {
 	by := &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(until, 10), Count: n}
 	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), by).Result()
@@ -307,7 +287,7 @@ func (s *Redis) Due(ctx context.Context, p int, until, n int64) ([]string, error
 	return keys, nil
 }
 
-// Levelled gives all keys of partition p that stand at a level.
+// Levelled gives all records of partition p: what stands at a level.
 func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	keys, err := s.redis.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
 	if err != nil {
@@ -316,22 +296,46 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	return keys, nil
 }
 
-// Sweep looks again at keys of partition p, due or not. It gives how many
+// Sweep looks again at records of partition p, due or not. It gives how many
 // transitions that wrote, and how many records it forgot that were none of ours.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, keys []string) (transitions, forgotten int64, err error) {
-	if len(keys) == 0 {
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string) (transitions, forgotten int64, err error) {
+	if len(fields) == 0 {
 		return 0, 0, nil
 	}
-	items := make([]lua.SweepItem, len(keys))
-	for i, key := range keys {
-		rule := rules.Match(key)
-		if rule == nil {
-			items[i] = lua.SweepItem{Counter: s.keys.Counter(p, forms[DefaultAlgorithm], key)}
-			continue
-		}
-		items[i] = lua.SweepItem{Counter: s.keys.Counter(p, forms[rule.Algorithm], key), Rule: s.script(rule)}
+	items := make([]lua.SweepItem, 0, len(fields))
+	for _, field := range fields {
+		items = s.sweepField(items, p, rules, field)
 	}
 	return lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
+}
+
+// sweepField adds what is to be done for one record: that of a shadow rule by itself,
+// and with that of a key all rules that it has. A record passes to the other field
+// where its rule has become a shadow or live, and ends where that is gone.
+func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field string) []lua.SweepItem {
+	key, name, shadow := strings.Cut(field, "\n")
+	end := lua.SweepItem{Counter: s.keys.Counter(p, lua.Form(DefaultAlgorithm), field)}
+	plan := rules.Match(key)
+	item := func(i int, moved bool) lua.SweepItem {
+		at := plan.places[i]
+		return lua.SweepItem{Counter: s.keys.Counter(p, plan.counters[at.counter].form, key), Rule: at.alone, Moved: moved}
+	}
+	if shadow {
+		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })
+		if i < 0 {
+			return append(items, end)
+		}
+		return append(items, item(i, !plan.Rules()[i].Shadow))
+	}
+	for i, r := range plan.Rules() {
+		if r.Shadow {
+			items = append(items, item(i, true))
+		}
+	}
+	if plan == nil || plan.Live == nil {
+		return append(items, end)
+	}
+	return append(items, item(0, false))
 }
 
 // Throttled gives the keys that are over a limit now. A key may come twice if
@@ -357,14 +361,14 @@ func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	}
 }
 
-func standingOf(now int64, uses []lua.WindowUse) Standing {
-	s := Standing{NowMs: now, Windows: make([]Use, len(uses))}
-	for i, u := range uses {
-		s.Windows[i].Used = u.Used
+func windowStatesOf(now int64, states []lua.WindowState) []WindowState {
+	out := make([]WindowState, len(states))
+	for i, u := range states {
+		out[i].Used = u.Used
 		if u.Used > 0 {
-			s.Windows[i].More = time.Duration(u.BackMs-now) * time.Millisecond
-			s.Windows[i].Reset = time.Duration(u.EmptyMs-now) * time.Millisecond
+			out[i].NextFree = time.Duration(u.NextFreeMs-now) * time.Millisecond
+			out[i].Reset = time.Duration(u.ResetMs-now) * time.Millisecond
 		}
 	}
-	return s
+	return out
 }

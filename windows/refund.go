@@ -10,12 +10,11 @@ import (
 // holds had never been spent, and says how many that were: no more than the
 // window holds. It must come while that window still counts what is given back,
 // and must not be sent again where its outcome is unknown.
-func (s *Redis) Refund(ctx context.Context, rule *Rule, key string, units int64) (given int64, st Standing, err error) {
-	p := s.keys.Partition(key)
-	partition := lua.CheckPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p)}
-	given, r, err := lua.Refund(ctx, s.redis, partition, s.counter(rule, key), s.now(), units, s.script(rule))
+func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64) (given int64, st KeyState, err error) {
+	p := s.partition(s.keys.Partition(key))
+	given, counters, err := lua.Refund(ctx, s.redis, p, s.now(), units, s.counters(plan, key))
 	if err != nil {
-		return 0, Standing{}, err
+		return 0, KeyState{}, err
 	}
-	return given, standingOf(r.NowMs, r.Windows), nil
+	return given, plan.state(counters), nil
 }

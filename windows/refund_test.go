@@ -18,7 +18,7 @@ func (l *timeline) refund(key string) {
 	}
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
 	now := l.oracle.Clock(key, l.s.clock.ms)
-	given, st, err := l.s.serve.Refund(context.Background(), l.rule, key, n)
+	given, st, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -35,15 +35,15 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 		t.Run(a, func(t *testing.T) {
 			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
 			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-				r, ctx := s.rules.List()[0], t.Context()
+				r, ctx := planOf(s.rules), t.Context()
 				s.clock.ms = start / 10_000 * 10_000 // a window begins
 				take := func(n int64) bool {
 					t.Helper()
-					v, err := s.Check(ctx, []windows.Ask{{Rule: r, Key: "user:1", Cost: n}})
+					v, err := s.Check(ctx, []windows.Request{{Plan: r, Key: "user:1", Cost: n}})
 					must(t, err)
 					return v.Allowed
 				}
-				give := func(n, want int64) windows.Use {
+				give := func(n, want int64) windows.WindowState {
 					t.Helper()
 					given, st, err := s.serve.Refund(ctx, r, "user:1", n)
 					must(t, err)
@@ -83,22 +83,65 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
+// The units given back are the oldest of the longest window, and come back in each
+// shorter window that still counts them.
+func TestRefundInEveryWindow(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{
+				{Limit: 100, Per: 10 * time.Second}, {Limit: 100, Per: time.Minute}, {Limit: 100, Per: time.Hour}}}
+			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+				r, ctx := planOf(s.rules), t.Context()
+				s.clock.ms = start / 3_600_000 * 3_600_000 // all windows begin
+				take := func(key string, n int64) {
+					t.Helper()
+					_, err := s.Check(ctx, []windows.Request{{Plan: r, Key: key, Cost: n}})
+					must(t, err)
+				}
+				give := func(key string, n, given int64, used ...int64) {
+					t.Helper()
+					got, st, err := s.serve.Refund(ctx, r, key, n)
+					must(t, err)
+					if got != given {
+						t.Errorf("%d given back, want %d", got, given)
+					}
+					for w, want := range used {
+						if st.Windows[w].Used != want {
+							t.Errorf("%d used in %s, want %d", st.Windows[w].Used, r.Live.Windows[w].Per, want)
+						}
+					}
+				}
+				take("all", 3)
+				give("all", 10, 3, 0, 0, 0)
+				take("all", 4)
+				give("all", 1, 1, 3, 3, 3)
+
+				take("some", 4)
+				s.clock.ms += 25_000 // the shortest window counts none of these
+				take("some", 3)
+				give("some", 3, 3, 3, 4, 4)
+				give("some", 2, 2, 2, 2, 2)
+			})
+		})
+	}
+}
+
 // A throttle that the units given back end is released, when its hold has passed.
 func TestRefundReleases(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })), func(t *testing.T, s *store) {
-				r, ctx := s.rules.List()[0], t.Context()
+				r, ctx := planOf(s.rules), t.Context()
 				must(t, s.learn())
-				limit := r.Windows[0].Limit
-				v, err := s.Check(ctx, []windows.Ask{{Rule: r, Key: "user:1", Cost: limit}})
+				limit := r.Live.Windows[0].Limit
+				v, err := s.Check(ctx, []windows.Request{{Plan: r, Key: "user:1", Cost: limit}})
 				must(t, err)
 				if !v.Allowed || v.Transitions == 0 {
 					t.Fatalf("%+v", v)
 				}
 				_, _, err = s.serve.Refund(ctx, r, "user:1", limit)
 				must(t, err)
-				s.clock.ms += r.Hold.Milliseconds()
+				s.clock.ms += r.Live.Hold.Milliseconds()
 				p := s.keys.Partition("user:1")
 				due, err := s.store.Due(ctx, p, s.clock.ms, 10)
 				must(t, err)

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -20,7 +20,8 @@ type Rule struct {
 	// Name is [a-z0-9-]{1,64}, unique among the rules.
 	Name string
 	// Match is a glob over the whole key: * any run of characters, ? any one
-	// character, \ takes the next literally. The first rule that matches decides.
+	// character, \ takes the next literally. The first rule that matches and is no
+	// shadow decides.
 	Match string
 	// Algorithm counts; default "sliding-log".
 	Algorithm string
@@ -35,8 +36,13 @@ type Rule struct {
 	Hold time.Duration
 	// OnError decides a check when Redis cannot answer; default allow.
 	OnError OnError
-	// Shadow evaluates and publishes, and never denies.
+	// Shadow rules never decide. They are evaluated and published beside the rule
+	// that does, on the same count, wherever they stand in the file.
 	Shadow bool
+	// Exclusive shadow rules are matched as if they decided: neither a rule below
+	// them nor another shadow concerns their keys. They are the limits of Envoy in
+	// shadow mode. No file has them.
+	Exclusive bool `json:",omitempty"`
 	// Unlevelled rules have no levels: checks count and deny, and nothing is
 	// raised, published or swept. They are for limits that a caller brings along,
 	// which differ from one request to the next for the same key. No file has them.
@@ -60,7 +66,7 @@ const (
 )
 
 // Algorithms are the names that a rule's algorithm can have, the default first.
-var Algorithms = lua.Algorithms
+var Algorithms = lua.AlgorithmNames()
 
 // Bounds and defaults of a rule.
 const (
@@ -137,12 +143,12 @@ func (r *Rule) validate() *fault {
 		return faultf("name", "name %q: want 1 to 64 of a-z, 0-9 and -", r.Name)
 	case r.Match == "":
 		return faultf("match", `match "": want a pattern over keys, as "user:*", or "*" for all`)
-	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || unicode.IsControl(c) }):
+	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):
 		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)
 	case (len(r.Match)-len(strings.TrimRight(r.Match, `\`)))%2 == 1:
 		return faultf("match", `match %s: want a character after the last \; \\ is the backslash itself`, r.Match)
-	case !slices.Contains(lua.Algorithms, r.Algorithm):
-		return faultf("algorithm", "algorithm %q: want %s", r.Algorithm, strings.Join(lua.Algorithms, ", "))
+	case !slices.Contains(Algorithms, r.Algorithm):
+		return faultf("algorithm", "algorithm %q: want %s", r.Algorithm, strings.Join(Algorithms, ", "))
 	case r.Algorithm != SlidingBuckets && r.Buckets != 0:
 		return faultf("buckets", "buckets %d: only %s has buckets, not %s", r.Buckets, SlidingBuckets, r.Algorithm)
 	case r.Algorithm == SlidingBuckets && (r.Buckets < 1 || r.Buckets > MaxBuckets):

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -24,7 +27,7 @@ type store struct {
 	windows.Counter
 	clock *clock
 	// fold counts events that were appended at their times.
-	fold func(t failer, rule *windows.Rule, events ...windows.Event)
+	fold func(t failer, plan *windows.Plan, events ...windows.Event)
 	// The rest but rules is nil in process. redis is the test's own hand; the
 	// Counter above is serve's, and store is what workers change it with: on the
 	// shared Redis each as its user.
@@ -34,7 +37,13 @@ type store struct {
 	store  *windows.Redis
 	serve  *windows.Redis
 	rules  *windows.Rules
+
+	ids      map[string]bool  // of the transitions that were written
+	versions map[string]int64 // rule and key → that of their last transition
 }
+
+// planOf is the plan of the first rule by itself.
+func planOf(r *windows.Rules) *windows.Plan { return r.PlanOf(r.List()[0]) }
 
 // useClock sets the clock of both ends, nil for the server's own.
 func (s *store) useClock(now func() int64) { s.serve.Now, s.store.Now = now, now }
@@ -62,9 +71,9 @@ func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *st
 func localStore(rules *windows.Rules) *store {
 	c := &clock{start}
 	l := windows.NewLocal(c.now)
-	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, rule *windows.Rule, events ...windows.Event) {
+	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan, events ...windows.Event) {
 		for _, e := range events {
-			l.Add(rule, e.Key, e.Ms, e.Count)
+			l.Add(plan, e.Key, e.Ms, e.Count)
 		}
 	}}
 }
@@ -101,10 +110,11 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 		t.Fatal(err)
 	}
 	c := &clock{start}
-	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys), store: windows.NewRedis(work, keys), rules: rules}
+	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys), store: windows.NewRedis(work, keys), rules: rules,
+		ids: map[string]bool{}, versions: map[string]int64{}}
 	s.Counter = s.serve
 	s.useClock(c.now)
-	s.fold = func(t failer, _ *windows.Rule, events ...windows.Event) {
+	s.fold = func(t failer, _ *windows.Plan, events ...windows.Event) {
 		t.Helper()
 		for p, list := range s.append(t, events...) {
 			if _, _, err := s.store.Fold(context.Background(), p, s.rules, list); err != nil {
@@ -120,16 +130,19 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Event {
 	t.Helper()
 	ctx := context.Background()
-	for _, e := range events {
-		name := s.keys.Events(s.keys.Partition(e.Key))
-		err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms), Values: []any{"key", e.Key, "count", e.Count}}).Err()
-		if err != nil {
-			t.Fatal(err)
+	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, e := range events {
+			name := s.keys.Events(s.keys.Partition(e.Key))
+			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms), Values: []any{"key", e.Key, "count", e.Count}})
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	read := map[int][]windows.Event{}
-	for _, parts := range stream.Lanes(s.reader, s.keys) {
-		reader := stream.NewReader(s.reader, s.keys, "test", parts)
+	for _, parts := range eventlog.Shards(s.reader, s.keys) {
+		reader := eventlog.NewReader(s.reader, s.keys, "test", parts)
 		if err := reader.CreateGroups(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +163,8 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 	return read
 }
 
-// transitions reads the outboxes and empties them.
+// transitions reads the outboxes and empties them. Each must have an id of its own,
+// and a greater version than those of the rule and key before it.
 func (s *store) transitions(t testing.TB) []string {
 	t.Helper()
 	ctx := context.Background()
@@ -162,6 +176,7 @@ func (s *store) transitions(t testing.TB) []string {
 		}
 		for _, m := range list {
 			v := m.Values
+			s.isNew(t, v)
 			text := fmt.Sprintf("%s %s/%s %s%% used %s", v["state"], v["rule"], v["key"], v["level"], v["used"])
 			if v["flags"] != "" {
 				text += " " + v["flags"].(string)
@@ -173,6 +188,29 @@ func (s *store) transitions(t testing.TB) []string {
 		}
 	}
 	return out
+}
+
+func (s *store) isNew(t testing.TB, v map[string]any) {
+	t.Helper()
+	text := func(name string) string { return v[name].(string) }
+	number := func(name string) int64 {
+		n, err := strconv.ParseInt(text(name), 10, 64)
+		must(t, err)
+		return n
+	}
+	tr := api.Transition{Rule: text("rule"), Key: text("key"), State: api.State(text("state")), Level: int(number("level")),
+		WindowMs: number("window"), Version: number("version"), UntilMs: number("until")}
+	id := tr.MessageID("sc")
+	if s.ids[id] {
+		t.Fatalf("two transitions have the id %s", id)
+	}
+	if tr.Version <= s.versions[tr.Rule+" "+tr.Key] {
+		t.Fatalf("%s has version %d, the transition before it %d", id, tr.Version, s.versions[tr.Rule+" "+tr.Key])
+	}
+	if number("limit") < 1 {
+		t.Fatalf("%s has the limit %d", id, number("limit"))
+	}
+	s.ids[id], s.versions[tr.Rule+" "+tr.Key] = true, tr.Version
 }
 
 func (s *store) sweep(t testing.TB) {

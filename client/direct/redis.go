@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/transport"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -29,9 +32,13 @@ type Config struct {
 // Redis is a Checker. What a rule says under on_error is for servers: here
 // client.Client and its policies decide where Redis cannot answer.
 type Redis struct {
+	checks  *check.Service
 	counter *windows.Redis
 	rules   func() *windows.Rules
 }
+
+// timeout bounds a check whose context has no earlier deadline.
+const timeout = 5 * time.Second
 
 // NewRedis counts over a connection of the caller's. It asks Redis whether the
 // prefix is used with as many partitions, so Redis must answer at the start.
@@ -42,7 +49,7 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	if c == nil || config.Rules == nil {
 		return nil, errors.New("direct: a Redis client and Rules are required")
 	}
-	if err := suits(c); err != nil {
+	if err := keepsDeadlines(c); err != nil {
 		return nil, err
 	}
 	if config.Prefix == "" {
@@ -55,24 +62,28 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	if err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
+	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
+	r.counter.Now = config.Now
+	r.checks, err = check.NewService(check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout, NoAnswer: noAnswer})
+	if err != nil {
+		return nil, fmt.Errorf("direct: %w", err)
+	}
 	if err := stream.CheckMeta(ctx, c, keys); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
-	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
-	r.counter.Now = config.Now
 	return r, r.Learn(ctx)
 }
 
-// suits refuses a connection that could charge twice or answer too late.
-func suits(c redis.UniversalClient) error {
-	single, ok := c.(*redis.Client)
-	if !ok {
-		return nil // stream.NewCluster sees to both
+// keepsDeadlines refuses a connection that could answer too late.
+func keepsDeadlines(c redis.UniversalClient) error {
+	enabled := true
+	switch c := c.(type) {
+	case *redis.Client:
+		enabled = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		enabled = c.Options().ContextTimeoutEnabled
 	}
-	if n := single.Options().MaxRetries; n > 0 {
-		return fmt.Errorf("direct: the Redis client sends a command up to %d times: set MaxRetries to -1, as a check that is sent twice charges twice", n+1)
-	}
-	if !single.Options().ContextTimeoutEnabled {
+	if !enabled {
 		return errors.New("direct: the Redis client does not keep to deadlines: set ContextTimeoutEnabled")
 	}
 	return nil
@@ -99,59 +110,25 @@ func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswe
 
 // CheckAll implements client.Checker.
 func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	reqs, err := client.ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
-	b, err := match(r.rules(), reqs)
+	all, err := r.checks.CheckAll(ctx, reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
-	v := windows.Verdict{Allowed: true, Atomic: true}
-	if len(b.asks) > 0 {
-		v, err = r.counter.Check(ctx, b.asks)
-		switch {
-		case err != nil && v.Items != nil: // of several partitions, some may be charged
-			return api.ChecksAnswer{}, client.Lost(err)
-		case err != nil:
-			return api.ChecksAnswer{}, failure(err)
-		}
-	}
-	return b.answer(v), nil
+	return all, nil
 }
 
 // CheckEach implements client.Checker: on a single server one script for all of
-// them, on a Cluster one for each.
-func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]client.Each, error) {
-	return client.EachValid(reqs, func(reqs []api.CheckRequest) ([]client.Each, error) {
-		if r.counter.Lanes() > 1 {
-			return client.InParallel(ctx, reqs, r.Check), nil
-		}
-		out := make([]client.Each, len(reqs))
-		var calls [][]windows.Ask
-		batches := make([]batch, len(reqs))
-		rules := r.rules() // the same for all: else one script might not do, and the first of two could have charged
-		for i := range reqs {
-			batches[i], out[i].Err = match(rules, reqs[i:i+1])
-			if out[i].Err == nil && len(batches[i].asks) > 0 {
-				calls = append(calls, batches[i].asks)
-			}
-		}
-		var verdicts []windows.Verdict
-		if len(calls) > 0 {
-			var err error
-			if verdicts, err = r.counter.CheckMany(ctx, calls); err != nil {
-				return nil, failure(err)
-			}
-		}
-		for i, b := range batches {
-			switch {
-			case out[i].Err != nil:
-			case len(b.asks) == 0:
-				out[i].CheckAnswer = b.answer(windows.Verdict{Allowed: true}).Checks[0]
-			default:
-				out[i].CheckAnswer, verdicts = b.answer(verdicts[0]).Checks[0], verdicts[1:]
-			}
+// them, on a Cluster one for each partition.
+func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
+		out := r.checks.CheckEach(ctx, reqs)
+		answered := slices.ContainsFunc(out, func(e api.Each) bool { return !errors.Is(e.Err, api.ErrNoAnswer) })
+		if !answered {
+			return nil, out[0].Err
 		}
 		return out, nil
 	})
@@ -159,31 +136,22 @@ func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]clien
 
 // Peek implements client.Checker.
 func (r *Redis) Peek(ctx context.Context, key string) (api.KeyState, error) {
-	if err := api.ValidateKey(key); err != nil {
-		return api.KeyState{}, err
+	state, err := r.checks.Peek(ctx, key)
+	if errors.Is(err, api.ErrUnavailable) {
+		err = transport.NotSent(err) // a look: sent or not, it charged nothing
 	}
-	rule := r.rules().Match(key)
-	if rule == nil {
-		return api.KeyState{}, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(key))
-	}
-	standing, err := r.counter.Peek(ctx, rule, key)
-	if err != nil {
-		return api.KeyState{}, client.NotSent(err) // a look: sent or not, it charged nothing
-	}
-	return api.KeyState{Key: key, Rule: rule.Name, Windows: standing.WindowStates(rule)}, nil
+	return state, err
 }
 
-// failure says what may have become of a check that Redis did not decide.
-func failure(err error) error {
-	var answered redis.Error
-	var op *net.OpError
+// noAnswer says what may have become of a check that Redis did not decide.
+func noAnswer(err error) error {
 	switch {
-	case stream.IsRefusal(err): // this key's state is broken, say; Redis is there
-		return fmt.Errorf("%w: %w: %w", client.ErrNoAnswer, api.ErrUnavailable, err)
-	case errors.As(err, &answered) && !errors.Is(err, redis.Nil),
-		errors.As(err, &op) && op.Op == "dial",
-		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
-		return client.NotSent(err)
+	case errors.Is(err, check.ErrPartlyCharged):
+		return transport.Lost(err)
+	case redisclient.IsRefusal(err): // this key's state is broken, say; Redis is there
+		return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrUnavailable, err)
+	case errors.Is(err, api.ErrNotSent), redisclient.NotSent(err):
+		return transport.NotSent(err)
 	}
-	return client.Lost(err)
+	return transport.Lost(err)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -77,6 +77,9 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 		"MaxRetries":            connect(t, url, func(o *redis.Options) { o.MaxRetries = 3 }),
 		"ContextTimeoutEnabled": connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
 		"required":              nil,
+		// A plain client of a Cluster repeats commands whatever MaxRetries says.
+		"stream.NewCluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: -1, ContextTimeoutEnabled: true}),
+		"deadlines":         stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
 	} {
 		if _, err := direct.NewRedis(t.Context(), c, config); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("error %v, want one about %s", err, says)
@@ -143,10 +146,10 @@ func TestWhatRedisRefuses(t *testing.T) {
 	} {
 		hook.with = s.with
 		_, err := r.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-		if !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrNotSent) != s.again || errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
+		if !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) != s.again || errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
 			t.Errorf("%v: error %v, want again %t, unknown %t", s.with, err, s.again, s.unknown)
 		}
-		if _, err := r.Peek(t.Context(), "user:1"); !errors.Is(err, client.ErrNotSent) {
+		if _, err := r.Peek(t.Context(), "user:1"); !errors.Is(err, api.ErrNotSent) {
 			t.Errorf("%v: a look may always be sent again: %v", s.with, err)
 		}
 		if !s.closed {

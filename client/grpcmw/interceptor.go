@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client/gate"
+	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
 // Config of the interceptors. Key and one of Guard and Checker are required.

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/grpcmw"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 func must(t testing.TB, err error) {
@@ -103,7 +103,7 @@ func detail[T any](s *status.Status) (found T) {
 
 func TestAdmitted(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
-		c := &checker{answer: api.CheckAnswer{Allowed: true, Rule: "api", Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, MoreMs: 20_500}}}}
+		c := &checker{answer: api.CheckAnswer{Allowed: true, Rule: "api", Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, NextFreeMs: 20_500}}}}
 		var costOf any = "not asked"
 		h := serve(t, grpcmw.Config{Checker: c, Skip: []string{}, Cost: func(_ context.Context, method string, req any) int64 {
 			if costOf = req; !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
@@ -115,7 +115,7 @@ func TestAdmitted(t *testing.T) {
 		if s.Code() != codes.OK || len(c.asked) != 1 || c.asked[0].Key != "user:1" || c.asked[0].Cost != 3 || (costOf == nil) != stream {
 			t.Errorf("%v, asked %+v, cost of %v", s, c.asked, costOf)
 		}
-		if got := fmt.Sprint(md.Get("ratelimit"), md.Get("ratelimit-policy"), md.Get("x-ratelimit-remaining"), md.Get("retry-after")); got != `["api";r=6;t=21] ["api";q=10;w=60] [6] []` {
+		if got := fmt.Sprint(md.Get("ratelimit"), md.Get("ratelimit-policy"), md.Get("x-ratelimit-remaining"), md.Get("retry-after")); got != `["api-1m";r=6;t=21] ["api-1m";q=10;w=60] [6] []` {
 			t.Errorf("metadata %s", got)
 		}
 	})
@@ -123,7 +123,7 @@ func TestAdmitted(t *testing.T) {
 
 func TestDenied(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
-		c := &checker{answer: api.CheckAnswer{Rule: "api", Key: "user:secret", RetryAfterMs: 1500, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, MoreMs: 1500}}}}
+		c := &checker{answer: api.CheckAnswer{Rule: "api", Key: "user:secret", RetryAfterMs: 1500, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, NextFreeMs: 1500}}}}
 		s, md := call(t, serve(t, grpcmw.Config{Checker: c, Skip: []string{}}), stream, "secret")
 		if s.Code() != codes.ResourceExhausted || strings.Contains(s.Message(), "secret") {
 			t.Errorf("%v", s)
@@ -134,7 +134,7 @@ func TestDenied(t *testing.T) {
 		if d := detail[*errdetails.ErrorInfo](s); d.GetReason() != "over-limit" || d.GetDomain() != "streamcounter" {
 			t.Errorf("ErrorInfo %v", d)
 		}
-		if got := fmt.Sprint(md.Get("retry-after"), md.Get("ratelimit")); got != `[2] ["api";r=0;t=2]` {
+		if got := fmt.Sprint(md.Get("retry-after"), md.Get("ratelimit")); got != `[2] ["api-1m";r=0;t=2]` {
 			t.Errorf("metadata %s", got)
 		}
 	})
@@ -182,7 +182,7 @@ func TestErrors(t *testing.T) {
 			reason string
 		}{
 			{api.CheckAnswer{Source: api.SourcePolicy}, api.ErrUnavailable, codes.Unavailable, "unavailable"},
-			{api.CheckAnswer{}, client.Lost(errors.New("away")), codes.Unavailable, "unavailable"},
+			{api.CheckAnswer{}, transport.Lost(errors.New("away")), codes.Unavailable, "unavailable"},
 			{api.CheckAnswer{}, api.ErrBadKey, codes.InvalidArgument, "bad-key"},
 			{api.CheckAnswer{}, api.ErrBadCount, codes.InvalidArgument, "bad-count"},
 			{api.CheckAnswer{}, api.ErrCostExceedsLimit, codes.FailedPrecondition, "cost-exceeds-limit"},

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/streamcounter/streamcounter/client/gate"
+	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
 // KeyFunc gives the key of a call, and false where it has none. method is as in

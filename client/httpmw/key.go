@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/streamcounter/streamcounter/client/gate"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
+	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
 // KeyFunc gives the key of a request, and false where it has none.
@@ -26,12 +27,14 @@ func Header(name, prefix string) KeyFunc {
 // ClientAddress is the address of the client after a prefix, as in
 // ClientAddress("ip:", trusted...): an IPv4 address, or the /64 of an IPv6 one. Behind
 // trusted proxies it is the right-most address of X-Forwarded-For that is none of
-// theirs: what stands left of it anybody can have written.
+// theirs: what stands left of it anybody can have written. Where nobody says which
+// address asks (a trusted proxy without X-Forwarded-For, say) the request is refused
+// with 400, as all of the proxy's clients would share one limit.
 func ClientAddress(prefix string, trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) {
-		a, ok := clientOf(r, trusted)
-		if !ok {
-			return "", false
+		a, err := forwarded.Client(r, trusted)
+		if err != nil {
+			return "", true // no key can be counted: it is refused
 		}
 		return prefix + gate.Address(a), true
 	}
@@ -76,41 +79,7 @@ func Methods(list ...string) func(*http.Request) bool {
 // Addresses skips requests of clients within one of these networks; trusted as for ClientAddress.
 func Addresses(within []netip.Prefix, trusted ...netip.Prefix) func(*http.Request) bool {
 	return func(r *http.Request) bool {
-		a, ok := clientOf(r, trusted)
-		return ok && contains(within, a)
+		a, err := forwarded.Client(r, trusted)
+		return err == nil && slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-}
-
-// clientOf is the right-most address that is no trusted proxy's: the peer's, then
-// those of X-Forwarded-For from its end. One that cannot be read ends the walk at
-// the proxy that reported it.
-func clientOf(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
-	at, ok := parseAddr(r.RemoteAddr)
-	if !ok || !contains(trusted, at) {
-		return at, ok
-	}
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for _, hop := range slices.Backward(hops) {
-		a, ok := parseAddr(strings.TrimSpace(hop))
-		if !ok {
-			break
-		}
-		if at = a; !contains(trusted, a) {
-			break
-		}
-	}
-	return at, true
-}
-
-// parseAddr reads an address with or without a port.
-func parseAddr(s string) (netip.Addr, bool) {
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return ap.Addr().Unmap().WithZone(""), true
-	}
-	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
-	return a.Unmap().WithZone(""), err == nil
-}
-
-func contains(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -1,11 +1,13 @@
 package httpmw_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"testing"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/httpmw"
 )
 
@@ -15,7 +17,7 @@ func TestClientAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, remote string
 		forwarded    []string
-		key          string // empty: none
+		key          string // empty: refused
 	}{
 		{"a client that comes directly", "192.0.2.1:5000", nil, "ip:192.0.2.1"},
 		{"who is no proxy of ours can write what it likes", "192.0.2.1:5000", []string{"198.51.100.7"}, "ip:192.0.2.1"},
@@ -24,8 +26,8 @@ func TestClientAddress(t *testing.T) {
 		{"two proxies", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
 		{"in two headers", "10.1.1.1:5000", []string{"203.0.113.9", "198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
 		{"proxies alone", "10.1.1.1:5000", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"},
-		{"a proxy that says nothing", "10.1.1.1:5000", nil, "ip:10.1.1.1"},
-		{"what cannot be read ends the walk", "10.1.1.1:5000", []string{"198.51.100.7, unknown, 10.2.2.2"}, "ip:10.2.2.2"},
+		{"a proxy that says nothing", "10.1.1.1:5000", nil, ""},
+		{"what cannot be read", "10.1.1.1:5000", []string{"198.51.100.7, unknown, 10.2.2.2"}, ""},
 		{"with ports", "10.1.1.1:5000", []string{"198.51.100.7:9, [fd00::1]:80"}, "ip:198.51.100.7"},
 		{"IPv6 by its /64", "[2001:db8:1:2:3:4:5:6]:5000", nil, "ip:2001:db8:1:2::/64"},
 		{"IPv6 behind a proxy", "[fd00::1]:5000", []string{"[2001:db8:1:2::9]"}, "ip:2001:db8:1:2::/64"},
@@ -40,10 +42,35 @@ func TestClientAddress(t *testing.T) {
 			r.Header.Add("X-Forwarded-For", f)
 		}
 		key, ok := httpmw.ClientAddress("ip:", proxies...)(r)
-		if key != c.key || ok != (c.key != "") {
+		if key != c.key || !ok {
 			t.Errorf("%s: %q, %t, want %q", c.name, key, ok, c.key)
 		}
 	}
+}
+
+// A request whose client nobody names is refused: it would share the proxy's limit
+// with all others, and without a key it would pass.
+func TestAProxyThatSaysNothingIsRefused(t *testing.T) {
+	mw, err := httpmw.New(httpmw.Config{Key: httpmw.ClientAddress("ip:", proxies...), Checker: validating{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it passed") }))
+	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+	r.RemoteAddr = "10.1.1.1:5000"
+	if h.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+		t.Errorf("%d %s, want 400", w.Code, w.Body)
+	}
+}
+
+// validating is a checker that admits every key that can be counted.
+type validating struct{}
+
+func (validating) Check(_ context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	if err := api.ValidateKey(req.Key); err != nil {
+		return api.CheckAnswer{}, err
+	}
+	return api.CheckAnswer{Allowed: true, Key: req.Key, Cost: req.Cost}, nil
 }
 
 func TestSkippedAddresses(t *testing.T) {

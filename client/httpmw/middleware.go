@@ -7,7 +7,7 @@ import (
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client/gate"
+	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
 // Config of the middleware. Key and one of Guard and Checker are required.

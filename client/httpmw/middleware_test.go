@@ -18,7 +18,8 @@ import (
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
 	"github.com/streamcounter/streamcounter/client/httpmw"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/transport"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -76,7 +77,7 @@ func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecord
 	return w
 }
 
-var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, ResetMs: 50_500, MoreMs: 20_500}}
+var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, ResetMs: 50_500, NextFreeMs: 20_500}}
 
 func TestAdmitted(t *testing.T) {
 	c := answers(api.CheckAnswer{Allowed: true, Rule: "api", Key: "user:1", Windows: minute, Source: api.SourceRedis}, nil)
@@ -86,7 +87,7 @@ func TestAdmitted(t *testing.T) {
 		t.Errorf("%d, reached %d times, asked %+v", w.Code, *reached, c.asked)
 	}
 	wantHeader(t, w, map[string]string{
-		"RateLimit-Policy": `"api";q=10;w=60`, "RateLimit": `"api";r=6;t=21`, "X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "6", "X-RateLimit-Reset": "21", "Retry-After": "",
+		"RateLimit-Policy": `"api-1m";q=10;w=60`, "RateLimit": `"api-1m";r=6;t=21`, "X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "6", "X-RateLimit-Reset": "21", "Retry-After": "",
 	})
 }
 
@@ -100,13 +101,13 @@ func wantHeader(t *testing.T, w *httptest.ResponseRecorder, want map[string]stri
 }
 
 func TestDenied(t *testing.T) {
-	a := api.CheckAnswer{Rule: "api", Key: "user:secret", Cost: 1, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, ResetMs: 50_000, MoreMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
+	a := api.CheckAnswer{Rule: "api", Key: "user:secret", Cost: 1, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, ResetMs: 50_000, NextFreeMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
 	h, reached := service(t, httpmw.Config{Checker: answers(a, nil)})
 	w := get(h)
 	if w.Code != 429 || *reached != 0 || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %v, reached %d times", w.Code, w.Header(), *reached)
 	}
-	wantHeader(t, w, map[string]string{"RateLimit": `"api";r=0;t=2`, "Retry-After": "2", "X-RateLimit-Remaining": "0"})
+	wantHeader(t, w, map[string]string{"RateLimit": `"api-1m";r=0;t=2`, "Retry-After": "2", "X-RateLimit-Remaining": "0"})
 	var p struct {
 		api.Problem
 		RetryAfterMs int64 `json:"retry_after_ms"`
@@ -133,7 +134,7 @@ func TestGuardFirst(t *testing.T) {
 	if w.Code != 429 || len(c.asked) != 0 {
 		t.Errorf("%d, asked %v", w.Code, c.asked)
 	}
-	wantHeader(t, w, map[string]string{"Retry-After": "29", "RateLimit-Policy": `"api";q=10;w=60`, "RateLimit": `"api";r=0;t=29`})
+	wantHeader(t, w, map[string]string{"Retry-After": "29", "RateLimit-Policy": `"api-1m";q=10;w=60`, "RateLimit": `"api-1m";r=0;t=29`})
 	now = t0 + 31_000 // the end is on its way
 	if w := get(h); w.Code != 429 || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("%d, Retry-After %s, want 1", w.Code, w.Header().Get("Retry-After"))
@@ -186,7 +187,7 @@ func TestErrors(t *testing.T) {
 		typ    string
 	}{
 		{"denied by policy", api.CheckAnswer{Source: api.SourcePolicy}, fmt.Errorf("%w: away", api.ErrUnavailable), 503, "unavailable"},
-		{"a transport without a policy", api.CheckAnswer{}, client.Lost(errors.New("away")), 503, "unavailable"},
+		{"a transport without a policy", api.CheckAnswer{}, transport.Lost(errors.New("away")), 503, "unavailable"},
 		{"bad key", api.CheckAnswer{}, api.ErrBadKey, 400, "bad-key"},
 		{"bad cost", api.CheckAnswer{}, api.ErrBadCount, 400, "bad-count"},
 		{"cost above the limit", api.CheckAnswer{}, api.ErrCostExceedsLimit, 400, "cost-exceeds-limit"},

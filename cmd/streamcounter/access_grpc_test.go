@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 var grpcAt = regexp.MustCompile(`"grpc":"[^"]*:([0-9]+)"`)
@@ -61,7 +61,7 @@ func TestGRPCKeepsStrangersOut(t *testing.T) {
 	mine, mineKey := ours.Issue("client")
 	base := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http", "127.0.0.1:0", "--grpc"}
 
-	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, "--grpc (STREAMCOUNTER_GRPC): 0.0.0.0:0 can be reached by others") {
+	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, "--grpc (STREAMCOUNTER_GRPC): 0.0.0.0:0 can be reached from other machines") {
 		t.Errorf("open: exit code %d, %s", code, errs)
 	}
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 const (
@@ -46,7 +46,7 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 	p := startProgram(t, append(serve, "0.0.0.0:0")...)
 	p.until(`"msg":"ready"`)
 	t.Setenv("STREAMCOUNTER_OPEN", "perhaps")
-	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, `STREAMCOUNTER_OPEN="perhaps"`) {
+	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, `--open (STREAMCOUNTER_OPEN) is "perhaps": expected true or false`) {
 		t.Errorf("a bad value: exit code %d, %s", code, errs)
 	}
 }
@@ -125,7 +125,7 @@ func TestStrangersFindNothing(t *testing.T) {
 			return before == 401 && after == 200, fmt.Sprint(before, after)
 		})
 		rewrite(t, tokens, "tokens: [nothing]")
-		p.until("keeping what was there")
+		p.until("keeping the previous ones")
 		streamtest.Eventually(t, 10*time.Second, "SIGHUP reads it again", func() (bool, string) {
 			_ = p.cmd.Process.Signal(hangUp)
 			_, body := answered(t, http.DefaultClient, "GET", base+"/metrics", readerToken)
@@ -218,7 +218,7 @@ func TestServeSpeaksTLS(t *testing.T) {
 	ours.IssueTo("renewed", cert, key)
 	streamtest.Eventually(t, 20*time.Second, "the new certificate is shown", func() (bool, string) { got := shown(); return got == "renewed", got })
 	rewrite(t, key, "no key")
-	p.until("certificates not reloaded, keeping what was there")
+	p.until("certificates not reloaded, keeping the previous ones")
 	if got := shown(); got != "renewed" {
 		t.Errorf("after a bad change the server shows %q", got)
 	}
@@ -252,8 +252,12 @@ func TestTLSSettingsThatCannotBe(t *testing.T) {
 
 // Whatever the environment holds, help shows none of it.
 func TestHelpShowsNoSecrets(t *testing.T) {
-	for _, name := range secrets {
-		t.Setenv(lookUp(name).env(), "SECRET")
+	for _, g := range newConfig().groups {
+		for _, s := range g.settings {
+			if s.secret {
+				t.Setenv(envName(s.name), "SECRET")
+			}
+		}
 	}
 	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench", "compare"} {
 		if code, out, errs := runProgram(t, "", command, "--help"); code != 0 || strings.Contains(out+errs, "SECRET") {
@@ -275,7 +279,7 @@ func TestSecretsFromFiles(t *testing.T) {
 		t.Errorf("the variable itself wins: %s", errs)
 	}
 	t.Setenv("STREAMCOUNTER_TOKEN_FILE", "none")
-	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code == 0 || !strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
+	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code != 2 || !strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
 		t.Errorf("no such file: exit code %d, %s", code, errs)
 	}
 }

@@ -17,6 +17,9 @@ import (
 )
 
 func newAppend() *cobra.Command {
+	var format string
+	var asJSON bool
+	c := newConfig()
 	cmd := &cobra.Command{
 		Use:   "append",
 		Short: "Append events from standard input",
@@ -34,14 +37,16 @@ the exit code is then 1.`,
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
 		Args: cobra.NoArgs,
-		RunE: runAppend,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, asJSON) },
 	}
-	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key", "prefix", "partitions", "retention"})
-	cmd.Flags().String("format", "lines", "lines, ndjson or clf")
-	cmd.Flags().Bool("json", false, "print the summary as JSON")
+	c.flags(cmd, "redis", "stream")
+	cmd.Flags().StringVar(&format, "format", "lines", "lines, ndjson or clf")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the summary as JSON")
 	return cmd
 }
 
+// appendSummary counts events, but for Entries: what the appended ones became
+// where events of one key were merged.
 type appendSummary struct {
 	Events   int     `json:"events"`
 	Entries  int     `json:"entries"`
@@ -51,23 +56,20 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-func runAppend(cmd *cobra.Command, _ []string) error {
-	o := options{cmd: cmd}
-	format, _ := cmd.Flags().GetString("format")
+func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error {
 	parse, ok := lineFormats[format]
 	if !ok {
 		return fmt.Errorf("--format is %q: expected lines, ndjson or clf", format)
 	}
-	keys, err := stream.NewKeys(o.text("prefix"), o.number("partitions"))
-	retention := o.duration("retention")
-	if err = errors.Join(err, o.err); err != nil {
+	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
+	if err != nil {
 		return err
 	}
-	target := o.text("redis")
-	if _, embedded, _ := embeddedPort(target, 0); embedded {
-		return blame("redis", fmt.Errorf("%q: append needs a server that runs, such as the one that `streamcounter dev` prints", target))
+	target := c.Redis.URL
+	if err := notEmbedded("redis", target); err != nil {
+		return err
 	}
-	short, blocking, err := connectRedis(cmd.Context(), target, o.clientFiles("redis"), keys.Partitions)
+	short, blocking, err := connectRedis(cmd.Context(), target, c.Redis.TLS, keys.Partitions)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 	if err := stream.CheckMeta(cmd.Context(), short, keys); err != nil {
 		return blame("partitions", err)
 	}
-	log, err := stream.NewLog(short, keys, retention)
+	log, err := stream.NewLog(short, keys, c.Stream.Retention)
 	if err != nil {
 		return err
 	}
@@ -88,8 +90,8 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
 		sum.Events += out.Appended
 		sum.Entries += out.Entries
-		sum.Refused += len(out.Refused)
-		sum.Unknown += len(out.Unknown)
+		sum.Refused += out.RefusedEvents
+		sum.Unknown += out.UnknownEvents
 		if failure == nil {
 			failure = out.Err
 		}
@@ -119,7 +121,7 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 	defer cancel()
 	closeErr := producer.Close(closing)
 	sum.Seconds = time.Since(start).Seconds()
-	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+	if asJSON {
 		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(sum); err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func runAppend(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), ", %d lines rejected", sum.Rejected)
 		}
 		if sum.Refused+sum.Unknown > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), ", %d entries not stored, %d perhaps stored", sum.Refused, sum.Unknown)
+			fmt.Fprintf(cmd.ErrOrStderr(), ", %d not stored, %d perhaps stored", sum.Refused, sum.Unknown)
 		}
 		fmt.Fprintln(cmd.ErrOrStderr())
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
@@ -9,138 +10,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
 )
-
-// Exit codes of `check`.
-const (
-	exitDenied = 1
-	exitError2 = 2
-)
-
-func newCheck() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "check KEY [COST]",
-		Short: "Ask whether a key may spend now, and charge it if so",
-		Long:  "Asks a running server (--http) whether KEY may spend COST units (1 if not given) and charges them if it may.\nExit code: 0 allowed, 1 denied, 2 error.",
-		Example: `  streamcounter check user:42
-  streamcounter check user:42 5 --json
-  streamcounter check user:42 && ./send-mail`,
-		Args: cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			q := url.Values{"key": {args[0]}}
-			if len(args) == 2 {
-				q.Set("cost", args[1])
-			}
-			status, body, err := ask(cmd, http.MethodGet, "/v1/check?"+q.Encode())
-			if err != nil {
-				return exitError{exitError2, err}
-			}
-			if status != http.StatusOK && status != http.StatusTooManyRequests {
-				return exitError{exitError2, problemFrom(status, body)}
-			}
-			var a api.CheckAnswer
-			if err := json.Unmarshal(body, &a); err != nil {
-				return exitError{exitError2, fmt.Errorf("reading the answer: %w", err)}
-			}
-			if !printJSON(cmd, body) {
-				switch {
-				case a.Note != "":
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", verdictWord(a.Allowed), a.Note)
-				case a.Allowed:
-					fmt.Fprintf(cmd.OutOrStdout(), "allowed by rule %s (%s)\n", a.Rule, a.Source)
-				default:
-					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), again in %s\n", a.Rule, a.Source, millis(a.RetryAfterMs))
-				}
-				printWindows(cmd.OutOrStdout(), a.Windows)
-			}
-			if !a.Allowed {
-				return exitError{code: exitDenied}
-			}
-			return nil
-		},
-	}
-	use(cmd, askSettings)
-	cmd.Flags().Bool("json", false, "print the server's answer")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitError{exitError2, err} })
-	return cmd
-}
-
-func newKeys() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "keys KEY",
-		Short: "Show where a key stands, or reset it",
-		Example: `  streamcounter keys ip:203.0.113.9
-  streamcounter keys user:42 --json
-  streamcounter keys user:42 --reset`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			method := http.MethodGet
-			if reset, _ := cmd.Flags().GetBool("reset"); reset {
-				method = http.MethodDelete
-			}
-			status, body, err := ask(cmd, method, "/v1/keys/"+url.PathEscape(args[0]))
-			if err != nil {
-				return err
-			}
-			if status != http.StatusOK {
-				return problemFrom(status, body)
-			}
-			if printJSON(cmd, body) {
-				return nil
-			}
-			if method == http.MethodDelete {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is reset\n", args[0])
-				return nil
-			}
-			var s api.KeyState
-			if err := json.Unmarshal(body, &s); err != nil {
-				return fmt.Errorf("reading the answer: %w", err)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, rule %s\n", s.Key, s.Rule)
-			printWindows(cmd.OutOrStdout(), s.Windows)
-			return nil
-		},
-	}
-	use(cmd, askSettings)
-	cmd.Flags().Bool("json", false, "print the server's answer")
-	cmd.Flags().Bool("reset", false, "forget what the key has spent and end its levels")
-	return cmd
-}
-
-func newHealth() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "health", Short: "Exit 0 if the server at --http is ready (for container health checks)", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, body, err := ask(cmd, http.MethodGet, "/readyz")
-			if err != nil {
-				return err
-			}
-			if status != http.StatusOK {
-				return problemFrom(status, body)
-			}
-			return nil
-		},
-	}
-	use(cmd, append(askSettings, "tls-cert"))
-	return cmd
-}
-
-// askSettings are those of a command that asks a server.
-var askSettings = []string{"http", "token", "http-ca", "http-cert", "http-key"}
 
 // ask sends one request to the server at --http.
-func ask(cmd *cobra.Command, method, path string) (status int, body []byte, err error) {
-	o := options{cmd: cmd}
-	base := o.text("http")
-	config, err := askTLS(&o)
+func ask(ctx context.Context, c *config, method, path string) (status int, body []byte, err error) {
+	base := c.HTTP
+	config, err := askTLS(c)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -151,17 +32,17 @@ func ask(cmd *cobra.Command, method, path string) (status int, body []byte, err 
 		}
 		base = scheme + strings.Replace(base, "0.0.0.0", "127.0.0.1", 1)
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), method, strings.TrimSuffix(base, "/")+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, nil)
 	if err != nil {
-		return 0, nil, blame("http", err)
+		return 0, nil, blame("http", redact.Error(err))
 	}
-	if token := o.text("token"); token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	if c.Caller.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Caller.Token)
 	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return 0, nil, blame("http", fmt.Errorf("no server answers at %s (`streamcounter dev` or `serve` runs one): %w", base, err))
+		return 0, nil, blame("http", fmt.Errorf("no server answers at %s (`streamcounter dev` or `serve` runs one): %w", redact.URL(base), redact.Error(err)))
 	}
 	defer resp.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 16<<20))
@@ -171,12 +52,8 @@ func ask(cmd *cobra.Command, method, path string) (status int, body []byte, err 
 // askTLS is how the server at --http is spoken to, nil where nothing says that it
 // is by TLS. Where --tls-cert is set, as in a container whose health is asked
 // for, the server must show just that certificate, whatever names stand in it.
-func askTLS(o *options) (*tls.Config, error) {
-	own := ""
-	if o.cmd.Flags().Lookup("tls-cert") != nil {
-		own = o.text("tls-cert")
-	}
-	files := o.clientFiles("http")
+func askTLS(cfg *config) (*tls.Config, error) {
+	own, files := cfg.Access.Cert, cfg.Caller.TLS
 	if !files.given() && own == "" {
 		return nil, nil
 	}
@@ -206,25 +83,12 @@ func problemFrom(status int, body []byte) error {
 	return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
 }
 
-func printJSON(cmd *cobra.Command, body []byte) bool {
-	asJSON, _ := cmd.Flags().GetBool("json")
-	if asJSON {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s\n", bytes.TrimSpace(body))
-	}
-	return asJSON
-}
+func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpace(body)) }
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
 		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit, millis(s.WindowMs), s.Remaining, millis(s.ResetMs))
 	}
-}
-
-func verdictWord(allowed bool) string {
-	if allowed {
-		return "allowed"
-	}
-	return "denied"
 }
 
 func millis(ms int64) string {

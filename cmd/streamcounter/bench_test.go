@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/bench"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/bench"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestBenchAsText(t *testing.T) {
@@ -76,7 +76,7 @@ func TestBenchRefusesWhatItCannotDo(t *testing.T) {
 		`--keys is -3: expected 1 to`:                                   "--keys -3",
 		`--limit is 5 and --deny is given`:                              "--limit 5 --deny",
 		`--batch (STREAMCOUNTER_BATCH) is "0": expected a whole number`: "--batch 0",
-		`--redis (STREAMCOUNTER_REDIS): "embedded:x": expected`:         "--redis embedded:x",
+		`--redis (STREAMCOUNTER_REDIS): expected`:                       "--redis embedded:x",
 		`no Redis answers at redis://127.0.0.1:1`:                       "--redis redis://127.0.0.1:1",
 	} {
 		code, out, errs := runProgram(t, "", append([]string{"bench"}, strings.Fields(args)...)...)

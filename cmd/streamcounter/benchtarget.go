@@ -6,42 +6,30 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/streamcounter/streamcounter/bench/target"
+	"github.com/streamcounter/streamcounter/internal/bench/target"
 )
 
 // targetFlags are those of bench that only --target has a use for.
-func targetFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.String("target", "", "measure a server that runs: http://HOST:PORT, https://, grpc:// or grpcs://; 64 callers by default")
-	f.String("metrics", "", "URL of the target's metrics, which tell its CPU (default: /metrics of an HTTP target)")
-	f.Int("per-call", 1, "checks of one call to the target")
-	f.Int("channels", 4, "connections that the callers of a gRPC target share")
-	f.String("key", "user:", "what the keys asked of the target begin with")
+func targetFlags(f *pflag.FlagSet, c *target.Config) {
+	f.StringVar(&c.URL, "target", "",
+		"measure a running server: http://HOST:PORT, https://, grpc:// or grpcs://; 64 callers by default")
+	f.StringVar(&c.Metrics, "metrics", "", "URL of the target's metrics, for its CPU (default: /metrics of an HTTP target)")
+	f.IntVar(&c.PerCall, "per-call", 1, "checks of one call to the target")
+	f.IntVar(&c.Channels, "channels", 4, "connections that the callers of a gRPC target share")
+	f.StringVar(&c.Key, "key", "user:", "what the keys asked of the target begin with")
 }
 
-// runTarget measures a server that runs. --redis, where given, is that server's.
-func runTarget(cmd *cobra.Command) error {
-	f := cmd.Flags()
-	c := target.Config{}
-	c.URL, _ = f.GetString("target")
-	c.Metrics, _ = f.GetString("metrics")
-	c.PerCall, _ = f.GetInt("per-call")
-	c.Channels, _ = f.GetInt("channels")
-	c.Key, _ = f.GetString("key")
-	c.Keys, _ = f.GetInt("keys")
-	c.Duration, _ = f.GetDuration("duration")
-	if c.Warmup, _ = f.GetDuration("warmup"); c.Warmup == 0 { // which would be taken for the default
-		c.Warmup = -1
-	}
-	c.Seed, _ = f.GetUint64("seed")
+// runTarget measures a running server. --redis, where given, is that server's.
+func runTarget(cmd *cobra.Command, redis redisConfig, run benchRun) error {
+	f, c := cmd.Flags(), run.target
+	c.Keys, c.Duration, c.Warmup, c.Seed = run.Keys, run.Duration, run.Warmup, run.Seed
 	if f.Changed("connections") {
-		c.Callers, _ = f.GetInt("connections")
+		c.Callers = run.Connections
 	}
-	for _, name := range []string{"keys", "connections", "duration", "seed", "per-call", "channels"} {
-		if v := f.Lookup(name).Value.String(); v == "0" || v == "0s" {
-			return fmt.Errorf("--%s is %s: expected more", name, v)
-		}
+	if err := moreThanZero(f, "keys", "connections", "duration", "seed", "per-call", "channels"); err != nil {
+		return err
 	}
 	for _, name := range []string{"algorithm", "partitions", "batch", "entries", "limit", "per", "deny", "rate", "operations", "skew", "zipf-s"} {
 		if f.Changed(name) {
@@ -52,7 +40,7 @@ func runTarget(cmd *cobra.Command) error {
 		return err
 	}
 	if f.Changed("redis") {
-		client, _, stop, err := measuredRedis(cmd, 1)
+		client, _, stop, err := measuredRedis(cmd.Context(), redis, 1)
 		if err != nil {
 			return err
 		}
@@ -64,7 +52,7 @@ func runTarget(cmd *cobra.Command) error {
 		return err
 	}
 	report.CommandLine = commandLine(cmd)
-	if asJSON, _ := f.GetBool("json"); asJSON {
+	if run.asJSON {
 		err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
 	} else {
 		err = report.WriteText(cmd.OutOrStdout())

@@ -10,10 +10,13 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
-	"github.com/streamcounter/streamcounter/compare"
+	"github.com/streamcounter/streamcounter/internal/compare"
 )
 
 func newCompare() *cobra.Command {
+	c := newConfig()
+	c.Redis.URL = "embedded"
+	var run compareRun
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Run a trace of requests through every algorithm, side by side",
@@ -37,7 +40,7 @@ count that stands in while Redis is away; and "gcra", the generic cell rate
 algorithm, as a baseline: no rule can name it, but many limiters are it. The
 "oracle" admits exactly what the limit allows.
 
-Each is held against its own past. "Over" counts what it admitted although some
+Each is compared with its own past. "Over" counts what it admitted although some
 window then held more than its limit of what it had itself admitted; "under"
 counts what it denied although every window had room. An algorithm that admits
 too much early has less room later, so that its total can be that of the oracle
@@ -51,49 +54,63 @@ real one that nothing else uses.`,
   streamcounter compare --clf access.log --window 10/1s --window 100/1m --html report.html
   streamcounter compare --trace requests.txt --algorithms sliding-log,gcra --json`,
 		Args: cobra.NoArgs,
-		RunE: runCompare,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runCompare(cmd, c.Redis, run) },
 	}
-	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key"}, "redis=embedded")
+	c.flags(cmd, "redis")
 	f := cmd.Flags()
 	f.Bool("boundary", false, "trace: two bursts about an edge of the clock, in two ways")
 	f.Bool("poisson", false, "trace: random arrivals")
-	f.String("clf", "", "trace: a web server's log (- for standard input)")
-	f.String("trace", "", "trace: lines of MS KEY [COST] (- for standard input)")
-	f.Int64("limit", 50, "units that a window admits")
-	f.Duration("per", 10*time.Second, "length of the window")
-	f.StringArray("window", nil, "LIMIT/PER, such as 100/1m, instead of --limit and --per; give it again for more windows, which must all admit")
-	f.StringSlice("algorithms", nil, "which to compare, separated by commas: "+strings.Join(compare.Names(), ", ")+" (default all)")
-	f.Float64("rate", 10, "with --poisson: requests per second, of all keys together")
-	f.Int("requests", 2000, "with --poisson: how many requests")
-	f.Int("keys", 1, "with --poisson: how many keys, drawn evenly")
-	f.Int64("max-cost", 1, "with --poisson: costs are drawn evenly from 1 to this")
-	f.Uint64("seed", 1, "with --poisson: the same seed gives the same trace")
-	f.Bool("json", false, "print the figures as JSON")
-	f.String("html", "", "also write a page with tables and plots to this file")
+	f.StringVar(&run.log, "clf", "", "trace: a web server's log (- for standard input)")
+	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] (- for standard input)")
+	f.Int64Var(&run.limit, "limit", 50, "units that a window admits")
+	f.DurationVar(&run.per, "per", 10*time.Second, "length of the window")
+	f.StringArrayVar(&run.windows, "window", nil,
+		"LIMIT/PER, such as 100/1m, instead of --limit and --per; give it again for more windows, which must all admit")
+	f.StringSliceVar(&run.algorithms, "algorithms", nil,
+		"which to compare, separated by commas: "+strings.Join(compare.Names(), ", ")+" (default all)")
+	f.Float64Var(&run.poisson.Rate, "rate", 10, "with --poisson: requests per second, of all keys together")
+	f.IntVar(&run.poisson.Requests, "requests", 2000, "with --poisson: how many requests")
+	f.IntVar(&run.poisson.Keys, "keys", 1, "with --poisson: how many keys, drawn evenly")
+	f.Int64Var(&run.poisson.MaxCost, "max-cost", 1, "with --poisson: costs are drawn evenly from 1 to this")
+	f.Uint64Var(&run.poisson.Seed, "seed", 1, "with --poisson: the same seed gives the same trace")
+	f.BoolVar(&run.asJSON, "json", false, "print the figures as JSON")
+	f.StringVar(&run.page, "html", "", "also write a page with tables and plots to this file")
 	return cmd
 }
 
-func runCompare(cmd *cobra.Command, _ []string) error {
-	algorithms, _ := cmd.Flags().GetStringSlice("algorithms")
+// compareRun is what the flags of compare say.
+type compareRun struct {
+	log, trace string // files
+	limit      int64
+	per        time.Duration
+	windows    []string
+	algorithms []string
+	poisson    compare.Poisson
+	asJSON     bool
+	page       string // a file
+}
+
+func runCompare(cmd *cobra.Command, c redisConfig, run compareRun) error {
+	algorithms := run.algorithms
 	if err := compare.CheckNames(algorithms); err != nil {
 		return fmt.Errorf("--algorithms: %w", err)
 	}
-	limits, err := compareWindows(cmd)
+	limits, err := compareWindows(cmd, run)
 	if err != nil {
 		return err
 	}
-	page, err := openPage(cmd)
+	page, err := openPage(cmd, run.page)
 	if err != nil {
 		return err
 	}
 	defer page.discard()
-	traces, err := readTraces(cmd, limits)
+	traces, err := readTraces(cmd, run, limits)
 	if err != nil {
 		return interrupted(cmd, err)
 	}
 	cfg := compare.Config{Algorithms: algorithms, Windows: limits}
 	if compare.NeedRedis(algorithms) {
-		client, name, closeAll, err := measuredRedis(cmd, 0)
+		client, name, closeAll, err := measuredRedis(cmd.Context(), c, 0)
 		if err != nil {
 			return interrupted(cmd, err)
 		}
@@ -111,7 +128,7 @@ func runCompare(cmd *cobra.Command, _ []string) error {
 		}
 		list = append(list, c)
 	}
-	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+	if run.asJSON {
 		err = compare.WriteJSON(cmd.OutOrStdout(), list)
 	} else {
 		err = compare.WriteTables(cmd.OutOrStdout(), list)

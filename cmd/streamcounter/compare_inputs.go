@@ -14,17 +14,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/compare"
+	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // compareWindows reads the rule's windows from --window, or --limit and --per.
-func compareWindows(cmd *cobra.Command) ([]windows.Window, error) {
+func compareWindows(cmd *cobra.Command, run compareRun) ([]windows.Window, error) {
 	f := cmd.Flags()
-	given, _ := f.GetStringArray("window")
+	given := run.windows
 	if len(given) == 0 {
-		limit, _ := f.GetInt64("limit")
-		per, _ := f.GetDuration("per")
+		limit, per := run.limit, run.per
 		if err := validWindows(windows.Window{Limit: 1, Per: per}); err != nil {
 			return nil, fmt.Errorf("--per: %w", err)
 		}
@@ -73,7 +72,7 @@ var traceFlags = []string{"boundary", "poisson", "clf", "trace"}
 
 var poissonFlags = []string{"rate", "requests", "keys", "max-cost", "seed"}
 
-func readTraces(cmd *cobra.Command, limits []windows.Window) ([]compare.Trace, error) {
+func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]compare.Trace, error) {
 	f := cmd.Flags()
 	var given []string
 	for _, name := range traceFlags {
@@ -104,11 +103,11 @@ func readTraces(cmd *cobra.Command, limits []windows.Window) ([]compare.Trace, e
 	case "boundary":
 		return boundaryTraces(limits[0])
 	case "poisson":
-		return poissonTrace(cmd, smallest)
+		return poissonTrace(run.poisson, smallest)
 	case "clf":
-		return logTrace(cmd)
+		return logTrace(cmd, run.log)
 	}
-	return fileTrace(cmd, smallest)
+	return fileTrace(cmd, run.trace, smallest)
 }
 
 func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
@@ -121,14 +120,7 @@ func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	return compare.Boundary(w), nil
 }
 
-func poissonTrace(cmd *cobra.Command, smallest int64) ([]compare.Trace, error) {
-	f := cmd.Flags()
-	var p compare.Poisson
-	p.Rate, _ = f.GetFloat64("rate")
-	p.Requests, _ = f.GetInt("requests")
-	p.Keys, _ = f.GetInt("keys")
-	p.MaxCost, _ = f.GetInt64("max-cost")
-	p.Seed, _ = f.GetUint64("seed")
+func poissonTrace(p compare.Poisson, smallest int64) ([]compare.Trace, error) {
 	switch {
 	case math.IsNaN(p.Rate) || p.Rate < 0.001 || p.Rate > 1e6:
 		return nil, fmt.Errorf("--rate is %g: expected 0.001 to 1000000 requests per second", p.Rate)
@@ -142,8 +134,8 @@ func poissonTrace(cmd *cobra.Command, smallest int64) ([]compare.Trace, error) {
 	return []compare.Trace{p.Trace()}, nil
 }
 
-func logTrace(cmd *cobra.Command) ([]compare.Trace, error) {
-	in, name, err := openInput(cmd, "clf")
+func logTrace(cmd *cobra.Command, path string) ([]compare.Trace, error) {
+	in, name, err := openInput(cmd, "clf", path)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +151,8 @@ func logTrace(cmd *cobra.Command) ([]compare.Trace, error) {
 	return needed("clf", t, err)
 }
 
-func fileTrace(cmd *cobra.Command, smallest int64) ([]compare.Trace, error) {
-	in, name, err := openInput(cmd, "trace")
+func fileTrace(cmd *cobra.Command, path string, smallest int64) ([]compare.Trace, error) {
+	in, name, err := openInput(cmd, "trace", path)
 	if err != nil {
 		return nil, err
 	}
@@ -188,16 +180,15 @@ func needed(flag string, t compare.Trace, err error) ([]compare.Trace, error) {
 }
 
 // openInput opens the file that a flag names, or standard input for "-".
-func openInput(cmd *cobra.Command, flag string) (in io.ReadCloser, name string, err error) {
-	name, _ = cmd.Flags().GetString(flag)
-	if name == "-" {
+func openInput(cmd *cobra.Command, flag, path string) (in io.ReadCloser, name string, err error) {
+	if path == "-" {
 		return interruptible(cmd.Context(), cmd.InOrStdin()), "stdin", nil
 	}
-	f, err := os.Open(name)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, "", fmt.Errorf("--%s: %w", flag, err)
 	}
-	return f, name, nil
+	return f, path, nil
 }
 
 // interruptible ends a read when ctx does. A read of standard input cannot be

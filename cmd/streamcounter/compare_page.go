@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/streamcounter/streamcounter/compare"
+	"github.com/streamcounter/streamcounter/internal/compare"
 )
 
 // pageFile is the file of --html: begun before the run, so that no run is
@@ -18,8 +18,7 @@ type pageFile struct {
 	file *os.File // nil where no page was asked for, and once it is written
 }
 
-func openPage(cmd *cobra.Command) (*pageFile, error) {
-	path, _ := cmd.Flags().GetString("html")
+func openPage(cmd *cobra.Command, path string) (*pageFile, error) {
 	if !cmd.Flags().Changed("html") {
 		return &pageFile{}, nil
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/compare"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // compared runs `compare` to its end and reads its JSON.
@@ -124,7 +124,7 @@ func TestCompareErrors(t *testing.T) {
 		{"--poisson --keys 0", "--keys is 0: expected"},
 		{"--poisson --max-cost 51", "--max-cost is 51: expected 1 to 50"},
 		{"--trace " + trace, "--trace: " + trace + ":2: cost exceeds limit: 51 is above the smallest limit, 50"},
-		{"--trace " + badKey, `--trace: ` + badKey + `:1: bad key: "a\x01" has the control character`},
+		{"--trace " + badKey, `--trace: ` + badKey + `:1: bad key: "a\x01" has the control or invisible character`},
 		{"--trace /nonexistent", "--trace: open /nonexistent: no such file"},
 		{"--clf /dev/null", "--clf: log /dev/null: it has no request"},
 		{"--boundary --html " + dir, "--html: " + dir + " is no regular file"},

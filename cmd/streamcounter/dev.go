@@ -1,14 +1,16 @@
 package main
 
 import (
-	"context"
 	_ "embed"
 	"fmt"
 	"io"
-	"log/slog"
+	"net/url"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -16,6 +18,8 @@ import (
 var exampleRules []byte
 
 func newDev() *cobra.Command {
+	c := newConfig()
+	c.Redis.URL, c.NATS.URL = "embedded:16379", "embedded:14222"
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in one process, with embedded Redis and NATS",
@@ -29,61 +33,51 @@ the real ones are used.`,
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return command{rules: devRules, example: true, add: addEverything, ready: func(n *node) { welcome(cmd.OutOrStdout(), n) }}.run(cmd)
+			example, err := windows.Parse("example_rules.yml (built in)", exampleRules)
+			if err != nil {
+				return err
+			}
+			welcome := func(n *node) { welcome(cmd.OutOrStdout(), n) }
+			return role{parts: devParts, example: example, ready: welcome}.run(cmd, c)
 		},
 	}
-	use(cmd, append(accessSettings, "redis", "nats", "nats-store", "nats-replicas", "rules", "rls-config", "rls-tag", "rls-algorithm", "extractors", "http", "grpc", "rls-headers", "prefix", "partitions", "retention", "check-timeout", "batch", "min-idle", "drain-timeout", "log-level"),
-		"redis=embedded:16379", "nats=embedded:14222")
+	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "process")
 	return cmd
-}
-
-func addEverything(ctx context.Context, n *node) error {
-	if err := n.openNATS(); err != nil {
-		return err
-	}
-	if err := n.addWork(ctx); err != nil {
-		return err
-	}
-	return n.addChecks()
-}
-
-func devRules(path string, log *slog.Logger) (*windows.Source, error) {
-	if path != "" {
-		return windows.NewSource(path, log)
-	}
-	r, err := windows.Parse("example_rules.yml (built in)", exampleRules)
-	if err != nil {
-		return nil, err
-	}
-	return windows.Fixed(r), nil
 }
 
 // welcome says where each part listens and what to try.
 func welcome(w io.Writer, n *node) {
-	rules := n.text("rules")
+	rules := n.config.Rules.File
 	if rules == "" {
 		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s"
 	}
 	if l := n.limits(); l != nil {
-		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.text("rls-config"))
+		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.config.Rules.Limits)
 	}
-	p := n.keys.Partition("user:42")
-	base := "http://" + n.httpAddr
-	if n.tls != nil {
-		base = "https://" + n.httpAddr
+	base, redis, nats := n.baseURL(), redact.URL(n.redisURL), redact.URL(n.natsURL)
+	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n\n", redis, nats, n.servedAt(), rules)
+	fmt.Fprintln(w, "Try, in another terminal:")
+	if key, limit := exampleKey(n.rules.Rules()); key != "" {
+		cost := max(1, limit*6/10) // a second call is denied
+		fmt.Fprintf(w, "  curl -i %s\n", quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base, url.QueryEscape(key), cost)))
+		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d\n",
+			redis, n.keys.Events(n.keys.Partition(key)), quote(key), max(1, limit/2))
 	}
-	fmt.Fprintf(w, `streamcounter runs.
-  Redis    %s
-  NATS     %s
-  HTTP     %s  (checks, events, /metrics)
-  gRPC     %s  (Envoy's rate limit service)
-  rules    %s
+	fmt.Fprintf(w, "  streamcounter watch --nats %s\n\nCtrl-C stops it.\n", nats)
+}
 
-Try, in another terminal:
-  curl -i '%s/v1/check?key=user:42&cost=60'
-  redis-cli -u %s XADD %s '*' key user:42 count 50
-  streamcounter watch --nats %s
-
-Ctrl-C stops it.
-`, redacted(n.redisURL), redacted(n.natsURL), base, n.grpc.addr(), rules, base, redacted(n.redisURL), n.keys.Events(p), redacted(n.natsURL))
+// exampleKey gives a key that a rule matches, and the smallest limit of that rule.
+// The key is empty where no pattern gives one.
+func exampleKey(rules *windows.Rules) (key string, limit int64) {
+	for _, r := range rules.List() {
+		stars := "42"
+		if r.Match == "*" {
+			stars = "user:42"
+		}
+		key := strings.NewReplacer("*", stars, "?", "4").Replace(r.Match)
+		if plan := rules.Match(key); api.ValidateKey(key) == nil && plan != nil && plan.Live == r {
+			return key, r.Smallest()
+		}
+	}
+	return "", 0
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 const devRulesText = `
@@ -113,7 +115,7 @@ func TestDevRunsTheMainJob(t *testing.T) {
 		t.Fatalf("snapshot: %v, %v", m, err)
 	}
 	resp, body := d.get("/v1/check?key=user:42")
-	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api";q=100;w=3` || resp.Header.Get("Retry-After") == "" ||
+	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api-3s";q=100;w=3` || resp.Header.Get("Retry-After") == "" ||
 		resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("%s %v\n%s", resp.Status, resp.Header, body)
 	}
@@ -157,14 +159,14 @@ func TestDevBuriesGarbage(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
 	for _, fields := range [][]any{{"key", "user:42", "count", "abc"}, {"key", "user:42", "count", "0"}, {"count", "1"}, {"key", strings.Repeat("x", 513)},
-		{"key", "user:42\n"}, {"key", "nobody:1"}, {"key", "user:42"}} {
+		{"key", "user:42\n"}, {"key", "nobody:{user:42}"}, {"key", "user:42"}} {
 		if err := rdb.XAdd(ctx, &redis.XAddArgs{Stream: "sc:{6}:events", Values: fields}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
 	streamtest.Eventually(t, 10*time.Second, "the good event counts", func() (bool, string) {
-		got := metric(t, base, "streamcounter_events_folded_total") + " " + metric(t, base, "streamcounter_events_dead_total") + " " + metric(t, base, "streamcounter_events_unmatched_total")
+		got := metric(t, base, "streamcounter_events_folded_total") + " " + metric(t, base, `streamcounter_dead_letters_total{kind="invalid"}`) + " " + metric(t, base, "streamcounter_events_unmatched_total")
 		return got == "1 5 1", got
 	})
 	dead, err := rdb.XRange(ctx, "sc:{6}:dead", "-", "+").Result()
@@ -200,8 +202,12 @@ func TestBadFlags(t *testing.T) {
 	}{
 		{[]string{"serve", "--rules", rules, "--redis", closed, "--http", "127.0.0.1:0"}, []string{"--redis", closed}},
 		{[]string{"serve", "--rules", rules, "--redis", "http://x", "--http", "127.0.0.1:0"}, []string{"--redis", "http://x"}},
+		{[]string{"append", "--redis", "redis:/host"}, []string{"--redis (STREAMCOUNTER_REDIS)", "no host", "redis://HOST:PORT"}},
+		{[]string{"append", "--redis", "redis:///host"}, []string{"--redis", "no host"}},
+		{[]string{"append", "--redis", "localhost:6379"}, []string{"--redis", "redis://HOST:PORT"}},
+		{[]string{"serve", "--rules", rules, "--http", "8080"}, []string{"--http (STREAMCOUNTER_HTTP)", "HOST:PORT"}},
 		{[]string{"serve", "--rules", bad, "--http", "127.0.0.1:0"}, []string{"bad.yml:5:23", "-1"}},
-		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"/does/not/exist.yml"}},
+		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"--rules (STREAMCOUNTER_RULES)", "/does/not/exist.yml"}},
 		{[]string{"work"}, []string{"--rules", "required"}},
 		{[]string{"append", "--redis", closed}, []string{"--redis", closed}},
 		{[]string{"append", "--partitions", "0"}, []string{"--partitions", `"0"`}},
@@ -209,7 +215,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"append", "--format", "xml"}, []string{"xml", "ndjson"}},
 		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
 		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},
-		{[]string{"serve", "--rules", rules, "--retention", "1m", "--max-backlog", "61s"}, []string{"--max-backlog", "61s", "--retention"}},
+		{[]string{"serve", "--rules", rules, "--retention", "1m", "--max-backlog", "61s"}, []string{"--max-backlog", "1m1s", "--retention"}},
 		{[]string{"dev", "--log-level", "loud", "--redis", "embedded:0"}, []string{"--log-level", "loud"}},
 		{[]string{"rules", "check", bad}, []string{"bad.yml:5:23", "-1"}},
 		{[]string{"nonsense"}, []string{"nonsense"}},
@@ -224,6 +230,32 @@ func TestBadFlags(t *testing.T) {
 	code, _, errs := runProgram(t, "", "check", "k", "--http", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	if code != 2 || !strings.Contains(errs, "--http") {
 		t.Errorf("check without a server: exit code %d\n%s", code, errs)
+	}
+}
+
+// What dev suggests works with the rules that it was given.
+func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
+	for text, want := range map[string]string{
+		devRulesText: "user:42", `{rules: [{name: a, match: "tenant-?:*", windows: [{limit: 1, per: 1s}]}]}`: "tenant-4:42",
+		`{rules: [{name: a, match: "*", windows: [{limit: 7, per: 1s}]}]}`:   "user:42",
+		`{rules: [{name: a, match: "a b", windows: [{limit: 7, per: 1s}]}]}`: "a b",
+	} {
+		rules, err := windows.Parse("rules.yml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key, _ := exampleKey(rules); key != want {
+			t.Errorf("%s: %q, want %q", text, key, want)
+		}
+	}
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", `{rules: [{name: org, match: "org/*", windows: [{limit: 5, per: 1m}]}]}`))
+	d.until("Ctrl-C")
+	line := regexp.MustCompile(`curl -i '?http://[^/]*(/v1/check[^\s']*)`).FindStringSubmatch(d.text())
+	if line == nil {
+		t.Fatal(d.text())
+	}
+	if resp, body := d.get(line[1]); resp.StatusCode != http.StatusOK || !strings.Contains(body, `"rule":"org"`) {
+		t.Errorf("%s: %s %s", line[1], resp.Status, body)
 	}
 }
 
@@ -258,7 +290,7 @@ func TestCommandsAgainstDev(t *testing.T) {
 	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 || !strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
 		t.Errorf("wrong number of partitions: exit code %d\n%s", code, errs)
 	}
-	for _, args := range [][]string{{"version"}, {"--help"}, {"completion", "bash"}, {"dev", "--help"}} {
+	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"--help"}, {"completion", "bash"}, {"dev", "--help"}} {
 		if code, out, errs := runProgram(t, "", args...); code != 0 || out == "" {
 			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
 		}

@@ -14,14 +14,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 var update = flag.Bool("update", false, "write the table of settings in docs/operations.md anew")
 
 const operations = "../../docs/operations.md"
 
-// The table of settings in the docs is the one in settings.go.
+// The table of settings in the docs is the one in config.go.
 func TestSettingsAreDocumented(t *testing.T) {
 	const begin, end = "<!-- settings -->\n", "<!-- /settings -->\n"
 	text := readOperations(t)
@@ -40,20 +43,38 @@ func TestSettingsAreDocumented(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf("the table of settings in %s is not that of settings.go (go test ./cmd/streamcounter -run Documented -update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
+	t.Errorf("the table of settings in %s is not that of config.go (go test ./cmd/streamcounter -run Documented -update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
 }
 
 func settingsTable() string {
 	var b strings.Builder
 	b.WriteString("| flag | environment | default | meaning |\n|---|---|---|---|\n")
-	for _, s := range settings {
-		def := ""
-		if s.def != "" {
-			def = "`" + s.def + "`"
+	for _, g := range newConfig().groups {
+		for _, s := range g.settings {
+			def := ""
+			if value := shown(s.field); value != "" && value != "0s" {
+				def = "`" + value + "`"
+			}
+			fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, envName(s.name), def, s.usage)
 		}
-		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, s.env(), def, s.usage)
 	}
 	return b.String()
+}
+
+// The address of each transport is a setting of that name, and each is told of once.
+func TestTransportsAreSettings(t *testing.T) {
+	c := newConfig()
+	for _, x := range transports {
+		field, ok := c.find(x.name)[0].field.(*string)
+		for _, s := range c.find(x.name) {
+			if s.name == x.name {
+				field, ok = s.field.(*string)
+			}
+		}
+		if !ok || *field != x.addr(c) || x.title == "" || x.about == "" {
+			t.Errorf("%s: the setting is not the address %q", x.name, x.addr(c))
+		}
+	}
 }
 
 // Each metric stands in the docs with its labels, and no other does.
@@ -78,21 +99,22 @@ func TestMetricsAreDocumented(t *testing.T) {
 // registeredMetrics gives name → labels of all that serve and work register.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
-	rules, err := devRules("", nil)
+	example, err := windows.Parse("example", exampleRules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := newNode(options{}, rules, slog.New(slog.DiscardHandler))
+	n := newNode("serve", newConfig(), windows.Fixed(example), slog.New(slog.DiscardHandler))
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
+	httpapi.NewMetrics(n.registry)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	var running sync.WaitGroup
-	n.keepRulesFresh(ctx, &running)
-	if _, err := check.NewTokens(writeFile(t, "tokens.yml", "tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
+	n.followRules(ctx, &running)
+	if _, err := access.NewTokens(writeFile(t, "tokens.yml", "tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
 		t.Fatal(err)
 	}
-	n.keepFilesFresh(ctx, &running)
+	n.followFiles(ctx, &running)
 	running.Wait()
 
 	descriptions := make(chan *prometheus.Desc)

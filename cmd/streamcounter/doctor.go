@@ -13,9 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"github.com/streamcounter/streamcounter/doctor"
+	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // How long doctor looks at one server, and how long a start may.
@@ -25,28 +25,30 @@ const (
 )
 
 func newDoctor() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look at Redis and NATS, and say what to mend",
-		Long: `Looks at Redis, NATS and the keys of the prefix as serve and work need them, and
-says of each thing what it found, why it matters, and the command that mends it.
-It changes nothing. What the user in the URL may not read is a note, no failure:
-deploy/ has a user "doctor" for each server who may read all of it.
+		Short: "Check Redis and NATS, and say how to fix what is wrong",
+		Long: `Checks Redis, NATS and the keys of the prefix for what serve and work need. Each
+finding says what was found, why it matters, and the command that fixes it.
+It changes nothing. What the user in the URL may not read is a note, not a failure:
+deploy/ has a user "doctor" for each server who may read everything.
 
-With --nats '' NATS is left out. The exit code is 0 where nothing is above a
+With --nats '' NATS is not checked. The exit code is 0 where nothing is above a
 note, 1 with a warning or a problem, 2 where a server did not answer or the
-command line is wrong, so that not everything was looked at.`,
+command line is wrong, so that not everything was checked.`,
 		Example: `  streamcounter doctor
   streamcounter doctor --redis redis://doctor:PASSWORD@redis:6379 --nats nats://doctor:PASSWORD@nats:4222
   streamcounter doctor --json | jq '.findings[] | select(.severity == "problem")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			report, err := examine(cmd)
+			report, err := examine(cmd.Context(), c)
 			if err != nil {
-				return exitError{2, err}
+				return err
 			}
 			out := cmd.OutOrStdout()
-			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+			if asJSON {
 				encoder := json.NewEncoder(out)
 				encoder.SetEscapeHTML(false)
 				encoder.SetIndent("", "  ")
@@ -55,7 +57,7 @@ command line is wrong, so that not everything was looked at.`,
 				err = report.WriteText(out)
 			}
 			if err != nil {
-				return exitError{2, err}
+				return err
 			}
 			if code := report.ExitCode(); code != 0 {
 				return exitError{code: code}
@@ -63,76 +65,71 @@ command line is wrong, so that not everything was looked at.`,
 			return nil
 		},
 	}
-	use(cmd, []string{"redis", "redis-ca", "redis-cert", "redis-key", "nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "nats-replicas", "nats-monitor", "rules", "prefix", "partitions", "retention"})
-	cmd.Flags().Bool("json", false, "print the findings as JSON")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitError{2, err} })
+	c.flags(cmd, "redis", "nats", "nats-replicas", "doctor", "rules", "stream")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
+	cmd.Annotations = exitTwo
 	return cmd
 }
 
 // examine looks at both servers at the same time: one that is silent must not
 // take the other's.
-func examine(cmd *cobra.Command) (doctor.Report, error) {
-	o := options{cmd: cmd}
-	keys, err := stream.NewKeys(o.text("prefix"), o.number("partitions"))
-	config := doctor.RedisConfig{Keys: keys, Retention: o.duration("retention")}
-	natsConfig := doctor.NATSConfig{Prefix: o.text("prefix"), Replicas: o.number("nats-replicas"), Monitor: o.text("nats-monitor")}
-	if err := errors.Join(o.err, err); err != nil {
+func examine(ctx context.Context, c *config) (doctor.Report, error) {
+	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
+	if err != nil {
 		return doctor.Report{}, err
 	}
-	for _, name := range []string{"redis", "nats"} {
-		if _, embedded, _ := embeddedPort(o.text(name), 0); embedded {
-			return doctor.Report{}, blame(name, fmt.Errorf("%q: doctor needs a server that runs, such as the one that `streamcounter dev` prints", o.text(name)))
-		}
+	if err := errors.Join(notEmbedded("redis", c.Redis.URL), notEmbedded("nats", c.NATS.URL)); err != nil {
+		return doctor.Report{}, err
 	}
-	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // what fails is a finding
+	redisConfig := doctor.RedisConfig{Keys: keys, Retention: c.Stream.Retention}
+	natsConfig := doctor.NATSConfig{Prefix: c.Stream.Prefix, Replicas: c.NATS.Replicas, Monitor: c.NATS.Monitor}
 	var inRedis, inNATS []doctor.Finding
 	var both sync.WaitGroup
-	both.Go(func() { inRedis = examineRedis(cmd.Context(), o.text("redis"), o.clientFiles("redis"), config) })
-	both.Go(func() { inNATS = examineNATS(cmd.Context(), &o, natsConfig) })
+	both.Go(func() { inRedis = examineRedis(ctx, c.Redis, redisConfig) })
+	both.Go(func() { inNATS = examineNATS(ctx, c.NATS, natsConfig) })
 	both.Wait()
-	return doctor.NewReport(inRedis, inNATS, examineRules(o.text("rules"))), nil
+	return doctor.NewReport(inRedis, inNATS, examineRules(c.Rules)), nil
 }
 
-func examineRedis(ctx context.Context, target string, files clientFiles, config doctor.RedisConfig) []doctor.Finding {
+func examineRedis(ctx context.Context, c redisConfig, config doctor.RedisConfig) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	short, blocking, err := connectRedis(ctx, target, files, 1)
+	short, blocking, err := connectRedis(ctx, c.URL, c.TLS, 1)
 	if err != nil {
-		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(), Why: "nothing counts without it", Mend: "start it, or correct --redis"}}
+		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(), Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
 	}
 	defer short.Close()
 	defer blocking.Close()
-	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redacted(target)}}, doctor.Redis(ctx, short, config)...)
+	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}}, doctor.Redis(ctx, short, config)...)
 }
 
-func examineNATS(ctx context.Context, o *options, config doctor.NATSConfig) []doctor.Finding {
-	target := o.text("nats")
-	if target == "" {
+func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []doctor.Finding {
+	if c.URL == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	nc, err := connectNATS(o, target, nats.Name("streamcounter doctor"), nats.NoReconnect(), nats.Timeout(2*time.Second))
+	nc, err := connectNATS(c, c.URL, nats.Name("streamcounter doctor"), nats.NoReconnect(), nats.Timeout(2*time.Second))
 	if err != nil {
-		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem, Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(target), withoutURL(err))).Error(),
-			Why: "decisions and alerts wait in the outbox; counts and checks go on", Mend: "start it, or correct --nats"}}
+		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem, Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.URL), redact.Error(err))).Error(),
+			Why: "decisions and alerts wait in the outbox; counts and checks go on", Fix: "start it, or correct --nats"}}
 	}
 	defer nc.Close()
-	return append([]doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.OK, Found: redacted(target)}}, doctor.NATS(ctx, nc, config)...)
+	return append([]doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}}, doctor.NATS(ctx, nc, config)...)
 }
 
-func examineRules(path string) []doctor.Finding {
-	if path == "" {
+func examineRules(c rulesConfig) []doctor.Finding {
+	if c.File == "" && c.Limits == "" {
 		return nil
 	}
 	f := doctor.Finding{Check: "rules", Severity: doctor.OK}
-	rules, err := windows.Load(path)
+	rules, err := checkedRules(c)
 	if err != nil {
 		f.Severity, f.Found = doctor.Problem, err.Error()
-		f.Why, f.Mend = "a start with it fails, and a reload keeps the old rules", "correct it, then: streamcounter rules check "+path
+		f.Why, f.Fix = "a start with it fails, and a reload keeps the old rules", "correct it, then: streamcounter rules check "+c.words()
 		return []doctor.Finding{f}
 	}
-	f.Found = fmt.Sprintf("%s has %d rules", path, len(rules.List()))
+	f.Found = fmt.Sprintf("%s has %d rules", c.words(), len(rules.List()))
 	return []doctor.Finding{f}
 }
 
@@ -142,6 +139,6 @@ func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, lo
 	o, err := redisOptions(target)
 	named := err == nil && o.Username != ""
 	for _, f := range doctor.Start(ctx, c, named, startWithin) {
-		log.Warn("Redis: "+f.Found, "check", f.Check, "why", f.Why, "mend", f.Mend)
+		log.Warn("Redis: "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
 	}
 }

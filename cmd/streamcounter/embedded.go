@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/gofrs/flock"
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
 // embeddedPort reads "embedded" or "embedded:PORT"; ok is false for anything else.
@@ -28,14 +29,26 @@ func embeddedPort(target string, def int) (port int, ok bool, err error) {
 	}
 	port, err = strconv.Atoi(strings.TrimPrefix(rest, ":"))
 	if err != nil || rest[0] != ':' || port < 0 || port > 65535 {
-		return 0, true, fmt.Errorf("%q: expected embedded or embedded:PORT", target)
+		return 0, true, errors.New("expected embedded or embedded:PORT")
 	}
 	return port, true, nil
 }
 
+// notEmbedded refuses an embedded server, for a command that is about one that runs.
+func notEmbedded(flag, target string) error {
+	if _, embedded, _ := embeddedPort(target, 0); embedded {
+		return blame(flag, fmt.Errorf("%q: a running server is required, such as the one that `streamcounter dev` prints", target))
+	}
+	return nil
+}
+
 // portTaken words a failed listen so that the person knows what to change.
 func portTaken(flag string, addr string, err error) error {
-	return blame(flag, fmt.Errorf("cannot listen on %s: %w; is something running there already? give another with --%s", addr, err, flag))
+	hint := ""
+	if errors.Is(err, syscall.EADDRINUSE) {
+		hint = "; another process listens there: stop it, or give another address with --" + flag
+	}
+	return blame(flag, fmt.Errorf("cannot listen on %s: %w%s", addr, err, hint))
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -111,15 +124,15 @@ func startNATS(port int, dir string, log *slog.Logger) (url string, stop func(),
 	}
 	cleanUp := func() {
 		if err := lock.Unlock(); err != nil {
-			log.Warn("unlocking the NATS store failed", "error", err)
+			log.Warn("unlocking the store of the embedded NATS failed", "error", err)
 		}
 		if temporary {
 			if err := os.RemoveAll(dir); err != nil {
-				log.Warn("the temporary NATS store was not removed", "dir", dir, "error", err)
+				log.Warn("removing the temporary store of the embedded NATS failed", "dir", dir, "error", err)
 			}
 		}
 	}
-	s, err := server.NewServer(&server.Options{
+	s, err := natsserver.NewServer(&natsserver.Options{
 		ServerName: "streamcounter", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true,
 		JetStreamMaxMemory: -1, JetStreamMaxStore: -1,
 	})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/httpapi"
 )
 
 // lineFormats: name → how a line becomes an event; skip is true for a line that
@@ -40,7 +40,7 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 	if strings.TrimSpace(line) == "" {
 		return e, true, nil
 	}
-	e, err = check.DecodeEvent([]byte(line))
+	e, err = httpapi.DecodeEvent([]byte(line))
 	return e, false, err
 }
 

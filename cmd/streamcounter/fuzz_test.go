@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
 // FuzzPlainLine: KEY or KEY COUNT is taken as it stands if it is valid, and
@@ -94,7 +95,7 @@ func FuzzTargets(f *testing.F) {
 			return // all before it would be a password
 		}
 		target := scheme + user + ":" + secret + "@" + rest
-		says := redacted(target)
+		says := redact.URL(target)
 		opts, err := redisOptions(target)
 		if err != nil {
 			says += err.Error()
@@ -106,9 +107,6 @@ func FuzzTargets(f *testing.F) {
 		}
 		if strings.Contains(says, "s3cr3t") {
 			t.Fatalf("%q: %s", target, says)
-		}
-		if !strings.HasSuffix(redacted(target), rest) {
-			t.Fatalf("%q is shown as %q", target, redacted(target))
 		}
 	})
 }

@@ -4,96 +4,118 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
-	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/envoy"
 )
 
 // grpcServer is Envoy's rate limit service at --grpc, with health and reflection.
 type grpcServer struct {
 	*grpc.Server
-	health   *health.Server
-	listener net.Listener
+	health *health.Server
 }
 
-// listenGRPC opens the gRPC address, so that a taken port ends the start.
-func (n *node) listenGRPC() error {
-	if n.cmd.Flags().Lookup("grpc") == nil || n.text("grpc") == "" {
-		return nil
+// What a caller without a token can take; docs/security.md has what it costs.
+const (
+	// callTime bounds a call, its request's arrival too: grpc-go reads the request
+	// before any interceptor runs, for as long as the caller likes.
+	callTime = 10 * time.Second
+	// maxMetadata of a call, as HTTP has it for headers. grpc-go's own bound is 16 MiB.
+	maxMetadata = 32 << 10
+	// maxWatches are the open health Watch and reflection streams of the process,
+	// which last as long as their connections.
+	maxWatches = 1000
+)
+
+// endCallsInTime gives each unary call a deadline when its headers come. It refuses
+// none: grpc-go keeps the timer of the caller's own deadline of a call refused here.
+func endCallsInTime(ctx context.Context, call *tap.Info) (context.Context, error) {
+	if isStream(call.FullMethodName) {
+		return ctx, nil
 	}
-	l, err := n.listen("grpc")
-	if err != nil {
-		return err
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	_ = cancel // ctx ends with its parent, which grpc-go cancels at the end of the call
+	return ctx, nil
+}
+
+func isStream(method string) bool {
+	return method == healthv1.Health_Watch_FullMethodName || strings.HasPrefix(method, "/grpc.reflection.")
+}
+
+// boundWatches refuses streams beyond maxWatches.
+func boundWatches() grpc.StreamServerInterceptor {
+	room := semaphore.NewWeighted(maxWatches)
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if !room.TryAcquire(1) {
+			return status.Errorf(codes.ResourceExhausted, "%d streams are open, which is the maximum", maxWatches)
+		}
+		defer room.Release(1)
+		return handler(srv, ss)
 	}
-	n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
+}
+
+func newGRPCServer(n *node) server {
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(check.Codec{}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}),
+		grpc.ForceServerCodecV2(envoy.Codec{}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second,
+			MaxConnectionAge: n.config.GRPC.MaxAge, MaxConnectionAgeGrace: callTime, MaxConnectionIdle: n.config.GRPC.MaxIdle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(10_000), grpc.ConnectionTimeout(5 * time.Second),
+		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(uint32(n.config.GRPC.MaxStreams)), //nolint:gosec // validated
+		grpc.MaxHeaderListSize(maxMetadata), grpc.ConnectionTimeout(5 * time.Second),
+		grpc.InTapHandle(endCallsInTime), grpc.ChainStreamInterceptor(boundWatches()),
 		// Handlers wait for Redis, several of a run each: a goroutine that has served
 		// a call before need not grow its stack again.
 		grpc.NumStreamWorkers(128),
 	}
 	if n.tokens != nil {
-		options = append(options, grpc.UnaryInterceptor(n.tokens.UnaryInterceptor), grpc.StreamInterceptor(n.tokens.StreamInterceptor))
+		options = append(options,
+			grpc.UnaryInterceptor(n.tokens.UnaryInterceptor), grpc.ChainStreamInterceptor(n.tokens.StreamInterceptor))
 	}
 	if n.tls != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
 	}
-	s := grpc.NewServer(options...)
-	n.grpc = &grpcServer{Server: s, health: health.NewServer(), listener: l}
-	healthv1.RegisterHealthServer(s, n.grpc.health)
+	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer()}
+	limits := envoy.NewService(n.service, envoy.Config{Rules: n.rules.Rules, Limits: n.limits, Tag: n.config.Rules.Tag, Headers: n.config.GRPC.Headers})
+	rlsv3.RegisterRateLimitServiceServer(s, limits)
+	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
-	return nil
+	s.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	return s
 }
 
-// addRateLimits serves checks over gRPC.
-func (n *node) addRateLimits(service *check.Service) {
-	if n.grpc == nil {
-		return
-	}
-	rlsv3.RegisterRateLimitServiceServer(n.grpc, check.NewRateLimits(service, check.RateLimitsConfig{Find: n.findLimit, Headers: n.flag("rls-headers")}))
-	n.grpc.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-}
-
-// addr is where it listens, empty where it does not.
-func (g *grpcServer) addr() string {
-	if g == nil {
-		return ""
-	}
-	return g.listener.Addr().String()
-}
-
-// serve runs until shutdown.
-func (g *grpcServer) serve() error {
-	if err := g.Serve(g.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+func (s grpcServer) Serve(l net.Listener) error {
+	if err := s.Server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
 }
 
-// shutdown takes no more calls, lets those under way end, and cuts off what has
-// not ended when ctx does.
-func (g *grpcServer) shutdown(ctx context.Context) {
-	g.health.Shutdown()
+func (s grpcServer) Shutdown(ctx context.Context) error {
+	s.health.Shutdown()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.GracefulStop()
+		s.GracefulStop()
 	}()
 	select {
 	case <-ended:
+		return nil
 	case <-ctx.Done():
-		g.Stop()
+		s.Stop()
 		<-ended
+		return ctx.Err()
 	}
 }

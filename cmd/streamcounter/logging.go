@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,17 +12,13 @@ import (
 
 // newLogger writes for people on a terminal (tint: slog with colour, nothing
 // else) and JSON elsewhere.
-func newLogger(w io.Writer, level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, blame("log-level", fmt.Errorf("%q: expected debug, info, warn or error", level))
-	}
+func newLogger(w io.Writer, l slog.Level) *slog.Logger {
 	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
 	if isTerminal(w) {
 		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"}))
 	}
 	redis.SetLogger(redisLog{log})
-	return log, nil
+	return log
 }
 
 func isTerminal(w io.Writer) bool {

@@ -1,15 +1,18 @@
 // Command streamcounter counts how often keys acted within sliding windows, on
-// Redis Streams and NATS. Start with `streamcounter dev`; read dev.go next, then
-// node.go, which wires the parts.
+// Redis Streams and NATS. Read serve.go next: it has the order in which a process
+// starts. config.go has everything that can be set; each command is a file.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // exitError ends the program with a code and, where it has one, a message.
@@ -27,6 +30,11 @@ func (e exitError) Error() string {
 
 func (e exitError) Unwrap() error { return e.err }
 
+// exitTwo marks a command whose exit code 1 is an answer: any error ends it with 2.
+var exitTwo = map[string]string{errorCode: "2"}
+
+const errorCode = "error-code"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for a clean stop, a second one ends at once.
@@ -35,9 +43,10 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
+	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // newLogger has a better one
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
@@ -47,6 +56,9 @@ func run(ctx context.Context, args []string) int {
 	var exit exitError
 	if errors.As(err, &exit) {
 		return exit.code
+	}
+	if cmd.Annotations[errorCode] == "2" {
+		return 2
 	}
 	return 1
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -411,7 +411,7 @@ func (x *crossings) verify() {
 	streamtest.Eventually(x.t, 60*time.Second, "no key stands at a level", func() (bool, string) {
 		var n int64
 		for p := range x.w.keys.Partitions {
-			n += x.w.redis.HLen(context.Background(), x.w.keys.Levels(p)).Val()
+			n += x.w.redis.ZCard(context.Background(), x.w.keys.Due(p)).Val()
 		}
 		return n == 0, fmt.Sprint(n)
 	})

@@ -2,11 +2,15 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
 // What compare and bench share: a Redis of their own choice, and the words that
@@ -15,10 +19,9 @@ import (
 // measuredRedis connects to --redis, with a pool of so many connections (0: the
 // library's own choice), and starts it first if it is an embedded one: on a free
 // port, unless one is named.
-func measuredRedis(c *cobra.Command, connections int) (client redis.UniversalClient, name string, closeAll func(), err error) {
-	o := options{cmd: c}
-	target := o.text("redis")
-	name = redacted(target)
+func measuredRedis(ctx context.Context, c redisConfig, connections int) (client redis.UniversalClient, name string, closeAll func(), err error) {
+	target := c.URL
+	name = redact.URL(target)
 	stop := func() {}
 	port, embedded, err := embeddedPort(target, 0)
 	if err != nil {
@@ -31,10 +34,10 @@ func measuredRedis(c *cobra.Command, connections int) (client redis.UniversalCli
 		}
 		name, target = "embedded", "redis://"+addr
 	}
-	opts, err := secureRedisOptions(target, o.clientFiles("redis"))
+	opts, err := secureRedisOptions(target, c.TLS)
 	if err == nil {
 		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
-		client, err = dialRedis(c.Context(), target, opts)
+		client, err = dialRedis(ctx, target, opts)
 	}
 	if err != nil {
 		stop()
@@ -46,10 +49,11 @@ func measuredRedis(c *cobra.Command, connections int) (client redis.UniversalCli
 	}, nil
 }
 
-// commandLine is what makes the same figures again, for a shell, without the
-// password of --redis.
+// commandLine is what makes the same figures again, for a shell, without
+// passwords.
 func commandLine(cmd *cobra.Command, args ...string) string {
-	words := append([]string{"streamcounter", cmd.Name()}, args...)
+	path := strings.TrimPrefix(cmd.CommandPath(), "streamcounter ")
+	words := append([]string{"streamcounter", path}, args...)
 	add := func(name, value string) { words = append(words, "--"+name, quote(value)) }
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Changed { // by a flag or by the environment
@@ -62,8 +66,8 @@ func commandLine(cmd *cobra.Command, args ...string) string {
 			}
 		default:
 			switch {
-			case f.Name == "redis":
-				add(f.Name, redacted(f.Value.String()))
+			case slices.Contains(urls, f.Name):
+				add(f.Name, redact.URL(f.Value.String()))
 			case f.Value.Type() == "bool":
 				words = append(words, "--"+f.Name+strings.TrimSuffix("="+f.Value.String(), "=true"))
 			default:
@@ -73,6 +77,9 @@ func commandLine(cmd *cobra.Command, args ...string) string {
 	})
 	return strings.Join(words, " ")
 }
+
+// urls are the flags whose values can hold a password.
+var urls = []string{"redis", "target", "metrics"}
 
 func quote(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune(plainRunes, r) }) {

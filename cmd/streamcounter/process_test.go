@@ -10,20 +10,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 )
 
 // TestMain lets the test binary stand in for the program itself, so that tests
 // can start it as processes and kill them.
 func TestMain(m *testing.M) {
-	if os.Getenv("STREAMCOUNTER_TEST_AS_PROGRAM") == "1" {
+	if os.Getenv("TEST_BINARY_IS_STREAMCOUNTER") == "1" {
 		main()
 		return
 	}
@@ -62,12 +63,19 @@ func (p *process) text() string {
 	return p.output.String()
 }
 
+// programEnv is the environment without what only tests read, which the program
+// would warn of.
+func programEnv() []string {
+	ours := func(line string) bool { return strings.HasPrefix(line, "STREAMCOUNTER_TEST_") }
+	return append(slices.DeleteFunc(os.Environ(), ours), "TEST_BINARY_IS_STREAMCOUNTER=1")
+}
+
 // startProgram runs the program until the test ends.
 func startProgram(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, done: make(chan struct{}), lines: make(chan struct{}, 1)}
 	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Env = append(os.Environ(), "STREAMCOUNTER_TEST_AS_PROGRAM=1")
+	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -129,7 +137,7 @@ func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, s
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "STREAMCOUNTER_TEST_AS_PROGRAM=1")
+	cmd.Env = programEnv()
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"runtime"
-	"strings"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // connectRedis opens the clients that a --redis value asks for, and proves that
@@ -40,12 +39,23 @@ func dialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := c.Ping(ping).Err(); err != nil {
-		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w", redacted(target), err), c.Close())
+		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w", redact.URL(target), err), c.Close())
 	}
 	return c, nil
 }
 
+// openRedisClient makes a client whose replies are bounded, on every connection.
 func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
+	dial := redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
+	guarded := *o
+	guarded.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return replyguard.New(c), nil
+	}
+	o = &guarded
 	if o.IsClusterMode {
 		return stream.NewCluster(o.Cluster())
 	}
@@ -81,63 +91,45 @@ func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys)
 	return nil
 }
 
-// secureRedisOptions adds the files of TLS. They are of no use to a URL without
-// it, and whoever gave them means to have it.
-func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptions, error) {
-	o, err := redisOptions(target)
-	if err != nil || !files.given() {
-		return o, err
+// openRedis connects, embedded or not, and holds the prefix against what is there.
+func (n *node) openRedis(ctx context.Context) error {
+	k, err := stream.NewKeys(n.config.Stream.Prefix, n.config.Stream.Partitions)
+	if err != nil {
+		return err
 	}
-	if o.TLSConfig == nil {
-		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://", redacted(target))
+	n.keys, n.redisURL = k, n.config.Redis.URL
+	port, embedded, err := embeddedPort(n.redisURL, 6379)
+	if err != nil {
+		return blame("redis", err)
 	}
-	return o, files.apply(o.TLSConfig)
-}
-
-func redisOptions(target string) (*redis.UniversalOptions, error) {
-	o := &redis.UniversalOptions{
-		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
-		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	scheme, rest, _ := strings.Cut(target, "://")
-	if scheme == "redis+sentinel" || scheme == "rediss+sentinel" {
-		if scheme == "rediss+sentinel" { // Sentinel and Redis alike; each connection checks the name it dialed
-			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-		}
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			user, pass, _ := strings.Cut(rest[:at], ":")
-			o.Username, o.Password, rest = user, pass, rest[at+1:]
-		}
-		hosts, master, ok := strings.Cut(rest, "/")
-		if !ok || master == "" || hosts == "" {
-			return nil, fmt.Errorf("%s: expected redis+sentinel://HOST:PORT,HOST:PORT/MASTER", redacted(target))
-		}
-		o.Addrs, o.MasterName = strings.Split(hosts, ","), master
-		return o, nil
-	}
-	parts := strings.Split(target, ",")
-	for i, part := range parts {
-		if !strings.Contains(part, "://") && i > 0 {
-			part = "redis://" + part // redis://a:1,b:2
-		}
-		one, err := redis.ParseURL(part)
+	if embedded {
+		addr, stop, err := startRedis(port)
 		if err != nil {
-			reason := withoutURL(err)
-			if strings.Contains(target, "@") { // whatever is said of it may have a part of the password
-				reason = errNoURL
-			}
-			return nil, fmt.Errorf("%s: %s", redacted(target), strings.TrimPrefix(reason.Error(), "redis: "))
+			return err
 		}
-		o.Addrs = append(o.Addrs, one.Addr)
-		if i == 0 {
-			o.Username, o.Password, o.DB, o.TLSConfig = one.Username, one.Password, one.DB, one.TLSConfig
-		}
+		n.atStop(stop)
+		n.redisURL = "redis://" + addr
 	}
-	o.IsClusterMode = len(parts) > 1
-	return o, nil
+	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, n.config.Redis.TLS, n.keys.Partitions); err != nil {
+		return err
+	}
+	n.atStop(func() {
+		if err := errors.Join(n.redis.Close(), n.blocking.Close()); err != nil {
+			n.log.Warn("closing the connections to Redis failed", "error", err)
+		}
+	})
+	if err := answersForAll(ctx, n.redis, n.keys); err != nil {
+		return blame("redis", err)
+	}
+	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
+		return blame("partitions", err)
+	}
+	if !embedded {
+		lookAtStart(ctx, n.redis, n.redisURL, n.log)
+	}
+	n.counter = windows.NewRedis(n.redis, n.keys)
+	n.counter.Remember = n.config.Stream.Retention
+	return n.counter.Learn(ctx, n.rules.Rules())
 }
 
 // redisLog takes what go-redis would print and logs it for who looks closely:
@@ -146,32 +138,4 @@ type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
 	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
-}
-
-var errNoURL = errors.New("it is no URL (in a name or password, write @ : / # ? % as %40 %3A %2F %23 %3F %25)")
-
-// withoutURL takes the target out of an error about its form: it can hold a password.
-func withoutURL(err error) error {
-	var bad *url.Error
-	if errors.As(err, &bad) {
-		return errNoURL
-	}
-	return err
-}
-
-// redacted is a target without its passwords, for messages.
-func redacted(target string) string {
-	if !strings.Contains(target, "@") {
-		return target
-	}
-	if u, err := url.Parse(target); err == nil && u.User != nil && !strings.Contains(u.Host+u.Path+u.RawQuery+u.Fragment, "@") {
-		return u.Redacted()
-	}
-	// Several, or a password that is not written as it should be: what stands before
-	// the last @ is not shown.
-	scheme, _, ok := strings.Cut(target, "://")
-	if !ok || strings.Contains(scheme, "@") {
-		scheme = "…"
-	}
-	return scheme + "://…@" + target[strings.LastIndexByte(target, '@')+1:]
 }

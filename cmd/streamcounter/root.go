@@ -21,9 +21,9 @@ flag's name in capitals; the flag wins.`,
   streamcounter append --format clf < access.log
   streamcounter check user:42 3`,
 		SilenceUsage: true, SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd) },
 	}
 	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(), newBench(), newRules(), newDoctor(), newVersion(), newHealth())
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return plainFlagError(err, cmd.Flags()) })
 	root.InitDefaultCompletionCmd()
 	return root
 }

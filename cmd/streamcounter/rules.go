@@ -10,27 +10,35 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/streamcounter/streamcounter/rls"
+	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newRules() *cobra.Command {
-	cmd := &cobra.Command{Use: "rules", Short: "Look at rules files", Example: "  streamcounter rules check rules.yml", Args: cobra.NoArgs,
+	c := newConfig()
+	var asJSON bool
+	cmd := &cobra.Command{Use: "rules", Short: "Check rules files", Example: "  streamcounter rules check rules.yml", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	check := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a rules file and limits, and show what they say",
+		Short: "Check a rules file and limits, and list the rules",
 		Long: `Checks a rules file, or the limits of --rls-config, or both together, as a start
 or a reload would. An error names file, line and column, and the exit code is 1.`,
 		Example: `  streamcounter rules check rules.yml && kill -HUP $(pidof streamcounter)
   streamcounter rules check --rls-config ratelimit/config/`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rules, err := checkedRules(&options{cmd: cmd}, args)
+			if len(args) == 1 {
+				c.Rules.File = args[0]
+			}
+			rules, err := checkedRules(c.Rules)
 			if err != nil {
 				return err
 			}
-			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
+			for _, warning := range rules.Warnings() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", warning)
+			}
+			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(rules.List())
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
@@ -48,28 +56,32 @@ or a reload would. An error names file, line and column, and the exit code is 1.
 			return w.Flush()
 		},
 	}
-	use(check, []string{"rls-config", "rls-tag", "rls-algorithm"})
-	check.Flags().Bool("json", false, "print the rules as JSON, defaults filled in")
+	c.flags(check, "rules")
+	check.Flags().BoolVar(&asJSON, "json", false, "print the rules as JSON, defaults filled in")
 	cmd.AddCommand(check)
 	return cmd
 }
 
-// checkedRules reads what check is told to: a rules file, limits, or both.
-func checkedRules(o *options, files []string) (*windows.Rules, error) {
-	config := o.text("rls-config")
+// checkedRules reads a rules file, limits, or both.
+func checkedRules(c rulesConfig) (*windows.Rules, error) {
 	switch {
-	case config == "" && len(files) == 0:
-		return nil, errors.New("want a rules file, or --rls-config, or both")
-	case config == "":
-		return windows.Load(files[0])
+	case c.Limits == "" && c.File == "":
+		return nil, errors.New("give a rules file, or --rls-config, or both")
+	case c.Limits == "":
+		return windows.Load(c.File)
 	}
-	source := rls.SourceConfig{Limits: config, Options: limitOptions(o)}
-	if len(files) == 1 {
-		source.Rules = files[0]
-	}
-	s, err := rls.NewSource(source)
+	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c)})
 	if err != nil {
 		return nil, err
 	}
 	return s.Rules(), nil
+}
+
+// words are the arguments of `rules check` for these rules.
+func (c rulesConfig) words() string {
+	words := c.File
+	if c.Limits != "" {
+		words = strings.TrimSpace(words + " --rls-config " + c.Limits)
+	}
+	return words
 }

@@ -8,14 +8,14 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/streamcounter/streamcounter/reload"
+	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
 // serverTLS is what HTTP and gRPC speak where --tls-cert is given: certificates
 // are read again when their files change, and with --tls-client-ca nobody gets a
 // word without a certificate of that authority. nil without --tls-cert.
-func serverTLS(o *options, log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
-	cert, key, ca := o.text("tls-cert"), o.text("tls-key"), o.text("tls-client-ca")
+func serverTLS(c accessConfig, log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
+	cert, key, ca := c.Cert, c.Key, c.ClientCA
 	switch {
 	case cert == "" && key == "" && ca == "":
 		return nil, nil, nil
@@ -26,15 +26,15 @@ func serverTLS(o *options, log *slog.Logger) (*tls.Config, *reload.Files[*tls.Co
 	if ca != "" {
 		paths = append(paths, ca)
 	}
-	files, err := reload.Open("certificates", log, func(contents [][]byte) (*tls.Config, error) {
-		pair, err := tls.X509KeyPair(contents[0], contents[1])
+	files, err := reload.Open("certificates", log, func(files []reload.File) (*tls.Config, error) {
+		pair, err := tls.X509KeyPair(files[0].Data, files[1].Data)
 		if err != nil {
 			return nil, blame("tls-cert", fmt.Errorf("%s and %s: %w", cert, key, err))
 		}
 		// Connections take this configuration whole, so it says itself what it speaks.
 		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 		if ca != "" {
-			if c.ClientCAs, err = authorities(contents[2]); err != nil {
+			if c.ClientCAs, err = authorities(files[2].Data); err != nil {
 				return nil, blame("tls-client-ca", fmt.Errorf("%s: %w", ca, err))
 			}
 			c.ClientAuth = tls.RequireAndVerifyClientCert
@@ -62,14 +62,7 @@ func authorities(pem []byte) (*x509.CertPool, error) {
 // to it (cert, key): --NAME-ca, --NAME-cert, --NAME-key.
 type clientFiles struct{ name, ca, cert, key string }
 
-func (o *options) clientFiles(name string) clientFiles {
-	return clientFiles{name, o.text(name + "-ca"), o.text(name + "-cert"), o.text(name + "-key")}
-}
-
 func (f clientFiles) given() bool { return f.ca+f.cert+f.key != "" }
-
-// check reads the files, so that a mistake is one clear error at the start.
-func (f clientFiles) check() error { return f.apply(&tls.Config{}) }
 
 // apply adds them to what a client speaks. The certificate is read again for
 // each connection, so that a new one needs no restart; the authorities are read once.

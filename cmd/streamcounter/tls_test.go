@@ -3,19 +3,16 @@ package main
 import (
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // Redis that is spoken to by TLS alone asks for a certificate, as it does by
@@ -66,26 +63,12 @@ func TestSentinelOverTLS(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("redis")
 	tls := []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA, "--tls-replication", "yes"}
-	master, sentinel := fmt.Sprint(freePort(t)), fmt.Sprint(freePort(t))
+	master := fmt.Sprint(freePort(t))
 	streamtest.OwnRedis(t, append(tls, "--tls-port", master)...)
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor main 127.0.0.1 %s 1\ntls-port %s\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n", master, sentinel, cert, key, ours.CA)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	bin, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("Sentinel is run from redis-server on PATH alone: ", err)
-	}
-	watching := exec.Command(bin, config, "--sentinel")
-	if err := watching.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = watching.Process.Kill()
-		_ = watching.Wait()
-	})
-	args := []string{"append", "--redis", "rediss+sentinel://127.0.0.1:" + sentinel + "/main", "--redis-ca", ours.CA, "--redis-cert", cert, "--redis-key", key}
+	sentinel := streamtest.Sentinel(t, "tls-port", fmt.Sprintf(
+		"sentinel monitor main 127.0.0.1 %s 1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n",
+		master, cert, key, ours.CA))
+	args := []string{"append", "--redis", "rediss+sentinel://" + sentinel + "/main", "--redis-ca", ours.CA, "--redis-cert", cert, "--redis-key", key}
 	streamtest.Eventually(t, 30*time.Second, "append by Sentinel over TLS", func() (bool, string) {
 		code, _, errs := runProgram(t, "user:42 3\n", args...)
 		return code == 0, errs
@@ -97,16 +80,16 @@ func TestSentinelOverTLS(t *testing.T) {
 }
 
 // secureNATS is a server with TLS, an account, and whatever else a test gives it.
-func secureNATS(t *testing.T, a *streamtest.Authority, change func(*server.Options)) (url string) {
+func secureNATS(t *testing.T, a *streamtest.Authority, change func(*natsserver.Options)) (url string) {
 	t.Helper()
 	cert, key := a.Issue("nats")
-	config, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA, Verify: true})
+	config, err := natsserver.GenTLSConfig(&natsserver.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA, Verify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
+	opts := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
 	change(opts)
-	s, err := server.NewServer(opts)
+	s, err := natsserver.NewServer(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +138,7 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 	mine, mineKey := ours.Issue("client")
 	_, public, seed := newSeed(t, nkeys.CreateUser)
 	_, _, strange := newSeed(t, nkeys.CreateUser)
-	url := secureNATS(t, ours, func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} })
+	url := secureNATS(t, ours, func(o *natsserver.Options) { o.Nkeys = []*natsserver.NkeyUser{{Nkey: public}} })
 	good := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey, "--nats-nkey", writeFile(t, "user.nk", seed)}
 	wantNATS(t, true, "all files", good...)
 	wantNATS(t, false, "another seed", append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", strange))...)
@@ -210,7 +193,7 @@ func TestNATSWithCredentials(t *testing.T) {
 	}
 	claims := jwt.NewAccountClaims(accountKey)
 	claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	accounts := &server.MemAccResolver{}
+	accounts := &natsserver.MemAccResolver{}
 	if err := accounts.Store(accountKey, sign(claims.Encode(operator))); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +204,7 @@ func TestNATSWithCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := secureNATS(t, ours, func(o *server.Options) {
+	url := secureNATS(t, ours, func(o *natsserver.Options) {
 		o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{trusted}, accounts, systemKey
 	})
 	creds, err := jwt.FormatUserConfig(sign(jwt.NewUserClaims(userKey).Encode(account)), []byte(seed))

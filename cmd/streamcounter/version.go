@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -11,36 +12,61 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// version is set by the release build (-ldflags -X); otherwise the module's own serves.
-var version = ""
+// version is that of the next release, which CHANGELOG.md describes.
+const version = "0.1.0"
+
+// commit is set by the build of the image (-ldflags -X), whose source has no
+// repository; elsewhere the go command records it.
+var commit = ""
+
+// build is what `version --json` prints.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"` // empty: not known, as with `go run`
+	Modified bool   `json:"modified"`
+	Go       string `json:"go"`
+	Contract int    `json:"redis_contract"`
+}
+
+func thisBuild() build {
+	b := build{Version: version, Commit: commit, Go: runtime.Version(), Contract: stream.Version}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = cmp.Or(b.Commit, s.Value)
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (b build) String() string {
+	commit := cmp.Or(b.Commit, "unknown")
+	if b.Modified {
+		commit += " with changes"
+	}
+	return fmt.Sprintf("streamcounter %s (commit %s, Redis contract %d, %s)", b.Version, commit, b.Contract, b.Go)
+}
 
 func newVersion() *cobra.Command {
+	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version", Example: "  streamcounter version --json", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Long:    "Prints the version, the commit it was built from, and the version of the Redis contract.",
+		Example: "  streamcounter version --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := struct {
-				Version  string `json:"version"`
-				Revision string `json:"revision,omitempty"`
-				Go       string `json:"go"`
-				Contract int    `json:"redis_contract"`
-			}{Version: version, Go: runtime.Version(), Contract: stream.Version}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				if v.Version == "" {
-					v.Version = info.Main.Version
-				}
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						v.Revision = s.Value
-					}
-				}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(thisBuild())
 			}
-			if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "streamcounter %s (%s, Redis contract %d)\n", v.Version, v.Go, v.Contract)
+			fmt.Fprintln(cmd.OutOrStdout(), thisBuild())
 			return nil
 		},
 	}
-	cmd.Flags().Bool("json", false, "print as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
 }

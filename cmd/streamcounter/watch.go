@@ -16,44 +16,41 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
 func newWatch() *cobra.Command {
+	c := newConfig()
+	var rule string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Print decisions and alerts as they come",
+		Short: "Print throttle decisions and alerts as they arrive",
 		Long: `Subscribes like any service does: first the snapshot of who is throttled now,
-then each decision and alert as it comes, until Ctrl-C.`,
+then each decision and alert as it arrives, until Ctrl-C.`,
 		Example: `  streamcounter watch
   streamcounter watch --rule api --json | jq .key`,
 		Args: cobra.NoArgs,
-		RunE: runWatch,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWatch(cmd, c, rule, asJSON) },
 	}
-	use(cmd, []string{"nats", "nats-creds", "nats-nkey", "nats-ca", "nats-cert", "nats-key", "prefix"})
-	cmd.Flags().String("rule", "*", "only this rule")
-	cmd.Flags().Bool("json", false, "print the payloads, one a line")
+	c.flags(cmd, "nats", "prefix")
+	cmd.Flags().StringVar(&rule, "rule", "*", "only this rule")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the payloads, one a line")
 	return cmd
 }
 
-func runWatch(cmd *cobra.Command, _ []string) error {
-	o := options{cmd: cmd}
-	ctx := cmd.Context()
-	prefix := o.text("prefix")
-	if _, err := stream.NewKeys(prefix, 1); err != nil {
-		return blame("prefix", err)
-	}
-	nc, err := connectNATS(&o, o.text("nats"), nats.Name("streamcounter watch"), nats.MaxReconnects(-1))
+func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
+	ctx, prefix := cmd.Context(), c.Stream.Prefix
+	nc, err := connectNATS(c.NATS, c.NATS.URL, nats.Name("streamcounter watch"), nats.MaxReconnects(-1))
 	if err != nil {
-		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redacted(o.text("nats")), withoutURL(err)))
+		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.NATS.URL), redact.Error(err)))
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
 	}
-	rule, _ := cmd.Flags().GetString("rule")
-	asJSON, _ := cmd.Flags().GetBool("json")
 	var mu sync.Mutex
 	out := cmd.OutOrStdout()
 	show := func(m jetstream.Msg) {
@@ -106,13 +103,9 @@ func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetSt
 			return c, err
 		}
 		if !told {
-			fmt.Fprintf(messages, "waiting for the stream %s: a worker makes it\n", name)
+			fmt.Fprintf(messages, "waiting for the stream %s: the first worker creates it\n", name)
 		}
-		timer := time.NewTimer(time.Second)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, time.Second) {
 			return nil, ctx.Err()
 		}
 	}

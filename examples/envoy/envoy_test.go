@@ -1,6 +1,7 @@
 package envoy_test
 
 import (
+	"encoding/json"
 	"os"
 	"testing"
 
@@ -11,10 +12,10 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v4"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/streamcounter/streamcounter/rls"
+	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
 )
 
 // Envoy's configuration decodes and validates as Envoy's own messages, and each
@@ -24,7 +25,11 @@ func TestTheConfigurationsFitTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asJSON, err := yaml.YAMLToJSON(text)
+	var config any
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,13 +40,14 @@ func TestTheConfigurationsFitTogether(t *testing.T) {
 	if err := bootstrap.ValidateAll(); err != nil {
 		t.Error(err)
 	}
-	limits, err := rls.Load("limits", rls.Tag("client"))
+	limits, err := envoyconfig.Load("limits", envoyconfig.Tag("client"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	var manager managerv3.HttpConnectionManager
-	if err := bootstrap.StaticResources.Listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
+	first := bootstrap.StaticResources.Listeners[0].FilterChains[0].Filters[0]
+	if err := first.GetTypedConfig().UnmarshalTo(&manager); err != nil {
 		t.Fatal(err)
 	}
 	if err := manager.ValidateAll(); err != nil {
@@ -55,7 +61,8 @@ func TestTheConfigurationsFitTogether(t *testing.T) {
 		t.Errorf("domain %q: %v", filter.Domain, err)
 	}
 	made := manager.GetRouteConfig().VirtualHosts[0].RateLimits
-	for _, want := range []string{"edge/remote_address=v", "edge/{client=v}", "edge/{client=v}/period=day", "edge/{client=v}/path=%2Flogin*"} {
+	for _, want := range []string{"edge/remote_address=v", "edge/{client=v}", "edge/{client=v}/period=day",
+		"edge/{client=v}/path=%2Flogin*"} {
 		limit, ok := limits.Find(filter.Domain, descriptorOf(t, made[0]))
 		if made = made[1:]; !ok || limit.Key != want {
 			t.Errorf("%+v, want %s", limit, want)

@@ -18,17 +18,20 @@ import (
 func TestService(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api","key":"user:42","cost":1,"windows":[],"retry_after_ms":9000,"source":"redis"}`))
+		_, _ = w.Write([]byte(`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api",` +
+			`"key":"user:42","cost":1,"windows":[],"retry_after_ms":9000,"source":"redis"}`))
 	}))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	at, ended := make(chan net.Addr, 1), make(chan error, 1)
 	go func() { ended <- run(ctx, "127.0.0.1:0", server.URL, func(a net.Addr) { at <- a }) }()
-	conn, err := grpc.NewClient("passthrough:///"+(<-at).String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+(<-at).String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = grpc_health_v1.NewHealthClient(conn).Check(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "42"), &grpc_health_v1.HealthCheckRequest{})
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(metadata.AppendToOutgoingContext(t.Context(), "x-api-key",
+		"42"), &grpc_health_v1.HealthCheckRequest{})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v, want ResourceExhausted", err)
 	}

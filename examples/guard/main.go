@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/client/guard"
 )
 
 func main() {
@@ -49,7 +49,7 @@ func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
 	}
-	guard, err := client.NewGuard(nc, client.GuardConfig{Prefix: prefix, OnChange: func(c client.Change) {
+	g, err := guard.New(nc, guard.Config{Prefix: prefix, OnChange: func(c guard.Change) {
 		if c.State == api.StateThrottled {
 			say("%s is throttled: %d of %d", c.Key, c.Used, c.Limit)
 			return
@@ -61,7 +61,7 @@ func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- guard.Run(ctx) }()
+	go func() { ended <- g.Run(ctx) }()
 	defer cancel()
 	for {
 		select {
@@ -69,7 +69,7 @@ func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan
 			return err
 		case <-tick:
 			for _, key := range keys {
-				if guard.Throttled(key) {
+				if g.Throttled(key) {
 					say("job of %s waits", key)
 					continue
 				}

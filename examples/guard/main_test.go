@@ -11,7 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -48,8 +48,9 @@ func TestJobsOfThrottledKeysWait(t *testing.T) {
 	tick <- time.Time{}
 	want("job of user:1 done", "job of user:2 done")
 	now := time.Now().UnixMilli()
-	err = relay.Publish(ctx, []api.Transition{{Rule: "api", Key: "user:1", State: api.StateThrottled, Level: 100, Limit: 5, Used: 7,
-		AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 60_000}})
+	err = relay.Publish(ctx, []api.Transition{{Rule: "api", Key: "user:1", State: api.StateThrottled, Level: 100,
+		Limit: 5, Used: 7,
+		Version: now, AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 60_000}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

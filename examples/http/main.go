@@ -2,7 +2,9 @@
 // by it, others by their address. With `streamcounter dev` running:
 //
 //	go run ./examples/http
-//	for i in $(seq 120); do curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Api-Key: 42' http://127.0.0.1:9090/; done | sort | uniq -c
+//	for i in $(seq 120); do curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Api-Key: 42' http://127.0.0.1:9090/;
+//
+// done | sort | uniq -c
 //
 // 100 are served, as the rule for user:* says, and 20 are told when to come back.
 package main
@@ -23,6 +25,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/client/httpmw"
 )
 
@@ -33,7 +36,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *listen, *server, *natsURL, func(addr net.Addr) { fmt.Printf("http://%s/\n", addr) }); err != nil {
+	if err := run(ctx, *listen, *server, *natsURL, func(addr net.Addr) {
+		fmt.Printf("http://%s/\n",
+			addr)
+	}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -47,9 +53,10 @@ func run(ctx context.Context, listen, server, natsURL string, ready func(net.Add
 	defer transport.Close()
 	// When streamcounter is away, this process goes on alone with a third of each
 	// limit, as one of three.
-	checker, err := client.New(transport, client.Config{Policy: client.Local, Instances: 3, OnFallback: func(p client.Policy, why error) {
-		slog.Warn("streamcounter did not answer", "policy", p, "error", why)
-	}})
+	checker, err := client.New(transport, client.Config{Policy: client.Local, Instances: 3,
+		OnFallback: func(p client.Policy, why error) {
+			slog.Warn("streamcounter did not answer", "policy", p, "error", why)
+		}})
 	if err != nil {
 		return err
 	}
@@ -58,12 +65,12 @@ func run(ctx context.Context, listen, server, natsURL string, ready func(net.Add
 		return err
 	}
 	defer nc.Close()
-	guard, err := client.NewGuard(nc, client.GuardConfig{})
+	g, err := guard.New(nc, guard.Config{})
 	if err != nil {
 		return err
 	}
 	limit, err := httpmw.New(httpmw.Config{
-		Guard:   guard,
+		Guard:   g,
 		Checker: checker,
 		Key:     httpmw.First(httpmw.Header("X-Api-Key", "user:"), httpmw.ClientAddress("ip:")),
 		Skip:    []func(*http.Request) bool{httpmw.Paths("/healthz")},
@@ -86,7 +93,7 @@ func run(ctx context.Context, listen, server, natsURL string, ready func(net.Add
 	defer parts.Wait()
 	parts.Go(func() {
 		defer cancel()
-		if err := guard.Run(ctx); err != nil {
+		if err := g.Run(ctx); err != nil {
 			slog.Error("guard", "error", err)
 		}
 	})

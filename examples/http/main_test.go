@@ -7,7 +7,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -17,11 +17,13 @@ func TestService(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked == 1 {
-			_, _ = w.Write([]byte(`{"allowed":true,"rule":"api","key":"user:42","cost":1,"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"reset_ms":10000}],"source":"redis"}`))
+			_, _ = w.Write([]byte(`{"allowed":true,"rule":"api","key":"user:42","cost":1,` +
+				`"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"reset_ms":10000}],"source":"redis"}`))
 			return
 		}
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = w.Write([]byte(`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api","key":"user:42","cost":1,"windows":[],"retry_after_ms":9000,"source":"redis"}`))
+		_, _ = w.Write([]byte(`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api",` +
+			`"key":"user:42","cost":1,"windows":[],"retry_after_ms":9000,"source":"redis"}`))
 	}))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +41,7 @@ func TestService(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != want.status || i == 0 && resp.Header.Get("RateLimit-Policy") != `"api";q=1;w=10` {
+		if resp.StatusCode != want.status || i == 0 && resp.Header.Get("RateLimit-Policy") != `"api-10s";q=1;w=10` {
 			t.Errorf("request %d: %d %v, want %d", i, resp.StatusCode, resp.Header, want.status)
 		}
 	}

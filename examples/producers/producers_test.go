@@ -14,8 +14,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -24,14 +24,15 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // Keys whose partition is easily got wrong: braces of all kinds, CRC-32 above
 // 2^31, and more than ASCII.
 var appended = map[string]int64{
-	"user:42": 3, "{tenant1}:a": 1, "{tenant1}:b": 1_000_000_000, "{}:a": 2, "a{}b": 2, "a{": 1, "a}b{c": 4, "}{x}": 5, "{{x}}": 6, "{a}{b}": 7,
+	"user:42": 3, "{tenant1}:a": 1, "{tenant1}:b": 1_000_000_000, "{}:a": 2, "a{}b": 2, "a{": 1, "a}b{c": 4,
+	"}{x}": 5, "{{x}}": 6, "{a}{b}": 7,
 	"ключ": 8, "x{é}y": 9, "/a/b?c=d": 10, "a": 11, "ip:2001:db8::/64": 12,
 }
 
 // publishNothing stands in for NATS.
 type publishNothing struct{}
 
-func (publishNothing) Publish(context.Context, []api.Transition) error { return nil }
+func (publishNothing) Publish(context.Context, []api.Transition, int) error { return nil }
 
 func TestProducers(t *testing.T) {
 	for program, script := range map[string]string{"python3": "append.py", "php": "append.php"} {
@@ -62,7 +63,8 @@ func TestProducers(t *testing.T) {
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
-			if out, err := run(opts.Addr, keys.Prefix, "7"); err != nil || out != fmt.Sprintf("appended %d events\n", len(appended)+1) {
+			if out, err := run(opts.Addr, keys.Prefix, "7"); err != nil ||
+				out != fmt.Sprintf("appended %d events\n", len(appended)+1) {
 				t.Fatalf("%v: %s", err, out)
 			}
 
@@ -84,7 +86,8 @@ func TestProducers(t *testing.T) {
 					}
 					got[key] += n
 				}
-				if ttl := c.PTTL(t.Context(), keys.Events(p)).Val(); len(entries) > 0 && (ttl <= 9*time.Minute || ttl > 10*time.Minute) {
+				if ttl := c.PTTL(t.Context(), keys.Events(p)).Val(); len(entries) > 0 &&
+					(ttl <= 9*time.Minute || ttl > 10*time.Minute) {
 					t.Errorf("partition %d is kept for %s, want 10 minutes", p, ttl)
 				}
 			}
@@ -110,14 +113,16 @@ func TestProducers(t *testing.T) {
 // counted lets a worker fold what there is, and holds the counts against it.
 func counted(t *testing.T, c *redis.Client, keys *stream.Keys, want map[string]int64) {
 	t.Helper()
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "any", Match: "*", Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Hour}}}})
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "any", Match: "*",
+		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Hour}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocking := redis.NewClient(c.Options())
 	defer blocking.Close()
 	counter := windows.NewRedis(c, keys)
-	pool, err := consumers.NewPool(consumers.Config{Redis: c, Blocking: blocking, Publisher: publishNothing{}, Keys: keys, Counter: counter, Rules: windows.Fixed(rules).Rules,
+	pool, err := consumers.NewPool(consumers.Config{Redis: c, Blocking: blocking, Publisher: publishNothing{},
+		Keys: keys, Counter: counter, Rules: windows.Fixed(rules).Rules,
 		Metrics: consumers.NewMetrics(prometheus.NewRegistry())})
 	if err != nil {
 		t.Fatal(err)

@@ -18,11 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
-	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/streamtest"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
+	"go.yaml.in/yaml/v4"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -91,7 +90,7 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, port: map[string]string{"8000": freePort(t), "8080": freePort(t)}}
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.reach.Add(1)
-		if r.Header.Get(check.TokenHeader) != "" {
+		if r.Header.Get(access.TokenHeader) != "" {
 			s.token.Store(true)
 		}
 		if r.URL.Path == "/forbidden" {
@@ -102,14 +101,17 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(backend.Close)
 	_, s.port["9000"], _ = net.SplitHostPort(backend.Listener.Addr().String())
 	program := filepath.Join(t.TempDir(), "streamcounter")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/streamcounter/streamcounter/cmd/streamcounter").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program,
+		"github.com/streamcounter/streamcounter/cmd/streamcounter").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	tokens := filepath.Join(t.TempDir(), "tokens.yml")
-	if err := os.WriteFile(tokens, []byte("tokens: [{name: proxy, token: TOKEN-0123456789, scopes: [check]}]"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("tokens: [{name: proxy, token: TOKEN-0123456789, scopes: [check]}]"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml", "--extractors", "extractors.yml",
+	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t),
+		"--rules", "rules.yml", "--extractors", "extractors.yml",
 		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--grpc", "127.0.0.1:0", "--check-timeout", "10s")
 	s.answers("8080", "/readyz")
 	return s
@@ -139,7 +141,8 @@ func (s *site) configure(name string) string {
 	for example, own := range s.port {
 		text = strings.ReplaceAll(text, "127.0.0.1:"+example, "127.0.0.1:"+own)
 	}
-	text = strings.NewReplacer("# proxy_set_header X-Streamcounter-Token TOKEN", "proxy_set_header X-Streamcounter-Token TOKEN-0123456789", "# header_up", "header_up").Replace(text)
+	text = strings.NewReplacer("# proxy_set_header X-Streamcounter-Token TOKEN",
+		"proxy_set_header X-Streamcounter-Token TOKEN-0123456789", "# header_up", "header_up").Replace(text)
 	path := filepath.Join(s.t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -161,9 +164,10 @@ func (s *site) get(from, path string, headers ...string) *http.Response {
 		}
 	}
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		return dialer.DialContext(ctx, network, addr)
-	}}}
+	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, addr)
+		}}}
 	resp, err := c.Do(r)
 	if err != nil {
 		s.t.Fatal(err)
@@ -187,9 +191,11 @@ func (s *site) limits() {
 		}
 	}
 	before := s.reach.Load()
-	for _, claim := range []string{"", "X-Forwarded-For: 198.51.100.1", "X-Real-IP: 198.51.100.1", "X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN"} {
+	for _, claim := range []string{"", "X-Forwarded-For: 198.51.100.1", "X-Real-IP: 198.51.100.1",
+		"X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN"} {
 		resp := s.get("127.0.0.7", "/page", claim)
-		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.HasPrefix(resp.Header.Get("RateLimit"), `"web";r=0;t=`) {
+		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" ||
+			!strings.HasPrefix(resp.Header.Get("RateLimit"), `"web-1h";r=0;t=`) {
 			s.t.Errorf("with %q: %s %v, want 429 with Retry-After and RateLimit", claim, resp.Status, resp.Header)
 		}
 	}
@@ -231,7 +237,8 @@ func TestNginx(t *testing.T) {
 		return c.Close() == nil, ""
 	})
 	s.limits()
-	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 || resp.Header.Get("RateLimit") != `"web";r=4;t=3600` {
+	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 ||
+		resp.Header.Get("RateLimit") != `"web-1h";r=4;t=3600` {
 		t.Errorf("the backend's own 403: %s %v", resp.Status, resp.Header)
 	}
 	// As much as nginx takes: an error of the check would let it pass.
@@ -260,7 +267,8 @@ func TestCaddy(t *testing.T) {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	start(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_DATA_HOME=" + home, "STREAMCOUNTER_TOKEN=TOKEN-0123456789"}, bin, "run", "--config", path, "--adapter", "caddyfile")
+	start(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_DATA_HOME=" + home,
+		"STREAMCOUNTER_TOKEN=TOKEN-0123456789"}, bin, "run", "--config", path, "--adapter", "caddyfile")
 	streamtest.Eventually(t, 30*time.Second, "Caddy listens", func() (bool, string) {
 		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
 		if err != nil {
@@ -296,10 +304,11 @@ func TestTraefikAsksForWhatThereIs(t *testing.T) {
 	if err != nil || at.Path != "/v1/check" || at.Query().Get("extractor") != "by-address" {
 		t.Errorf("it asks for %s, %v", at, err)
 	}
-	if got := fmt.Sprint(file.HTTP.Routers["web"].Middlewares); got != "[token limit no-token]" || m["token"].Headers.CustomRequestHeaders[check.TokenHeader] != "TOKEN" {
+	if got := fmt.Sprint(file.HTTP.Routers["web"].Middlewares); got != "[token limit no-token]" ||
+		m["token"].Headers.CustomRequestHeaders[access.TokenHeader] != "TOKEN" {
 		t.Errorf("middlewares %s, %v", got, m)
 	}
-	if v, ok := m["no-token"].Headers.CustomRequestHeaders[check.TokenHeader]; !ok || v != "" {
+	if v, ok := m["no-token"].Headers.CustomRequestHeaders[access.TokenHeader]; !ok || v != "" {
 		t.Errorf("the token is not taken out: %v", m["no-token"])
 	}
 }
@@ -308,7 +317,7 @@ func TestFilesLoad(t *testing.T) {
 	if _, err := windows.Load("rules.yml"); err != nil {
 		t.Error(err)
 	}
-	if _, err := check.NewExtractors("extractors.yml", nil); err != nil {
+	if _, err := access.NewExtractors("extractors.yml", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,133 @@
+package access
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
+)
+
+// extractor takes the key, and the cost, from a request that a proxy asks for.
+// Fields are as in the file; see parseExtractors for their defaults.
+type extractor struct {
+	name    string
+	from    string // fromHeader, fromAddress or fromPath
+	header  string // of the value; that of the path where from is fromPath
+	prefix  string // of every key
+	hash    bool   // the key has the SHA-256 of the value
+	trusted []netip.Prefix
+	bits    int64 // of an IPv6 address that make the key
+	parts   int64 // of the path that make the key
+	cost    string
+	pass    bool // allow what has no value
+}
+
+// Where a value comes from.
+const (
+	fromHeader  = "header"
+	fromAddress = "client-address"
+	fromPath    = "path"
+)
+
+// What an extractor may have to say beside what is wrong with a key or a cost.
+var (
+	// ErrMissing: the request has not what the key is made of.
+	ErrMissing = errors.New("the key cannot be told")
+	// ErrNoExtractor: no extractor has this name.
+	ErrNoExtractor = fmt.Errorf("%w: no extractor", api.ErrBadRequest)
+)
+
+// request gives what to check; the error wraps ErrMissing, api.ErrBadKey,
+// api.ErrBadCount or api.ErrBadRequest. Whatever the headers hold, a key that is
+// given is valid.
+func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
+	req := api.CheckRequest{Cost: 1}
+	value, err := x.value(r)
+	if err != nil {
+		return req, fmt.Errorf("extractor %s: %w", x.name, err)
+	}
+	if x.hash {
+		sum := sha256.Sum256([]byte(value))
+		value = hex.EncodeToString(sum[:])
+	}
+	req.Key = x.prefix + value
+	if err := api.ValidateKey(req.Key); err != nil {
+		return req, fmt.Errorf("extractor %s: %w", x.name, err)
+	}
+	if x.cost == "" || len(r.Header.Values(x.cost)) == 0 {
+		return req, nil
+	}
+	text, err := one(r.Header, x.cost)
+	if err != nil {
+		return req, fmt.Errorf("extractor %s: %w", x.name, err)
+	}
+	if req.Cost, err = strconv.ParseInt(text, 10, 64); err != nil {
+		return req, fmt.Errorf("extractor %s: %w: %s: %s is no integer", x.name, api.ErrBadCount, x.cost, api.Shorten(text))
+	}
+	return req, api.ValidateCount(req.Cost)
+}
+
+func (x *extractor) value(r *http.Request) (string, error) {
+	switch x.from {
+	case fromAddress:
+		addr, err := forwarded.Client(r, x.trusted)
+		if err != nil {
+			return "", fmt.Errorf("%w: %w", ErrMissing, err)
+		}
+		if addr.Is6() && x.bits < int64(addr.BitLen()) {
+			return netip.PrefixFrom(addr, int(x.bits)).Masked().String(), nil
+		}
+		return addr.String(), nil
+	case fromPath:
+		uri, err := one(r.Header, x.header)
+		if err != nil {
+			return "", err
+		}
+		return x.segments(uri)
+	}
+	return one(r.Header, x.header)
+}
+
+// one is a header's only value. Two would be read in one way here and perhaps in
+// another behind the proxy.
+func one(h http.Header, name string) (string, error) {
+	list := h.Values(name)
+	switch {
+	case len(list) > 1:
+		return "", fmt.Errorf("%w: the header %s stands %d times", api.ErrBadRequest, name, len(list))
+	case len(list) == 0 || list[0] == "":
+		return "", fmt.Errorf("%w: no header %s", ErrMissing, name)
+	}
+	return list[0], nil
+}
+
+// parameters are those of a segment (RFC 3986, 3.3), which many backends take away.
+var parameters = regexp.MustCompile(`;[^/]*`)
+
+// segments are the first parts of a path, as a server would understand it: "/a"
+// for //a/, /./a, /%61, /x/../a, /a;x=1 and \\a alike, or a limit could be walked around.
+func (x *extractor) segments(uri string) (string, error) {
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s is no path", api.ErrBadRequest, api.Shorten(uri))
+	}
+	clean := path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(u.Path, `\`, "/"), ""))
+	for i, n := 1, int64(0); i < len(clean); i++ {
+		if clean[i] == '/' {
+			if n++; n == x.parts {
+				return clean[:i], nil
+			}
+		}
+	}
+	return clean, nil
+}

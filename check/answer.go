@@ -1,0 +1,86 @@
+package check
+
+import (
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// answer puts a decision into the wire's form, an entry per request, and counts it.
+func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
+	out := api.ChecksAnswer{Allowed: d.Allowed, Atomic: d.Atomic, Checks: make([]api.CheckAnswer, len(c.requests))}
+	for i := range c.requests {
+		out.Checks[i] = c.answer(i, d)
+		out.RetryAfterMs = max(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
+		s.count(c, i, d)
+	}
+	return out
+}
+
+// answer is that to request i.
+func (c *call) answer(i int, d decision) api.CheckAnswer {
+	r := c.requests[i]
+	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
+	switch {
+	case r.Never:
+		out.Allowed, out.RetryAfterMs = false, -1
+		return out
+	case r.Plan == nil:
+		out.Note = "no rule matches this key"
+		return out
+	}
+	out.Rule, out.Allowed, out.Source = r.Plan.Name(), d.Allowed || r.Plan.Live == nil, d.source
+	state := c.state(i, d)
+	switch {
+	case state != nil:
+		out.Windows, out.Shadow = state.WindowStates(r.Plan.Live), state.ShadowAnswers(r.Plan)
+	case !r.Refund:
+		out.Note = "Redis cannot answer, the rule's on_error decided"
+		return out
+	default:
+		return out
+	}
+	out.RetryAfterMs = state.RetryAfter.Milliseconds()
+	if r.Plan.Live == nil {
+		out.Note = "only shadow rules match this key"
+	}
+	return out
+}
+
+// state is where the key of request i stands, nil where the counter was not asked
+// or could not answer.
+func (c *call) state(i int, d decision) *windows.KeyState {
+	switch {
+	case c.refunded != nil && c.refunded[i] != nil:
+		return c.refunded[i]
+	case c.index[i] >= 0 && d.Items != nil:
+		return &d.Items[c.index[i]]
+	}
+	return nil
+}
+
+// count counts what became of request i, for each rule of its plan.
+func (s *Service) count(c *call, i int, d decision) {
+	r := c.requests[i]
+	switch {
+	case r.Plan == nil && !r.Never:
+		s.config.Metrics.check("", "allowed")
+		return
+	case c.index[i] < 0:
+		return
+	}
+	if d.Items == nil {
+		s.config.Metrics.check(r.Plan.Name(), d.outcome)
+		return
+	}
+	s.config.Metrics.check(r.Plan.Name(), d.outcome+outcomeOf(d.Allowed))
+	for n, state := range d.Items[c.index[i]].Shadows {
+		s.config.Metrics.check(r.Plan.Shadows[n].Name, d.outcome+"shadow_"+outcomeOf(state.RetryAfter == 0))
+	}
+}
+
+func outcomeOf(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}

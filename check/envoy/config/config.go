@@ -1,0 +1,232 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// MaxDepth is how deep descriptors may be nested, and so how many entries of a
+// request can match.
+const MaxDepth = 16
+
+// file is one file of a configuration, with what later steps need to say where
+// a mistake is.
+type file struct {
+	*document.Document
+	name        string
+	domain      string
+	descriptors []*descriptor
+}
+
+// descriptor is one as the file has it. at is its name from the top.
+type descriptor struct {
+	at                   string
+	key, value           string
+	limit                *rateLimit
+	shadow, quota, share bool
+	nested               []*descriptor
+}
+
+type rateLimit struct {
+	unit       string
+	perUnit    int64 // -1: not given
+	multiplier int64
+	unlimited  bool
+	name       string
+	replaces   []string
+}
+
+// readFile reads one file. What it accepts is what envoyproxy/ratelimit reads,
+// and what it refuses would there be read as something else, or not at all.
+func readFile(name string, data []byte) (*file, error) {
+	f := &file{name: name}
+	d, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
+		f.Document = d
+		return d.Mapping(
+			document.Field{Name: "domain", Need: document.Needed, Set: document.Leaf(d, &f.domain, document.Text)},
+			document.Field{Name: "descriptors", Set: f.list(&f.descriptors, 1)},
+		)
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch f.domain {
+	case "":
+		return nil, d.ErrorAt("domain", `domain "": want a name`)
+	case OwnDomain:
+		return nil, d.ErrorAt("domain", "domain %q is kept for keys that are asked for as they are: the rules file has their limits", OwnDomain)
+	}
+	return f, nil
+}
+
+func (f *file) list(to *[]*descriptor, depth int) document.Setter {
+	return func(n *document.Node, at string) error {
+		if depth > MaxDepth {
+			return f.Errorf(n, "descriptors nested deeper than %d", MaxDepth)
+		}
+		return f.List(func(n *document.Node, at string) error {
+			r := &descriptor{at: at}
+			if err := f.descriptor(r, depth)(n, at); err != nil {
+				return err
+			}
+			*to = append(*to, r)
+			return f.check(r)
+		})(n, at)
+	}
+}
+
+func (f *file) descriptor(r *descriptor, depth int) document.Setter {
+	type field = document.Field
+	var ignored bool
+	return f.Mapping(
+		field{Name: "key", Need: document.Needed, Set: document.Leaf(f.Document, &r.key, document.Text)},
+		field{Name: "value", Set: document.Leaf(f.Document, &r.value, document.Text)},
+		field{Name: "rate_limit", Set: func(n *document.Node, at string) error {
+			r.limit = &rateLimit{perUnit: -1, multiplier: 1}
+			return f.rateLimit(r.limit)(n, at)
+		}},
+		field{Name: "descriptors", Set: f.list(&r.nested, depth+1)},
+		field{Name: "shadow_mode", Set: document.Leaf(f.Document, &r.shadow, truth)},
+		field{Name: "quota_mode", Set: document.Leaf(f.Document, &r.quota, truth)},
+		field{Name: "share_threshold", Set: document.Leaf(f.Document, &r.share, truth)},
+		// These choose labels of that project's statistics and what its answers carry.
+		field{Name: "detailed_metric", Set: document.Leaf(f.Document, &ignored, truth)},
+		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &ignored, truth)},
+		field{Name: "metadata", Set: func(n *document.Node, at string) error {
+			if !document.IsMapping(n) {
+				return f.Errorf(n, "metadata: want a mapping")
+			}
+			return nil
+		}},
+	)
+}
+
+func (f *file) rateLimit(r *rateLimit) document.Setter {
+	type field = document.Field
+	return f.Mapping(
+		field{Name: "unit", Set: document.Leaf(f.Document, &r.unit, document.Text)},
+		field{Name: "requests_per_unit", Set: document.Leaf(f.Document, &r.perUnit, within(0, math.MaxUint32))},
+		field{Name: "unlimited", Set: document.Leaf(f.Document, &r.unlimited, truth)},
+		field{Name: "name", Set: document.Leaf(f.Document, &r.name, document.Text)},
+		field{Name: "replaces", Set: f.List(func(n *document.Node, at string) error {
+			var name string
+			err := f.Mapping(field{Name: "name", Need: document.Needed, Set: document.Leaf(f.Document, &name, document.Text)})(n, at)
+			r.replaces = append(r.replaces, name)
+			return err
+		})},
+		field{Name: "unit_multiplier", Set: document.Leaf(f.Document, &r.multiplier, within(1, math.MaxUint32))},
+	)
+}
+
+// truth takes what YAML 1.1, which envoyproxy/ratelimit reads, has for true and
+// false. In quotes it is text, there too.
+func truth(n *document.Node) (bool, error) {
+	switch {
+	case !document.IsPlain(n):
+	case slices.Contains([]string{"y", "Y", "yes", "Yes", "YES", "on", "On", "ON"}, n.Value):
+		return true, nil
+	case slices.Contains([]string{"n", "N", "no", "No", "NO", "off", "Off", "OFF"}, n.Value):
+		return false, nil
+	}
+	return document.Truth(n)
+}
+
+// within takes whole numbers between the two.
+func within(least, most int64) func(*document.Node) (int64, error) {
+	whole := document.Whole(least, most)
+	return func(n *document.Node) (int64, error) {
+		v, err := whole(n)
+		if err == nil && (v < least || v > most) {
+			err = fmt.Errorf("a whole number from %d to %d", least, most)
+		}
+		return v, err
+	}
+}
+
+// check finds what is wrong with one descriptor beside its form.
+func (f *file) check(r *descriptor) error {
+	switch {
+	case r.key == "":
+		return f.ErrorAt(r.at+".key", `key "": want a name`)
+	case strings.Contains(r.key, "*"):
+		return f.ErrorAt(r.at+".key", "key %q: a * is for values; a descriptor without value takes any", r.key)
+	case r.share && !strings.Contains(r.value, "*"):
+		return f.ErrorAt(r.at+".share_threshold", "share_threshold: want a value with a *, whose values then share one count")
+	case r.limit == nil:
+		return nil
+	}
+	at, l := r.at+".rate_limit", r.limit
+	for i, name := range l.replaces {
+		at := fmt.Sprintf("%s.replaces[%d].name", at, i)
+		if name == "" {
+			return f.ErrorAt(at, `name "": want the name of the limit to replace`)
+		}
+		if name == l.name {
+			return f.ErrorAt(at, "name %q: a limit cannot replace itself", name)
+		}
+	}
+	if l.unlimited {
+		if l.unit != "" {
+			return f.ErrorAt(at+".unit", "unit %q: an unlimited limit has none", l.unit)
+		}
+		return nil
+	}
+	if l.unit == "" {
+		return f.ErrorAt(at, "unit is missing: want %s, or unlimited: true", unitNames)
+	}
+	_, _, err := l.span()
+	switch {
+	case errors.Is(err, errUnit):
+		return f.ErrorAt(at+".unit", "unit %w", err)
+	case err != nil:
+		return f.ErrorAt(at+".unit_multiplier", "unit_multiplier %w", err)
+	case l.perUnit < 0:
+		return f.ErrorAt(at, "requests_per_unit is missing: want a whole number; 0 denies all")
+	}
+	return nil
+}
+
+const unitNames = "second, minute, hour, day, week, month or year"
+
+var errUnit = errors.New("want " + unitNames)
+
+// spans: unit → its length. A month is 30 days and a year 365, as in
+// envoyproxy/ratelimit.
+var spans = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
+	rlsv3.RateLimitResponse_RateLimit_SECOND: time.Second,
+	rlsv3.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	rlsv3.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_DAY:    24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_WEEK:   7 * 24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_MONTH:  30 * 24 * time.Hour,
+	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 24 * time.Hour,
+}
+
+// span gives the window of a limit and its unit as the service has it.
+func (l *rateLimit) span() (time.Duration, rlsv3.RateLimitResponse_RateLimit_Unit, error) {
+	unit := rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(l.unit)])
+	if spans[unit] == 0 {
+		return 0, 0, fmt.Errorf("%q: %w", l.unit, errUnit)
+	}
+	per, err := times(unit, l.multiplier)
+	return per, unit, err
+}
+
+// times is that many units, if a window may be as long.
+func times(unit rlsv3.RateLimitResponse_RateLimit_Unit, multiplier int64) (time.Duration, error) {
+	one := spans[unit]
+	if most := int64(windows.MaxWindow / one); multiplier < 1 || multiplier > most {
+		return 0, fmt.Errorf("%d: want 1 to %d for the unit %s, as windows end at %d days",
+			multiplier, most, strings.ToLower(unit.String()), windows.MaxWindow/(24*time.Hour))
+	}
+	return time.Duration(multiplier) * one, nil
+}

@@ -1,0 +1,29 @@
+package config
+
+import (
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Find gives the limit of a descriptor in a server. With limits they alone
+// decide. Without (nil), the limit that the descriptor brings along does, or else
+// the rule that matches its key. A key that is asked for as it is has the rule
+// that matches it, in either case.
+func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, bool) {
+	own := isOwn(domain, d.GetEntries())
+	if l != nil && !own {
+		return l.Find(domain, d)
+	}
+	if d.GetLimit() != nil && !own {
+		if limit, err := Override(domain, d, tag); err == nil {
+			return limit, true
+		}
+	}
+	key := Key(domain, d, tag)
+	plan := rules.Match(key)
+	if plan == nil {
+		return Limit{Key: key}, false
+	}
+	return Limit{Key: key, Plan: plan, Name: plan.Name(), Named: plan.Live != nil, Shadow: plan.Live == nil}, true
+}

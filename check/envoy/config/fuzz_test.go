@@ -1,0 +1,114 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/reload"
+)
+
+// Any bytes as a configuration: an error, or limits whose rules agree with what
+// Find finds.
+func FuzzConfig(f *testing.F) {
+	for _, pattern := range []string{"testdata/working/*", "testdata/busted_*.yml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			f.Fatal(err)
+		}
+		for _, name := range files {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data, "client", "a")
+		}
+	}
+	f.Add([]byte("domain: d\ndescriptors: &a [{key: k, descriptors: *a}]"), "", "")
+	f.Add([]byte("domain: d\ndescriptors:\n- &x {key: k, rate_limit: &l {unit: day, requests_per_unit: 1}, descriptors: [{key: j, rate_limit: *l}, {key: j, value: '*', rate_limit: *l}]}"), "j", "b")
+	f.Fuzz(func(t *testing.T, data []byte, tag, value string) {
+		if len(data) > 16<<10 || len(tag) > maxTagName {
+			return
+		}
+		l, err := parse([]reload.File{{Path: "f.yaml", Data: data}}, options{tag: tag})
+		if err != nil {
+			return
+		}
+		for name, dom := range l.domains {
+			holds(t, l, name, dom.top, nil, value[:min(len(value), 600)])
+		}
+	})
+}
+
+// holds asks for each descriptor of a level, its stars filled with value.
+func holds(t *testing.T, l *Limits, name string, at level, entries []*commonv3.RateLimitDescriptor_Entry, value string) {
+	for key, k := range at {
+		for exact := range k.exact {
+			ask(t, l, name, append(entries[:len(entries):len(entries)], &commonv3.RateLimitDescriptor_Entry{Key: key, Value: exact}), k.exact[exact], value)
+		}
+		for _, n := range append(k.wild[:len(k.wild):len(k.wild)], k.any) {
+			if n != nil {
+				ask(t, l, name, append(entries[:len(entries):len(entries)], &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}), n, value)
+			}
+		}
+	}
+}
+
+func ask(t *testing.T, l *Limits, name string, entries []*commonv3.RateLimitDescriptor_Entry, n *node, value string) {
+	if len(entries) > 4 {
+		return
+	}
+	limit, ok := l.Find(name, &commonv3.RateLimitDescriptor{Entries: entries})
+	if ok && limit.Plan != nil {
+		if err := api.ValidateKey(limit.Key); err != nil {
+			t.Fatal(err)
+		}
+		if l.rules.Match(limit.Key) == nil {
+			t.Fatalf("no rule has %q", limit.Key)
+		}
+	}
+	holds(t, l, name, n.next, entries, value)
+}
+
+// Any descriptor: its keys are valid and at most 512 bytes, and where one is
+// found, its rule matches it.
+func FuzzDescriptor(f *testing.F) {
+	f.Add("edge", "client", "a", "plan", "gold", "client")
+	f.Add("paths", "path", "/files/\xff", "", "", "")
+	f.Add("streamcounter", "key", "a", "", "", "")
+	f.Add("e{d}", "a=b", "c/d;per=60s", "~", "\x00\u0085", "a=b")
+	plain, err := Load("testdata/working")
+	if err != nil {
+		f.Fatal(err)
+	}
+	tagged, err := Load("testdata/working", Tag("client"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, domain, k1, v1, k2, v2, tag string) {
+		d := entriesOf(k1, v1, k2, v2)
+		if k2 == "" {
+			d = entriesOf(k1, v1)
+		}
+		if key := Key(domain, d, tag); !isOwn(domain, d.GetEntries()) && len(tag) <= maxTagName {
+			if err := api.ValidateKey(key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, l := range []*Limits{plain, tagged} {
+			limit, ok := l.Find(domain, d)
+			if !ok {
+				continue
+			}
+			if err := api.ValidateKey(limit.Key); err != nil {
+				t.Fatal(err)
+			}
+			if limit.Plan != nil && l.rules.Match(limit.Key) != limit.Plan {
+				t.Fatalf("%q is %s's and fits %+v", limit.Key, limit.Plan.Rules()[0].Match, l.rules.Match(limit.Key))
+			}
+		}
+	})
+}

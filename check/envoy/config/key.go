@@ -1,0 +1,160 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode/utf8"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// A key is written domain/k=v/k=v. In each part the bytes that mean something
+// in a key or may not stand in one are written %XX, so that no two descriptors
+// share a key: % / = { } ; ~, control characters, what is not UTF-8, and U+FFFD,
+// by which rules know what is not.
+
+// The domain and the entry by which our own clients ask for keys as they are.
+const (
+	OwnDomain = "streamcounter"
+	OwnEntry  = "key"
+)
+
+const (
+	// sumBytes is what ends a key, or a tag, that is cut: ~ and a SHA-256 in hex.
+	sumBytes = 1 + 2*sha256.Size
+	// maxPart is the longest domain, key or value of a configuration, and the longest
+	// value of a tag, that stands in a key as it is; longer ones are cut and end in a
+	// sum. A tag decides the partition, so its form depends on the value alone,
+	// never on how long the rest of the key is.
+	maxPart = 128
+	// maxTagName is the longest name that --rls-tag may have, in bytes.
+	maxTagName = 64
+)
+
+// Key is what a descriptor is counted by where no configuration names its
+// limit: rules match it. The first entry named tag stands in braces, which make
+// its value choose the partition. A key over 512 bytes is cut and ends in ~ and
+// its SHA-256, and keeps its tag. The one entry `key` of the domain
+// `streamcounter` is the key as it stands, which the caller validates.
+func Key(domain string, d *commonv3.RateLimitDescriptor, tag string) string {
+	return keyOf(domain, d, tag, "")
+}
+
+// keyOf is the key with a suffix that is never cut.
+func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) string {
+	entries := d.GetEntries()
+	if isOwn(domain, entries) {
+		return entries[0].GetValue() + suffix
+	}
+	var room [api.MaxKeyBytes]byte
+	buf := appendText(room[:0], domain)
+	from, to := 0, 0 // the tag with its braces
+	for _, e := range entries {
+		key, braces := e.GetKey(), tag != "" && to == 0 && e.GetKey() == tag
+		buf = append(buf, '/')
+		if braces {
+			from = len(buf)
+			buf = append(buf, '{')
+		}
+		buf = append(appendText(buf, key), '=')
+		buf = appendValue(buf, e.GetValue(), braces)
+		if braces {
+			buf = append(buf, '}')
+			to = len(buf)
+		}
+	}
+	if len(buf)+len(suffix) <= api.MaxKeyBytes {
+		return string(append(buf, suffix...))
+	}
+	most := api.MaxKeyBytes - sumBytes - len(suffix)
+	short := cut(buf, most)
+	if to > len(short) {
+		short = append(cut(buf[:from], most-(to-from)), buf[from:to]...)
+	}
+	return string(short) + sum(buf) + suffix
+}
+
+func isOwn(domain string, entries []*commonv3.RateLimitDescriptor_Entry) bool {
+	return domain == OwnDomain && len(entries) == 1 && entries[0].GetKey() == OwnEntry
+}
+
+// plain has the bytes that need no second look.
+var plain = func() (ok [256]bool) {
+	for c := byte(' '); c < 0x7f; c++ {
+		ok[c] = !strings.ContainsRune("%/={};~", rune(c))
+	}
+	return ok
+}()
+
+// appendText writes s as it stands in a key.
+func appendText(buf []byte, s string) []byte {
+	const digits = "0123456789ABCDEF"
+	for i := 0; i < len(s); {
+		if plain[s[i]] {
+			buf = append(buf, s[i])
+			i++
+			continue
+		}
+		n := 1
+		if s[i] >= utf8.RuneSelf {
+			var r rune
+			if r, n = utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError && !api.Unprintable(r) {
+				buf = append(buf, s[i:i+n]...)
+				i += n
+				continue
+			}
+		}
+		for ; n > 0; n-- {
+			buf = append(buf, '%', digits[s[i]>>4], digits[s[i]&15])
+			i++
+		}
+	}
+	return buf
+}
+
+// appendPart writes s as it stands in a key, shortened where that is long.
+func appendPart(buf []byte, s string) []byte {
+	from := len(buf)
+	buf = appendText(buf, s)
+	if len(buf)-from > maxPart {
+		end := sum(buf[from:])
+		buf = append(buf[:from+len(cut(buf[from:], maxPart-sumBytes))], end...)
+	}
+	return buf
+}
+
+func part(s string) string { return string(appendPart(nil, s)) }
+
+// appendValue writes a value, shortened where it is the tag's and long.
+func appendValue(buf []byte, s string, tag bool) []byte {
+	if tag {
+		return appendPart(buf, s)
+	}
+	return appendText(buf, s)
+}
+
+// cut gives at most n bytes of what is written, whole characters and escapes.
+func cut(text []byte, n int) []byte {
+	n = max(n, 0)
+	if len(text) <= n {
+		return text[:len(text):len(text)]
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	for back := 1; back <= 2 && back <= n; back++ {
+		if text[n-back] == '%' {
+			n -= back
+			break
+		}
+	}
+	return text[:n:n]
+}
+
+func sum(whole []byte) string {
+	h := sha256.Sum256(whole)
+	return "~" + hex.EncodeToString(h[:])
+}

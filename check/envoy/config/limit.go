@@ -1,0 +1,61 @@
+package config
+
+import (
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Limit is what a descriptor falls under.
+type Limit struct {
+	// Key is what it is counted by.
+	Key string
+	// Plan counts and limits it; nil where Unlimited or DenyAll.
+	Plan *windows.Plan
+	// Name is the user's own (Named), or else the path in dots.
+	Name  string
+	Named bool
+	// Unlimited admits all and counts nothing.
+	Unlimited bool
+	// DenyAll is a limit of 0: it admits nothing and counts nothing.
+	DenyAll bool
+	// Shadow evaluates and never denies (shadow_mode).
+	Shadow bool
+	// Quota counts on above the limit and denies nothing (quota_mode). It is
+	// counted by a shadow rule.
+	Quota bool
+	// Replaces names limits that do not apply to a request beside this one.
+	Replaces []string
+
+	// PerUnit units in Multiplier times Unit are what the configuration says, for
+	// current_limit in the answer; 0 where Unlimited.
+	PerUnit    uint32
+	Unit       rlsv3.RateLimitResponse_RateLimit_Unit
+	Multiplier uint32
+}
+
+// Per is how long the window is; 0 where Unlimited, and for a rule of the rules file.
+func (l Limit) Per() time.Duration { return time.Duration(l.Multiplier) * spans[l.Unit] }
+
+// onError is that of all limits: while Redis cannot answer a call is an error, and
+// Envoy's own failure_mode_deny says what becomes of the request.
+const onError = windows.OnErrorDeny
+
+// Replaced says which limits of one request do not apply to it, because another
+// of them replaces them by name. Unlimited ones replace and are not replaced.
+func Replaced(limits []Limit) []bool {
+	out := make([]bool, len(limits))
+	for i, l := range limits {
+		if !l.Named || l.Unlimited {
+			continue
+		}
+		for _, other := range limits {
+			for _, name := range other.Replaces {
+				out[i] = out[i] || name == l.Name
+			}
+		}
+	}
+	return out
+}

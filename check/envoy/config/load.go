@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Option changes how a configuration is taken.
+type Option func(*options) error
+
+type options struct{ algorithm, tag string }
+
+// Algorithm counts all limits with it; default sliding-log.
+func Algorithm(name string) Option {
+	return func(o *options) error {
+		if name != "" && !slices.Contains(windows.Algorithms, name) {
+			return fmt.Errorf("algorithm %q: want %s", name, strings.Join(windows.Algorithms, ", "))
+		}
+		o.algorithm = name
+		return nil
+	}
+}
+
+// Tag puts the entry of that name in braces in keys, so that descriptors with
+// the same value of it are counted in one partition; empty: none.
+func Tag(name string) Option {
+	return func(o *options) error {
+		if len(name) > maxTagName {
+			return fmt.Errorf("tag %q: want the key of a descriptor's entry, at most %d bytes", name, maxTagName)
+		}
+		o.tag = name
+		return nil
+	}
+}
+
+func optionsOf(list []Option) (o options, err error) {
+	for _, set := range list {
+		if err := set(&o); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// Load reads the configuration of envoyproxy/ratelimit: one YAML file, or all
+// *.yaml and *.yml of a directory in the order of their names. The first thing
+// wrong is an error that begins with FILE:LINE:COLUMN.
+func Load(path string, list ...Option) (*Limits, error) {
+	o, err := optionsOf(list)
+	if err != nil {
+		return nil, err
+	}
+	names, err := filesOf(path)
+	if err != nil {
+		return nil, fmt.Errorf("load limits: %w", err)
+	}
+	files, err := reload.Read("limits", names...)
+	if err != nil {
+		return nil, err
+	}
+	return parse(files, o)
+}
+
+func parse(texts []reload.File, o options) (*Limits, error) {
+	var files []*file
+	for _, t := range texts {
+		f, err := readFile(t.Path, t.Data)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return build(files, o)
+}
+
+// filesOf lists the files that make up the configuration. In a mounted ConfigMap
+// they are links, and beside them stand directories whose names begin with dots.
+func filesOf(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	list, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, entry := range list { // sorted by name
+		ext := filepath.Ext(entry.Name())
+		if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		out = append(out, filepath.Join(path, entry.Name()))
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: no *.yaml and no *.yml in it", path)
+	}
+	return out, nil
+}

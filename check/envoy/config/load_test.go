@@ -1,0 +1,271 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/internal/reload"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// busted: testdata/busted_<what>.yml → line:column and what the message must
+// name. The whole messages are in busted_<what>.txt.
+var busted = map[string][2]string{
+	"alias":               {"4:12", `*x`},
+	"depth":               {"35:35", `deeper than 16`},
+	"domain_empty":        {"1:9", `domain ""`},
+	"domain_missing":      {"1:1", `domain is missing`},
+	"domain_own":          {"1:9", `"streamcounter" is kept`},
+	"duplicate":           {"8:14", `key "c" with value "" stands here twice; first in line 6`},
+	"duplicate_field":     {"4:5", `"key" stands here twice; first in line 3`},
+	"empty":               {"1:1", `empty: want domain`},
+	"key_empty":           {"3:10", `key ""`},
+	"key_missing":         {"3:5", `key is missing`},
+	"key_star":            {"3:10", `"a*": a * is for values`},
+	"long":                {"9:17", `at least 525 bytes: want at most 447`},
+	"requests_octal":      {"4:51", `010: want a whole number from 0 to 4294967295`},
+	"shadow_quoted":       {"4:18", `"yes": want true or false`},
+	"metadata":            {"4:15", `a mapping`},
+	"multiplier_high":     {"4:47", `2: want 1 to 1 for the unit year, as windows end at 366 days`},
+	"multiplier_zero":     {"4:49", `0: want a whole number from 1`},
+	"not_a_list":          {"3:3", `want a list`},
+	"not_a_mapping":       {"3:5", `"a": want a mapping of key`},
+	"replaces_empty":      {"8:17", `want the name of the limit to replace`},
+	"replaces_self":       {"10:17", `"me": a limit cannot replace itself`},
+	"requests_fraction":   {"4:51", `1.5: want a whole number from 0 to 4294967295`},
+	"requests_high":       {"4:51", `4294967296`},
+	"requests_missing":    {"4:17", `requests_per_unit is missing`},
+	"requests_negative":   {"4:51", `-1`},
+	"second_document":     {"3:1", `a second document`},
+	"share_without_star":  {"5:22", `want a value with a *`},
+	"shadow_text":         {"4:18", `"maybe": want true or false`},
+	"syntax":              {"3:10", ``},
+	"unit":                {"7:17", `"fortnight": want second, minute`},
+	"unit_missing":        {"4:17", `unit is missing`},
+	"unit_unknown":        {"4:24", `"unknown"`},
+	"unlimited_unit":      {"4:41", `"minute": an unlimited limit has none`},
+	"unknown_field":       {"4:5", `"ratelimit": want key, value, rate_limit`},
+	"unknown_limit_field": {"4:32", `"request_per_unit": want unit, requests_per_unit`},
+}
+
+func TestBusted(t *testing.T) {
+	files, err := filepath.Glob("testdata/busted_*.yml")
+	if err != nil || len(files) != len(busted) {
+		t.Fatalf("%d files, %d in the table, %v", len(files), len(busted), err)
+	}
+	for _, what := range slices.Sorted(maps.Keys(busted)) {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join("testdata", "busted_"+what+".yml")
+			_, err := Load(path)
+			if err == nil {
+				t.Fatal("loaded")
+			}
+			if want := path + ":" + busted[what][0] + ": "; !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), busted[what][1]) {
+				t.Errorf("%v\nwant %s… %s", err, want, busted[what][1])
+			}
+			golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestLoadOfADirectory(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails := func(want ...string) {
+		t.Helper()
+		_, err := Load(dir)
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%v, want %q", err, w)
+			}
+		}
+	}
+	write("c.txt", "nonsense")
+	write(".hidden.yaml", "nonsense")
+	fails(dir, "no *.yaml")
+	write("b.yml", "domain: x\n")
+	write("a.yaml", "domain: y\n")
+	l, err := Load(dir)
+	if err != nil || !l.Has("x") || !l.Has("y") || l.Len() != 0 || l.Rules() != nil {
+		t.Error(l, err)
+	}
+	write("c.yaml", "domain: y\n")
+	fails("c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
+	write("c.yaml", "# "+strings.Repeat("x", reload.MaxBytes))
+	fails("c.yaml is larger than 1048576 bytes")
+	write("c.yaml", "domain: z\n")
+	for i := range reload.MaxTotal/reload.MaxBytes + 1 {
+		write(fmt.Sprintf("c%02d.yaml", i), "# "+strings.Repeat("x", reload.MaxBytes-2))
+	}
+	fails("yaml: more than 16 MB")
+	if _, err := Load(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
+		t.Error(err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	l, err := Load("testdata/working", Algorithm("fixed-window"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range l.Rules() {
+		if r.Algorithm != "fixed-window" {
+			t.Errorf("%s: %s", r.Name, r.Algorithm)
+		}
+	}
+	if _, err := Load("testdata/working", Algorithm("leaky")); err == nil || !strings.Contains(err.Error(), `"leaky": want sliding-log`) {
+		t.Error(err)
+	}
+	if _, err := Load("testdata/working", Tag(strings.Repeat("t", 65))); err == nil || !strings.Contains(err.Error(), `at most 64`) {
+		t.Error(err)
+	}
+	// Of the tag's value only the beginning is sure to stand in a key.
+	if _, err := Load("testdata/working", Tag("path")); err == nil || !strings.Contains(err.Error(), `paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`) {
+		t.Error(err)
+	}
+}
+
+// The rules of the working configurations, as they stand.
+func TestRulesOfAConfiguration(t *testing.T) {
+	l, err := Load("testdata/working", Tag("client"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, r := range l.Rules() {
+		b.WriteString(r.Match + "\t" + r.Name + "\n")
+	}
+	golden(t, "testdata/rules.txt", b.String())
+}
+
+// What envoyproxy/ratelimit reads, and what it means there.
+func TestWhatIsTaken(t *testing.T) {
+	const day = "rate_limit: {unit: day, requests_per_unit: 5}"
+	url := strings.Repeat("https://example.org/a/long/path?", 20)
+	for what, text := range map[string]string{
+		"a domain only":    "domain: d\n",
+		"no descriptor":    "domain: d\ndescriptors: []\n",
+		"descriptors null": "domain: d\ndescriptors:\n",
+		"unlimited only":   "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]\n",
+		"a limit of 0":     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 0}}]\n",
+		"a merged limit":   "domain: d\ndescriptors: [&a {key: k, " + day + "}, {<<: *a, key: j}]\n",
+		"merged fields":    "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: 9}}, {key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n",
+		"shadow_mode: yes": "domain: d\ndescriptors: [{key: k, shadow_mode: yes, " + day + "}]\n",
+		"shadow_mode: ON":  "domain: d\ndescriptors: [{key: k, shadow_mode: ON, " + day + "}]\n",
+		"quota_mode: y":    "domain: d\ndescriptors: [{key: k, quota_mode: y, " + day + "}]\n",
+		"shadow_mode: off": "domain: d\ndescriptors: [{key: k, shadow_mode: off, " + day + "}]\n",
+		"a long value":     "domain: d\ndescriptors: [{key: k, value: '" + url + "', " + day + "}]\n",
+		"a long key":       "domain: d\ndescriptors: [{key: '" + url + "', " + day + "}]\n",
+		"a long domain":    "domain: '" + url + "'\ndescriptors: [{key: k, " + day + "}]\n",
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "limits.yaml")
+			writeFile(t, path, text)
+			s, err := NewSource(SourceConfig{Limits: path})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := s.Limits()
+			switch what {
+			case "a merged limit", "merged fields":
+				if got, ok := l.Find("d", descriptorOf("j=x")); !ok || got.PerUnit != 5 {
+					t.Errorf("%+v, %v", got, ok)
+				}
+			case "shadow_mode: yes", "shadow_mode: ON", "shadow_mode: off":
+				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.Shadow == strings.HasSuffix(what, "off") || (got.Plan.Live == nil) != got.Shadow {
+					t.Errorf("%+v, %v", got, ok)
+				}
+			case "quota_mode: y":
+				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || !got.Quota {
+					t.Errorf("%+v, %v", got, ok)
+				}
+			case "a long value", "a long key", "a long domain":
+				domain, key, value := "d", "k", "x"
+				switch what {
+				case "a long value":
+					value = url
+				case "a long key":
+					key = url
+				default:
+					domain = url
+				}
+				got, ok := l.Find(domain, entriesOf(key, value))
+				if !ok || s.Rules().Match(got.Key) != got.Plan || len(got.Key) > 200 {
+					t.Errorf("%+v, %v", got, ok)
+				}
+				if _, ok := l.Find(domain, entriesOf(key+"x", value)); ok {
+					t.Error("another key has the limit")
+				}
+			default:
+				if len(s.Rules().List()) != 0 || s.Rules().Match("d/k=x") != nil {
+					t.Errorf("%+v", s.Rules().List())
+				}
+			}
+		})
+	}
+}
+
+// Aliases make a few lines stand for a million descriptors.
+func TestAliasesAreBounded(t *testing.T) {
+	yaml := "domain: d\ndescriptors:\n"
+	for depth := range 7 {
+		yaml += "  - key: level" + strconv.Itoa(depth) + "\n    descriptors: &l" + strconv.Itoa(depth) + "\n"
+		for i := range 10 {
+			yaml += "      - {key: k" + strconv.Itoa(i)
+			if depth > 0 {
+				yaml += ", descriptors: *l" + strconv.Itoa(depth-1)
+			}
+			yaml += "}\n"
+		}
+	}
+	_, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(yaml)}}, options{})
+	if err == nil || !strings.Contains(err.Error(), "values, aliases counted at each use") {
+		t.Error(err)
+	}
+}
+
+// Beside `value: "*"` a key without value has nothing left to find.
+func TestAStarTakesAll(t *testing.T) {
+	l, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(`domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: k, value: "*", rate_limit: {unit: day, requests_per_unit: 2}}
+`)}}, options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 || l.Rules()[0] != got.Plan.Live {
+		t.Errorf("%+v of %+v", got, l.Rules())
+	}
+}

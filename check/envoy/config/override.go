@@ -1,0 +1,98 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// OverrideRule is the name of the rules of all limits that descriptors bring.
+const OverrideRule = "override"
+
+// Override is the limit that a descriptor brings along, in place of what is
+// configured. The key names the window, `edge/path=a;per=60s`: requests that bring
+// the same window share a count, whatever the number of requests they allow.
+// The rule has no levels: two requests for one key that bring different limits
+// would end each other's throttles. An override that cannot be is an error.
+func Override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, error) {
+	o := d.GetLimit()
+	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
+	if o.GetUnitMultiplier() != nil {
+		multiplier = int64(o.GetUnitMultiplier().GetValue())
+	}
+	if spans[unit] == 0 {
+		return Limit{}, fmt.Errorf("limit of a descriptor: unit %s: %w", o.GetUnit(), errUnit)
+	}
+	per, err := times(unit, multiplier)
+	if err != nil {
+		return Limit{}, fmt.Errorf("limit of a descriptor: unit_multiplier %w", err)
+	}
+	if isOwn(domain, d.GetEntries()) {
+		return Limit{}, fmt.Errorf("limit of a descriptor: keys of the domain %q have the limits of the rules file", OwnDomain)
+	}
+	l := Limit{
+		Key:  keyOf(domain, d, tag, ";per="+strconv.FormatInt(int64(per/time.Second), 10)+"s"),
+		Name: dotted(domain, d), DenyAll: o.GetRequestsPerUnit() == 0,
+		PerUnit: o.GetRequestsPerUnit(), Unit: unit, Multiplier: uint32(multiplier),
+	}
+	if !l.DenyAll {
+		l.Plan = overridePlan(windows.Window{Limit: int64(l.PerUnit), Per: per})
+	}
+	return l, nil
+}
+
+// overridePlans: window → its plan. Checks of one key can share a run of the
+// script only under the very same plan. Callers bring what they like, so it is
+// bounded; golang-lru, as it is the one that most Go services already have.
+var overridePlans = sync.OnceValue(func() *lru.Cache[windows.Window, *windows.Plan] {
+	c, err := lru.New[windows.Window, *windows.Plan](mostOverrideRules)
+	if err != nil {
+		panic(err) // a size below 1
+	}
+	return c
+})
+
+const mostOverrideRules = 1024
+
+func overridePlan(w windows.Window) *windows.Plan {
+	if plan, ok := overridePlans().Get(w); ok {
+		return plan
+	}
+	plan := windows.PlanOf(&windows.Rule{
+		Name: OverrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: onError, Unlevelled: true,
+		Windows: []windows.Window{w},
+	})
+	if first, ok, _ := overridePlans().PeekOrAdd(w, plan); ok {
+		return first // another caller was faster
+	}
+	return plan
+}
+
+// ValidateOverride says what is wrong with the limit in a descriptor, nil where
+// there is none.
+func ValidateOverride(domain string, d *commonv3.RateLimitDescriptor) error {
+	if d.GetLimit() == nil {
+		return nil
+	}
+	_, err := Override(domain, d, "")
+	return err
+}
+
+// dotted names a descriptor as envoyproxy/ratelimit does in its statistics.
+func dotted(domain string, d *commonv3.RateLimitDescriptor) string {
+	name := []byte(domain)
+	for _, e := range d.GetEntries() {
+		name = append(append(name, '.'), e.GetKey()...)
+		if e.GetValue() != "" {
+			name = append(append(name, '_'), e.GetValue()...)
+		}
+	}
+	return string(name)
+}

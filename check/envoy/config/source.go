@@ -1,0 +1,127 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// SourceConfig says where limits and rules come from.
+type SourceConfig struct {
+	// Limits is the configuration of envoyproxy/ratelimit, a file or a directory.
+	Limits string
+	// Rules is the rules file; empty: Base.
+	Rules string
+	// Base are rules beside the limits where there is no rules file; nil: none.
+	Base *windows.Rules
+	// Options are those of Load.
+	Options []Option
+	Log     *slog.Logger // nil: silence
+}
+
+// Source is where the present limits are asked for, and the rules that they and
+// the rules file make. It reloads all of them when one changes.
+type Source struct{ files *reload.Files[loaded] }
+
+type loaded struct {
+	limits *Limits
+	rules  *windows.Rules
+}
+
+// NewSource loads limits and rules; in Rules those of the rules file come first.
+func NewSource(c SourceConfig) (*Source, error) {
+	o, err := optionsOf(c.Options)
+	if err != nil {
+		return nil, err
+	}
+	name := "limits"
+	if c.Rules != "" {
+		name = "rules and limits"
+	}
+	files, err := reload.OpenList(name, c.Log, func(files []reload.File) (loaded, error) { return c.parse(files, o) }, func() ([]string, error) {
+		paths, err := filesOf(c.Limits)
+		if c.Rules != "" {
+			paths = append([]string{c.Rules}, paths...)
+		}
+		return paths, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Source{files}, nil
+}
+
+// Limits are the present ones.
+func (s *Source) Limits() *Limits { return s.files.Value().limits }
+
+// Rules are the present ones, those of the rules file first.
+func (s *Source) Rules() *windows.Rules { return s.files.Value().rules }
+
+// OnReload adds a function to call after each attempt to reload, with nil or the
+// error. Calls come one at a time; none may call Reload or OnReload.
+func (s *Source) OnReload(hook func(error)) { s.files.OnReload(hook) }
+
+// Reload loads all files again, changed or not. On an error, which it also logs,
+// what was there stays.
+func (s *Source) Reload() error { return s.files.Reload() }
+
+// Run reloads the files when they have changed, until ctx ends.
+func (s *Source) Run(ctx context.Context) { s.files.Run(ctx) }
+
+func (c SourceConfig) parse(files []reload.File, o options) (l loaded, err error) {
+	base := c.Base
+	if c.Rules != "" {
+		if base, err = windows.Parse(c.Rules, files[0].Data); err != nil {
+			return l, err
+		}
+		base.LogWarnings(c.Log)
+		files = files[1:]
+	}
+	if l.limits, err = parse(files, o); err != nil {
+		return l, err
+	}
+	l.rules, err = l.limits.combine(base)
+	return l, err
+}
+
+// combine puts the limits' rules after those given. One of these that takes keys
+// of a limit is an error: who folds would count them by it, and who checks by
+// the limit.
+func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
+	if base == nil {
+		return l.rules, nil
+	}
+	for _, rule := range l.rules.List() {
+		key := example(rule.Match)
+		if first := base.Match(key); first != nil {
+			first := first.Rules()[0]
+			return nil, fmt.Errorf("rule %q (match %q) of the rules file also takes keys of the limit %q, such as %q: want a match that leaves these out",
+				first.Name, first.Match, rule.Name, key)
+		}
+	}
+	both, err := windows.Combine(base, l.rules)
+	if err != nil {
+		return nil, fmt.Errorf("rules file and limits: %w", err)
+	}
+	return both, nil
+}
+
+// example is a key that fits a limit's pattern.
+func example(match string) string {
+	var b strings.Builder
+	for i := 0; i < len(match); i++ {
+		switch match[i] {
+		case '*':
+			b.WriteByte('x')
+			continue
+		case '\\':
+			i++
+		}
+		b.WriteByte(match[i])
+	}
+	return b.String()
+}

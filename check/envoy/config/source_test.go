@@ -1,0 +1,182 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+const (
+	oneRule  = "rules:\n  - {name: users, match: \"user:*\", windows: [{limit: 5, per: 1m}]}\n"
+	oneLimit = "domain: edge\ndescriptors:\n  - {key: client, rate_limit: {unit: minute, requests_per_unit: 3}}\n"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeFile puts the whole file there at once: a watcher never sees half of it.
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	draft := filepath.Join(t.TempDir(), "draft")
+	must(t, os.WriteFile(draft, []byte(text), 0o644))
+	must(t, os.Rename(draft, path))
+}
+
+// watching runs a source until the test ends. reloaded waits for an attempt to
+// reload and gives its error.
+func watching(t *testing.T, s *Source) (reloaded func() error) {
+	t.Helper()
+	heard := make(chan error, 100)
+	s.OnReload(func(err error) { heard <- err })
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return func() error { return <-heard }
+}
+
+func perUnit(t *testing.T, s *Source) uint32 {
+	t.Helper()
+	l := s.Limits()
+	limit, ok := l.Find("edge", descriptorOf("client=a"))
+	if !ok {
+		return 0
+	}
+	if s.Rules().Match(limit.Key) != limit.Plan {
+		t.Errorf("the rules have another rule for %s than its limit", limit.Key)
+	}
+	return limit.PerUnit
+}
+
+func TestBothFilesAreOneSourceOfRules(t *testing.T) {
+	dir := t.TempDir()
+	rules, limits := filepath.Join(dir, "rules.yml"), filepath.Join(dir, "limits.yaml")
+	writeFile(t, rules, oneRule)
+	writeFile(t, limits, oneLimit)
+	s, err := NewSource(SourceConfig{Limits: limits, Rules: rules, Options: []Option{Tag("client")}})
+	must(t, err)
+	list := s.Rules().List()
+	if len(list) != 2 || list[0].Name != "users" || list[1].Match != "edge/{client=*}" || perUnit(t, s) != 3 {
+		t.Fatalf("%+v", list)
+	}
+	writeFile(t, limits, strings.Replace(oneLimit, "3", "4", 1))
+	must(t, s.Reload())
+	writeFile(t, rules, strings.Replace(oneRule, "users", "people", 1))
+	must(t, s.Reload())
+	if s.Rules().Named("people") == nil || perUnit(t, s) != 4 {
+		t.Errorf("%+v", s.Rules().List())
+	}
+	// A mistake in either changes nothing.
+	writeFile(t, rules, "rules: 5")
+	if err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), rules+":1:8: ") {
+		t.Error(err)
+	}
+	writeFile(t, rules, oneRule)
+	writeFile(t, limits, "domain: 5\ndescriptors: 6")
+	if err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), limits+":2:14: ") {
+		t.Error(err)
+	}
+	must(t, os.Remove(rules))
+	if err := s.Reload(); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if s.Rules().Named("people") == nil || perUnit(t, s) != 4 {
+		t.Errorf("%+v", s.Rules().List())
+	}
+}
+
+func TestLimitsAlone(t *testing.T) {
+	dir := t.TempDir()
+	limits := filepath.Join(dir, "limits.yaml")
+	writeFile(t, limits, oneLimit)
+	s, err := NewSource(SourceConfig{Limits: limits})
+	must(t, err)
+	if len(s.Rules().List()) != 1 || perUnit(t, s) != 3 {
+		t.Errorf("%+v", s.Rules().List())
+	}
+	if _, err := NewSource(SourceConfig{Limits: limits, Options: []Option{Algorithm("leaky")}}); err == nil {
+		t.Error("an option that cannot be was taken")
+	}
+	writeFile(t, limits, "domain: edge")
+	if err := s.Reload(); err != nil || len(s.Rules().List()) != 0 {
+		t.Errorf("%v, %+v", err, s.Rules().List())
+	}
+}
+
+// A rule that would take a limit's keys in the workers is a mistake.
+func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
+	dir := t.TempDir()
+	limits := filepath.Join(dir, "limits.yaml")
+	writeFile(t, limits, oneLimit)
+	base := func(name, match string) *windows.Rules {
+		r, err := windows.NewRules([]*windows.Rule{{Name: name, Match: match, Windows: []windows.Window{{Limit: 1, Per: windows.MaxWindow}}}})
+		must(t, err)
+		return r
+	}
+	for _, c := range []struct{ name, match, want string }{
+		{"all", "*", `rule "all" (match "*") of the rules file also takes keys of the limit "edge--client", such as "edge/client=x"`},
+		{"edge--client", "user:*", `rule "edge--client": want each name once`},
+		{"own", "edge/other=*", ""},
+	} {
+		_, err := NewSource(SourceConfig{Limits: limits, Base: base(c.name, c.match)})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.match, err)
+		}
+	}
+}
+
+// Kubernetes mounts a ConfigMap as links through ..data, which it swaps.
+func TestASwappedConfigMapIsTakenUp(t *testing.T) {
+	dir := t.TempDir()
+	for version, text := range map[string]string{"..v1": oneLimit, "..v2": strings.Replace(oneLimit, "3", "4", 1)} {
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
+		writeFile(t, filepath.Join(dir, version, "edge.yaml"), text)
+	}
+	must(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
+	must(t, os.Symlink("..data/edge.yaml", filepath.Join(dir, "edge.yaml")))
+	s, err := NewSource(SourceConfig{Limits: dir})
+	must(t, err)
+	if perUnit(t, s) != 3 {
+		t.Fatal(perUnit(t, s))
+	}
+	reloaded := watching(t, s)
+	must(t, os.Symlink("..v2", filepath.Join(dir, "..tmp")))
+	must(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+	if err := reloaded(); err != nil || perUnit(t, s) != 4 {
+		t.Errorf("%v, %d", err, perUnit(t, s))
+	}
+}
+
+// A file that comes to the directory, or goes, is taken up; so are the rules
+// beside it, wherever they lie.
+func TestADirectoryIsWatched(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	rules := filepath.Join(other, "rules.yml")
+	writeFile(t, rules, oneRule)
+	writeFile(t, filepath.Join(dir, "a.yaml"), "domain: a")
+	s, err := NewSource(SourceConfig{Limits: dir, Rules: rules})
+	must(t, err)
+	reloaded := watching(t, s)
+	writeFile(t, filepath.Join(dir, "edge.yml"), oneLimit)
+	if err := reloaded(); err != nil || perUnit(t, s) != 3 {
+		t.Errorf("%v, %d", err, perUnit(t, s))
+	}
+	must(t, os.Remove(filepath.Join(dir, "edge.yml")))
+	if err := reloaded(); err != nil || perUnit(t, s) != 0 {
+		t.Errorf("%v, %d", err, perUnit(t, s))
+	}
+	writeFile(t, rules, strings.Replace(oneRule, "users", "people", 1))
+	if err := reloaded(); err != nil || s.Rules().Named("people") == nil {
+		t.Errorf("%v, %+v", err, s.Rules().List())
+	}
+}

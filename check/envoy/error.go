@@ -1,0 +1,41 @@
+package envoy
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+)
+
+// statuses: name of an error (api.NameOf) → its gRPC status.
+var statuses = map[string]codes.Code{
+	"bad-key": codes.InvalidArgument, "bad-count": codes.InvalidArgument, "bad-request": codes.InvalidArgument,
+	"cost-exceeds-limit": codes.FailedPrecondition, "no-rule": codes.NotFound,
+	"outcome-unknown": codes.Unavailable, "unavailable": codes.Unavailable,
+}
+
+// statusOf gives an error its gRPC status. What HTTP says by the problem's type
+// stands in an ErrorInfo, so that a client gets its sentinel back.
+func statusOf(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, check.ErrorText(err))
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, api.ErrUnavailable):
+		return status.Error(codes.DeadlineExceeded, check.ErrorText(err))
+	}
+	name := api.NameOf(err)
+	code, known := statuses[name]
+	if !known {
+		return status.Error(codes.Internal, check.ErrorText(err))
+	}
+	s := status.New(code, check.ErrorText(err))
+	if with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: name, Domain: api.ErrorDomain}); err == nil {
+		s = with
+	}
+	return s.Err()
+}

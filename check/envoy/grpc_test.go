@@ -1,0 +1,279 @@
+package envoy_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/envoy"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// descriptors makes one per text, such as "path=a user=1".
+func descriptors(texts ...string) (list []*commonv3.RateLimitDescriptor) {
+	for _, text := range texts {
+		d := &commonv3.RateLimitDescriptor{}
+		for _, pair := range strings.Fields(text) {
+			k, v, _ := strings.Cut(pair, "=")
+			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: k, Value: v})
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+func hits(n uint64, list []*commonv3.RateLimitDescriptor) []*commonv3.RateLimitDescriptor {
+	for _, d := range list {
+		d.HitsAddend = wrapperspb.UInt64(n)
+	}
+	return list
+}
+
+func back(n uint64, list []*commonv3.RateLimitDescriptor) []*commonv3.RateLimitDescriptor {
+	for _, d := range hits(n, list) {
+		d.IsNegativeHits = true
+	}
+	return list
+}
+
+// told words a response: the overall code, then per descriptor its code, limit,
+// what remains, and when more comes.
+func told(r *rlsv3.RateLimitResponse) string {
+	words := []string{r.OverallCode.String()}
+	for _, s := range r.Statuses {
+		text := s.Code.String()
+		if l := s.CurrentLimit; l != nil {
+			text += fmt.Sprintf(" %d/%s", l.RequestsPerUnit, l.Unit)
+			if m := l.UnitMultiplier; m != nil {
+				text += fmt.Sprintf("*%d", m.Value)
+			}
+			text += fmt.Sprintf(" left %d", s.LimitRemaining)
+		}
+		if s.DurationUntilReset != nil {
+			text += " in " + s.DurationUntilReset.AsDuration().String()
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, "; ")
+}
+
+var edgeRules = []*windows.Rule{
+	{Name: "path", Match: "edge/path=*", Windows: []windows.Window{{Limit: 3, Per: time.Minute}}},
+	{Name: "user", Match: "edge/user=*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}, {Limit: 12, Per: 24 * time.Hour}}},
+	{Name: "watch", Match: "edge/watch=*", Shadow: true, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
+}
+
+// What a client of Envoy's service asks, and what it is told, in one tale.
+func TestShouldRateLimit(t *testing.T) {
+	type ask struct {
+		hits uint32
+		list []*commonv3.RateLimitDescriptor
+		want string
+	}
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		client := w.dial(t, envoy.Config{})
+		for i, a := range []ask{
+			{0, descriptors("path=a"), "OK; OK 3/MINUTE left 2 in 1m0s"},
+			{0, descriptors("nothing=configured", "path=a"), "OK; OK; OK 3/MINUTE left 1 in 1m0s"},
+			{2, descriptors("path=a"), "OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s"}, // of 1 that is left
+			{0, hits(0, descriptors("path=a")), "OK; OK 3/MINUTE left 1 in 1m0s"},        // only looks
+			{7, hits(1, descriptors("path=a")), "OK; OK 3/MINUTE left 0 in 1m0s"},        // its own hits count
+			{0, hits(0, descriptors("path=a")), "OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			{0, descriptors("user=1", "path=a"), "OVER_LIMIT; OK 10/SECOND*10 left 10 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			{0, descriptors("user=1", "path=b"), "OK; OK 10/SECOND*10 left 9 in 10s; OK 3/MINUTE left 2 in 1m0s"},
+			{9, descriptors("user=1"), "OK; OK 10/SECOND*10 left 0 in 10s"},
+			{0, descriptors("user=1"), "OVER_LIMIT; OVER_LIMIT 10/SECOND*10 left 0 in 10s"},
+			{100, descriptors("user=2"), "OVER_LIMIT; OVER_LIMIT 10/SECOND*10 left 0 in 10s"}, // can never be
+			{0, descriptors("watch=1"), "OK; OK"},
+			{0, descriptors("watch=1"), "OK; OK"},
+			// A shadow limit that is over is no reason, also where another is.
+			{0, descriptors("watch=1", "path=a"), "OVER_LIMIT; OK; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			// Given back: the key has room again, and nobody has more than it spent.
+			{0, back(2, descriptors("path=a")), "OK; OK 3/MINUTE left 2 in 1m0s"},
+			{2, descriptors("path=a"), "OK; OK 3/MINUTE left 0 in 1m0s"},
+			{0, back(50, descriptors("path=a")), "OK; OK 3/MINUTE left 3 in 0s"},
+			{4, append(descriptors("path=a"), back(1, descriptors("user=1"))...), "OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 0"},
+			{3, append(descriptors("path=a"), back(1, descriptors("user=1"))...), "OK; OK 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 1 in 10s"},
+			// The same counter twice is charged the sum, each judged with those before it.
+			{2, descriptors("path=c", "path=c"), "OVER_LIMIT; OK 3/MINUTE left 3 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			{0, descriptors("path=c", "path=c"), "OK; OK 3/MINUTE left 2 in 1m0s; OK 3/MINUTE left 1 in 1m0s"},
+		} {
+			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: a.hits, Descriptors: a.list})
+			must(t, err)
+			if told(got) != a.want {
+				t.Errorf("request %d:\n told %s\n want %s", i, told(got), a.want)
+			}
+		}
+		w.advance(11 * time.Second) // the short window has passed: the day's speaks
+		got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3, Descriptors: descriptors("user=1")})
+		must(t, err)
+		if want := "OK; OK 12/DAY left 0 in 23h59m49s"; told(got) != want {
+			t.Errorf("the long window:\n told %s\n want %s", told(got), want)
+		}
+	}, edgeRules...)
+}
+
+// A request whose second descriptor is full takes nothing from its first, however
+// many ask at once.
+func TestADeniedRequestConsumesNothing(t *testing.T) {
+	const callers, requests = 64, 1000
+	w := newWorld(t, connect(t, streamtest.Redis(t)),
+		&windows.Rule{Name: "first", Match: "edge/first=*", Windows: []windows.Window{{Limit: 1_000_000, Per: time.Hour}}},
+		&windows.Rule{Name: "second", Match: "edge/second=*", Windows: []windows.Window{{Limit: 5, Per: time.Hour}}})
+	client := w.dial(t, envoy.Config{})
+	ask := func(ctx context.Context, texts ...string) rlsv3.RateLimitResponse_Code {
+		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(texts...)})
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		return got.OverallCode
+	}
+	var callersDone sync.WaitGroup
+	left := make(chan struct{}, requests)
+	for range requests {
+		left <- struct{}{}
+	}
+	close(left)
+	var mu sync.Mutex
+	admitted := 0
+	for range callers {
+		callersDone.Go(func() {
+			for range left {
+				if ask(t.Context(), "first=1", "second=1") == rlsv3.RateLimitResponse_OK {
+					mu.Lock()
+					admitted++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	callersDone.Wait()
+	if used := w.used(t, "edge/first=1"); admitted != 5 || used != 5 {
+		t.Errorf("%d of %d admitted, the first descriptor used %d: want 5 and 5", admitted, requests, used)
+	}
+}
+
+// A burst on each side of a boundary of the clock: a limit of 50 per 10 s admits 50,
+// over gRPC and asked for within the process.
+func TestABurstAroundABoundary(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		client := w.dial(t, envoy.Config{})
+		for name, ask := range map[string]func() bool{
+			"grpc": func() bool {
+				got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors("burst=grpc")})
+				must(t, err)
+				return got.OverallCode == rlsv3.RateLimitResponse_OK
+			},
+			"core": func() bool {
+				got, err := w.service.Check(t.Context(), api.CheckRequest{Key: "edge/burst=core"})
+				must(t, err)
+				return got.Allowed
+			},
+		} {
+			w.clock.Store(w.clock.Load()/10_000*10_000 + 19_999) // the last ms before one
+			admitted := 0
+			for range 2 {
+				for range 50 {
+					if ask() {
+						admitted++
+					}
+				}
+				w.advance(time.Millisecond)
+			}
+			if admitted != 50 {
+				t.Errorf("%s: %d admitted within 1 ms, want 50", name, admitted)
+			}
+		}
+	}, &windows.Rule{Name: "burst", Match: "edge/burst=*", Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}})
+}
+
+// What cannot be answered is an error with a code, and the name of ours that a
+// client turns into its own.
+func TestErrorsOverGRPC(t *testing.T) {
+	twoAnHour := []windows.Window{{Limit: 2, Per: time.Hour}}
+	server := streamtest.OwnRedis(t)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()),
+		&windows.Rule{Name: "allow", Match: "allow:*", OnError: windows.OnErrorAllow, Windows: twoAnHour},
+		&windows.Rule{Name: "deny", Match: "deny:*", OnError: windows.OnErrorDeny, Windows: twoAnHour})
+	client := w.dial(t, envoy.Config{})
+	detail := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
+	key := func(k string) *rlsv3.RateLimitRequest {
+		return &rlsv3.RateLimitRequest{Domain: "streamcounter", HitsAddend: 3, Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: k}}}}}
+	}
+	want := func(what string, ctx context.Context, r *rlsv3.RateLimitRequest, code codes.Code, reason string) {
+		t.Helper()
+		_, err := client.ShouldRateLimit(ctx, r)
+		s := status.Convert(err)
+		got := ""
+		for _, d := range s.Details() {
+			if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == "streamcounter" {
+				got = info.Reason
+			}
+		}
+		if s.Code() != code || got != reason {
+			t.Errorf("%s: %v with reason %q, want %v and %q", what, err, got, code, reason)
+		}
+	}
+	many := make([]string, 101)
+	for i := range many {
+		many[i] = "path=a"
+	}
+	want("no domain", t.Context(), &rlsv3.RateLimitRequest{Descriptors: descriptors("path=a")}, codes.InvalidArgument, "bad-request")
+	want("no descriptor", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge"}, codes.InvalidArgument, "bad-request")
+	want("too many", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(many...)}, codes.InvalidArgument, "bad-request")
+	want("a key with a line end", t.Context(), key("deny:\n"), codes.InvalidArgument, "bad-key")
+	want("a cost above the limit, asked by our client", detail, key("deny:1"), codes.FailedPrecondition, "cost-exceeds-limit")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	want("a caller who has left", ctx, key("allow:1"), codes.Canceled, "")
+	server.Stop()
+	r := key("deny:1")
+	r.HitsAddend = 1
+	want("Redis is away, on_error: deny", t.Context(), r, codes.Unavailable, "unavailable")
+	r = key("allow:1")
+	r.HitsAddend = 1
+	if got, err := client.ShouldRateLimit(t.Context(), r); err != nil || got.OverallCode != rlsv3.RateLimitResponse_OK {
+		t.Errorf("Redis is away, on_error: allow: %v, %v", got, err)
+	}
+}
+
+// Our client gets the answer in HTTP's words too, and Envoy the headers to pass on.
+func TestDetailAndHeadersOverGRPC(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		client := w.dial(t, envoy.Config{Headers: true})
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
+		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3, Descriptors: descriptors("path=a")})
+		must(t, err)
+		answer, _ := got.DynamicMetadata.AsMap()["streamcounter"].(map[string]any)
+		checks, _ := answer["checks"].([]any)
+		if len(checks) != 1 || answer["allowed"] != true || checks[0].(map[string]any)["rule"] != "path" {
+			t.Errorf("detail %v", answer)
+		}
+		got, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors("path=a")})
+		must(t, err)
+		header := map[string]string{}
+		for _, h := range got.ResponseHeadersToAdd {
+			header[h.Key] = h.Value
+		}
+		if header["Retry-After"] != "60" || header["Ratelimit"] != `"path-1m";r=0;t=60` || header["X-Ratelimit-Remaining"] != "0" {
+			t.Errorf("headers %v", header)
+		}
+		if got.DynamicMetadata != nil {
+			t.Error("a detail that nobody asked for")
+		}
+	}, edgeRules...)
+}

@@ -1,0 +1,120 @@
+package envoy_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/envoy"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect answers a client like those of the commands: it never sends twice,
+// and gives up at its context's deadline.
+func connect(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{
+		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		DialTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// world is a decision core over one Redis, under a prefix of its own, with a clock
+// that stands still until it is moved.
+type world struct {
+	clock   atomic.Int64
+	service *check.Service
+	rules   *windows.Source
+}
+
+// Deadlines of a check: one that is to pass, and one that must not, however
+// busy the machine is.
+const (
+	timeout  = 200 * time.Millisecond
+	patience = 20 * time.Second
+)
+
+func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
+	t.Helper()
+	return newWorldWithin(t, patience, c, rules...)
+}
+
+func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
+	t.Helper()
+	w := &world{}
+	w.clock.Store(1_700_000_000_000)
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
+	must(t, err)
+	loaded, err := windows.NewRules(rules)
+	must(t, err)
+	w.rules = windows.Fixed(loaded)
+	counter := windows.NewRedis(c, keys)
+	counter.Now = w.clock.Load
+	w.service, err = check.NewService(check.Config{
+		Counter: counter, Rules: w.rules.Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+	})
+	must(t, err)
+	return w
+}
+
+// onEveryRedis runs a test on the embedded and on a real one.
+func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
+	t.Run("embedded", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rules...)) })
+	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
+}
+
+func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
+
+// used is what a key has used of its first window.
+func (w *world) used(t *testing.T, key string) int64 {
+	t.Helper()
+	k, err := w.service.Peek(t.Context(), key)
+	must(t, err)
+	return k.Windows[0].Used
+}
+
+// dial serves the world's service over gRPC as the program does, and connects.
+func (w *world) dial(t *testing.T, c envoy.Config) rlsv3.RateLimitServiceClient {
+	t.Helper()
+	c.Rules = w.rules.Rules
+	l := bufconn.Listen(1 << 20)
+	s := grpc.NewServer(grpc.ForceServerCodecV2(envoy.Codec{}))
+	rlsv3.RegisterRateLimitServiceServer(s, envoy.NewService(w.service, c))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:///bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	must(t, err)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		s.Stop()
+		must(t, <-served)
+	})
+	return rlsv3.NewRateLimitServiceClient(conn)
+}

@@ -1,0 +1,85 @@
+package envoy
+
+import (
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// quotas are the descriptors of a request whose limits have quota_mode. One alone
+// denies nothing, as there may be another backend to send the request to; the
+// request is over when nothing is left anywhere.
+type quotas struct {
+	groups     map[string]bool // group → one of its descriptors is over
+	violations []any           // positions of descriptors that are over
+}
+
+func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over bool) {
+	if q.groups == nil {
+		q.groups = map[string]bool{}
+	}
+	group := quotaGroup(d)
+	q.groups[group] = q.groups[group] || over
+	if over {
+		q.violations = append(q.violations, at)
+	}
+}
+
+// over tells whether each group is, if there is one.
+func (q *quotas) over() bool {
+	for _, over := range q.groups {
+		if !over {
+			return false
+		}
+	}
+	return len(q.groups) > 0
+}
+
+// quotaGroup is what descriptors have in common that are quotas of the same
+// backend: as in envoyproxy/ratelimit, those with the same backend_name and
+// model_name_override. Without these each descriptor is a group of its own.
+func quotaGroup(d *commonv3.RateLimitDescriptor) string {
+	var backend, model, all string
+	for _, e := range d.GetEntries() {
+		switch e.GetKey() {
+		case "backend_name":
+			backend = e.GetValue()
+		case "model_name_override":
+			model = e.GetValue()
+		}
+		all += e.GetKey() + "=" + e.GetValue() + ";"
+	}
+	if backend != "" || model != "" {
+		return backend + "|" + model
+	}
+	return all
+}
+
+// metadata tells who reads the response's metadata in Envoy which descriptors are
+// over, by their position, in the names of envoyproxy/ratelimit.
+func (q *quotas) metadata(req *rlsv3.RateLimitRequest) *structpb.Struct {
+	list := make([]any, len(req.Descriptors))
+	for i, d := range req.Descriptors {
+		entries := make([]any, len(d.GetEntries()))
+		for n, e := range d.GetEntries() {
+			entries[n] = e.GetKey() + "=" + e.GetValue()
+		}
+		one := map[string]any{"entries": entries}
+		if h := d.GetHitsAddend(); h != nil {
+			one["hitsAddend"] = h.GetValue()
+		}
+		list[i] = one
+	}
+	fields := map[string]any{"domain": req.Domain, "descriptors": list, "quotaModeEnabled": true}
+	if len(q.violations) > 0 {
+		fields["quotaModeViolations"] = q.violations
+	}
+	if req.HitsAddend != 0 {
+		fields["hitsAddend"] = req.HitsAddend
+	}
+	out, err := structpb.NewStruct(fields)
+	if err != nil {
+		return nil // text that is not UTF-8, which no protobuf message brings
+	}
+	return out
+}

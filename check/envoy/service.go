@@ -1,0 +1,147 @@
+package envoy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// maxDescriptors bounds a request: each may cost Redis a look-up.
+const maxDescriptors = 100
+
+// mostHits is what a descriptor can ask for: above it no limit admits any.
+const mostHits = windows.MaxLimit + 1
+
+// Service answers Envoy's rate limit service (v3): ShouldRateLimit decides all
+// descriptors of a request together, all or nothing.
+type Service struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+	checks *check.Service
+	config Config
+}
+
+// Config of a Service. Rules is required.
+type Config struct {
+	// Rules gives the present rules, Limits those of a configuration of
+	// envoyproxy/ratelimit that belong to them; nil, or giving nil: there is none.
+	Rules  func() *windows.Rules
+	Limits func() *config.Limits
+	// Tag names the descriptor entry that becomes the hash tag of keys.
+	Tag string
+	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on.
+	Headers bool
+}
+
+// NewService serves what checks decides.
+func NewService(checks *check.Service, c Config) *Service {
+	if c.Limits == nil {
+		c.Limits = func() *config.Limits { return nil }
+	}
+	return &Service{checks: checks, config: c}
+}
+
+// descriptor is one descriptor on its way.
+type descriptor struct {
+	config.Limit
+	limited bool // something is configured for it
+	skipped bool // another descriptor of the request replaces it
+	hits    int64
+	back    bool // the hits are given back
+	request int  // what is asked for it: its index among the requests; -1: nothing
+	// upTo is what it and the descriptors before it ask of the same key, total what
+	// all of them do.
+	upTo, total int64
+}
+
+// ShouldRateLimit implements Envoy's service. A request that is over a limit
+// consumes nothing, in no descriptor.
+func (r *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	detailed := wantsDetail(ctx)
+	list, err := r.read(req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	answer, err := r.checks.Decide(ctx, requestsOf(list, detailed))
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return r.respond(req, list, answer, detailed), nil
+}
+
+// read validates the request and finds the limit of each descriptor.
+func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
+	if req.Domain == "" {
+		return nil, fmt.Errorf("%w: the domain is empty", api.ErrBadRequest)
+	}
+	if n := len(req.Descriptors); n == 0 || n > maxDescriptors {
+		return nil, fmt.Errorf("%w: %d descriptors, expected 1 to %d", api.ErrBadRequest, n, maxDescriptors)
+	}
+	limits, rules := r.config.Limits(), r.config.Rules()
+	list := make([]descriptor, len(req.Descriptors))
+	replaces := false
+	for i, d := range req.Descriptors {
+		one := &list[i]
+		one.hits, one.back = int64(cmp.Or(req.HitsAddend, 1)), d.GetIsNegativeHits()
+		if h := d.GetHitsAddend(); h != nil {
+			one.hits = int64(min(h.Value, uint64(mostHits)))
+		}
+		if err := config.ValidateOverride(req.Domain, d); err != nil {
+			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
+		}
+		one.Limit, one.limited = config.Find(limits, rules, req.Domain, d, r.config.Tag)
+		replaces = replaces || len(one.Replaces) > 0
+		if one.limited && one.Plan != nil {
+			if err := api.ValidateKey(one.Key); err != nil {
+				return nil, fmt.Errorf("descriptors[%d]: %w", i, err)
+			}
+		}
+	}
+	if replaces {
+		limits := make([]config.Limit, len(list))
+		for i := range list {
+			limits[i] = list[i].Limit
+		}
+		for i, gone := range config.Replaced(limits) {
+			list[i].skipped = gone
+		}
+	}
+	return list, nil
+}
+
+// requestsOf gives what is asked for the descriptors. Our own client, which asks
+// for the detail, is told what can never be admitted, as over HTTP; others are denied.
+func requestsOf(list []descriptor, detailed bool) []check.Request {
+	reqs := make([]check.Request, 0, len(list))
+	totals := make(map[string]int64, len(list)) // key → the hits that are asked of it
+	for i := range list {
+		d := &list[i]
+		d.request = -1
+		never := d.DenyAll && !d.Shadow && !d.Quota
+		if d.skipped || d.Unlimited || d.limited && d.Plan == nil && !never || d.Key == "" {
+			continue
+		}
+		d.request = len(reqs)
+		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Never: never, AboveLimit: !detailed, Refund: d.back})
+		if !d.back {
+			totals[d.Key] += d.hits
+			d.upTo = totals[d.Key]
+		}
+	}
+	for i := range list {
+		list[i].total = totals[list[i].Key]
+	}
+	return reqs
+}
+
+// wantsDetail tells whether the caller asks for the answer in our own words too.
+func wantsDetail(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
+}

@@ -1,0 +1,235 @@
+package envoy
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/headers"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+type (
+	limitStatus = rlsv3.RateLimitResponse_DescriptorStatus
+	limitWire   = rlsv3.RateLimitResponse_RateLimit
+)
+
+const (
+	codeOK   = rlsv3.RateLimitResponse_OK
+	codeOver = rlsv3.RateLimitResponse_OVER_LIMIT
+)
+
+// respond makes the response: one status per descriptor, in order.
+func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer api.ChecksAnswer, detailed bool) *rlsv3.RateLimitResponse {
+	out := &rlsv3.RateLimitResponse{OverallCode: codeOK, Statuses: make([]*limitStatus, len(list))}
+	statuses := make([]limitStatus, len(list))
+	quotas := quotas{}
+	for i := range list {
+		one := &list[i]
+		s := &statuses[i]
+		out.Statuses[i] = s
+		one.status(s, answer)
+		if one.isQuota() {
+			quotas.add(req.Descriptors[i], i, s.Code == codeOver)
+		} else if s.Code == codeOver {
+			out.OverallCode = codeOver
+		}
+	}
+	if !answer.Allowed || quotas.over() {
+		out.OverallCode = codeOver
+	}
+	if len(quotas.groups) > 0 {
+		out.DynamicMetadata = quotas.metadata(req)
+	}
+	if r.config.Headers {
+		out.ResponseHeadersToAdd = headersOf(list, answer, out, quotas.over())
+	}
+	if detailed {
+		answer.Allowed = out.OverallCode == codeOK
+		out.DynamicMetadata = withDetail(out.DynamicMetadata, answer)
+	}
+	return out
+}
+
+// headersOf gives those of HTTP's answers. Those of a denied request speak of the
+// limits that deny it alone, and of how long these will.
+func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitResponse, quotasDeny bool) (added []*corev3.HeaderValue) {
+	if out.OverallCode == codeOver {
+		answer = denials(list, answer, out, quotasDeny)
+	}
+	h := http.Header{}
+	headers.Set(h, answer.Checks, answer.RetryAfterMs)
+	for name, values := range h {
+		added = append(added, &corev3.HeaderValue{Key: name, Value: values[0]})
+	}
+	return added
+}
+
+// denials is the answer about the descriptors that are over their limits.
+func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitResponse, quotasDeny bool) (answer api.ChecksAnswer) {
+	seen := map[string]bool{}
+	for i, s := range out.Statuses {
+		d := &list[i]
+		if s.Code != codeOver || seen[d.Key] || d.isQuota() && !quotasDeny {
+			continue
+		}
+		seen[d.Key] = true
+		wait := s.DurationUntilReset.AsDuration().Milliseconds()
+		c := api.CheckAnswer{Rule: d.Name, Key: d.Key, Windows: []api.WindowState{{WindowMs: d.Per().Milliseconds(), NextFreeMs: wait}}}
+		if own := d.ownAnswer(all); len(own.Windows) > 0 {
+			c = own
+			c.Windows = slices.Clone(c.Windows)
+			for w := range c.Windows {
+				c.Windows[w].NextFreeMs = max(c.Windows[w].NextFreeMs, min(wait, c.Windows[w].WindowMs))
+			}
+		}
+		answer.Checks = append(answer.Checks, c)
+		answer.RetryAfterMs = max(answer.RetryAfterMs, wait)
+	}
+	return answer
+}
+
+// isQuota tells whether the descriptor reports that it is over and denies nothing
+// by itself. A shadow limit does not even report.
+func (d *descriptor) isQuota() bool {
+	return d.limited && !d.skipped && !d.Unlimited && d.Quota && !d.Shadow
+}
+
+// status says what became of the descriptor.
+func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
+	s.Code = codeOK
+	switch {
+	case !d.limited || d.skipped:
+	case d.Unlimited:
+		s.LimitRemaining = math.MaxUint32
+	case d.DenyAll:
+		s.CurrentLimit, s.DurationUntilReset = d.wire(nil), durationpb.New(d.Per())
+		if !d.Shadow {
+			s.Code = codeOver
+		}
+	case d.back:
+		d.place(s, d.ownAnswer(answer), 0, 0)
+	default:
+		later := int64(0) // what descriptors after it have charged
+		ahead := d.upTo   // what it would charge beside those before it
+		switch {
+		case answer.Allowed && d.total > 0:
+			later, ahead = d.total-d.upTo, 0
+		case d.hits == 0:
+			ahead++ // a look is over where one unit would be
+		}
+		d.place(s, d.ownAnswer(answer), later, ahead)
+	}
+}
+
+// place says where the descriptor stands, without what later ones have charged: in
+// the window that has least left. It is over where ahead more units do not fit.
+func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64) {
+	rule := d.rule()
+	if rule == nil {
+		return
+	}
+	if len(a.Windows) == 0 { // on_error: allow decided
+		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit, WindowMs: rule.Windows[0].Per.Milliseconds()})
+		return
+	}
+	states := slices.Clone(a.Windows)
+	for i := range states {
+		states[i].Remaining = states[i].Limit - (states[i].Used - later) // below 0 where it is exceeded
+	}
+	w := api.Tightest(states)
+	s.CurrentLimit = d.wire(w)
+	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
+	reset := w.NextFreeMs
+	if w.Remaining < ahead && (d.isQuota() || !rule.Shadow) {
+		s.Code, s.LimitRemaining = codeOver, 0
+		switch {
+		case ahead > w.Limit: // no wait helps, and none is shorter than this
+			reset = max(w.WindowMs, w.ResetMs)
+		case a.RetryAfterMs > 0:
+			reset = a.RetryAfterMs
+		}
+	}
+	s.DurationUntilReset = durationpb.New(time.Duration(reset) * time.Millisecond)
+}
+
+// rule is what a status speaks of: the rule that decides, or Envoy's own limit in shadow
+// or quota mode. Shadow rules of the rules file are shown nowhere: nil.
+func (d *descriptor) rule() *windows.Rule {
+	switch {
+	case d.Plan == nil:
+		return nil
+	case d.Plan.Live == nil && !d.Plan.Shadows[0].Exclusive:
+		return nil
+	}
+	return d.Plan.Rules()[0]
+}
+
+// ownAnswer is what the answer says of that rule.
+func (d *descriptor) ownAnswer(all api.ChecksAnswer) api.CheckAnswer {
+	if d.request < 0 {
+		return api.CheckAnswer{}
+	}
+	a := all.Checks[d.request]
+	if rule := d.rule(); rule != nil && rule.Shadow && len(a.Shadow) > 0 {
+		own := a.Shadow[0]
+		a.Rule, a.Windows, a.RetryAfterMs = own.Rule, own.Windows, own.RetryAfterMs
+	}
+	return a
+}
+
+// units are the lengths that Envoy has names for, the longest first. A month and
+// a year are as long as envoyproxy/ratelimit has them.
+var units = []struct {
+	unit rlsv3.RateLimitResponse_RateLimit_Unit
+	ms   int64
+}{
+	{rlsv3.RateLimitResponse_RateLimit_DAY, 86_400_000}, {rlsv3.RateLimitResponse_RateLimit_HOUR, 3_600_000},
+	{rlsv3.RateLimitResponse_RateLimit_MINUTE, 60_000}, {rlsv3.RateLimitResponse_RateLimit_SECOND, 1000},
+}
+
+// wire names the limit as Envoy has it: so many per unit, or per several of it.
+func (d *descriptor) wire(w *api.WindowState) *limitWire {
+	out := &limitWire{RequestsPerUnit: d.PerUnit, Unit: d.Unit}
+	if d.Named {
+		out.Name = d.Name
+	}
+	if d.Multiplier > 1 {
+		out.UnitMultiplier = wrapperspb.UInt32(d.Multiplier)
+	}
+	if d.Unit != rlsv3.RateLimitResponse_RateLimit_UNKNOWN || w == nil {
+		return out
+	}
+	out.RequestsPerUnit = uint32(min(w.Limit, math.MaxUint32))
+	for _, u := range units {
+		if w.WindowMs%u.ms == 0 {
+			out.Unit = u.unit
+			if n := w.WindowMs / u.ms; n > 1 {
+				out.UnitMultiplier = wrapperspb.UInt32(uint32(n))
+			}
+			break
+		}
+	}
+	return out
+}
+
+// withDetail puts an answer, as HTTP has it, into the response's metadata.
+func withDetail(metadata *structpb.Struct, answer api.ChecksAnswer) *structpb.Struct {
+	text, err := json.Marshal(map[string]any{"streamcounter": answer})
+	out := &structpb.Struct{}
+	if err != nil || out.UnmarshalJSON(text) != nil {
+		return metadata // only numbers and strings: it does not happen, and the statuses say it all
+	}
+	maps.Copy(out.Fields, metadata.GetFields())
+	return out
+}

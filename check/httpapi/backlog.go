@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+)
+
+// backlog knows how far workers are behind, as of a moment ago: it asks when it
+// is asked, at most once per backlogEvery.
+type backlog struct {
+	measure func(ctx context.Context) (map[int]eventlog.Backlog, error)
+	now     func() time.Time
+
+	mu   sync.Mutex
+	at   time.Time
+	last map[int]eventlog.Backlog // partition → what was there at
+}
+
+const backlogEvery = time.Second
+
+// read gives what each partition has before it. One of which nothing is known is
+// left out: the append itself will tell what is wrong.
+func (b *backlog) read(ctx context.Context) map[int]eventlog.Backlog {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := b.now(); now.Sub(b.at) >= backlogEvery {
+		b.at = now
+		b.last, _ = b.measure(ctx)
+	}
+	return b.last
+}
+
+// admit refuses events of partitions in which workers are further behind than
+// they may be: taken, they could be trimmed before anybody reads them.
+func (s *Server) admit(ctx context.Context, events []api.Event) error {
+	if s.config.MaxBacklog <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.BacklogTimeout)
+	defer cancel()
+	list := s.backlog.read(ctx)
+	for _, e := range events {
+		if p := s.config.Keys.Partition(e.Key); list[p].Oldest > s.config.MaxBacklog {
+			return fmt.Errorf("%w: the oldest unread event of partition %d is %s old, events are refused above %s",
+				api.ErrBacklog, p, list[p].Oldest.Round(time.Millisecond), s.config.MaxBacklog)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// While the slot of one partition moves, checks of its keys follow on_error, at once
+// when the breaker has seen enough of them. Those of other partitions are answered.
+func TestAMovingPartitionDoesNotAnswerForTheOthers(t *testing.T) {
+	c := streamtest.Cluster(t)
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
+	check := func(keys ...string) (api.Source, time.Duration) {
+		t.Helper()
+		var asks []api.CheckRequest
+		for _, k := range keys {
+			asks = append(asks, api.CheckRequest{Key: k})
+		}
+		began := time.Now()
+		all, err := w.service.CheckAll(t.Context(), asks)
+		must(t, err)
+		return all.Checks[0].Source, time.Since(began)
+	}
+	moving, still := "user:1", "user:2"
+	if w.keys.Partition(moving) == w.keys.Partition(still) {
+		t.Fatal("the keys share a partition")
+	}
+	answered := func(when string) {
+		t.Helper()
+		streamtest.Eventually(t, 10*time.Second, "Redis answers for both keys "+when, func() (bool, string) {
+			a, _ := check(moving)
+			b, _ := check(still)
+			return a == api.SourceRedis && b == api.SourceRedis, fmt.Sprint(a, b)
+		})
+	}
+	answered("at first")
+	slot := c.Slot(w.keys.Levels(w.keys.Partition(moving)))
+	moved := false
+	c.Migrate(slot, c.OtherMaster(slot), func(n int) {
+		if n > 0 {
+			return
+		}
+		moved = true
+		for range 5 {
+			if source, _ := check(moving); source != api.SourcePolicy {
+				t.Errorf("a check of a slot that moves was answered by %q", source)
+			}
+		}
+		source, took := check(moving, still)
+		if source != api.SourcePolicy || took > timeout/2 {
+			t.Errorf("a check that needs the moving slot was answered by %q after %v, want on_error at once", source, took)
+		}
+		if source, _ := check(still); source != api.SourceRedis {
+			t.Errorf("a check of another slot was answered by %q", source)
+		}
+	})
+	if !moved {
+		t.Error("nothing was tested")
+	}
+	answered("after the move")
+}
+
+// Checks that each are decided by themselves go to their partitions side by side,
+// and each gets its own answer.
+func TestEachOnACluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
+	var asks []api.CheckRequest
+	for i := range int64(20) {
+		asks = append(asks, api.CheckRequest{Key: fmt.Sprintf("user:%d", i), Cost: i + 1})
+	}
+	for i, e := range w.service.CheckEach(t.Context(), asks) {
+		must(t, e.Err)
+		if a := e.CheckAnswer; a.Key != asks[i].Key || a.Source != api.SourceRedis || a.Windows[0].Used != asks[i].Cost {
+			t.Errorf("%s: %+v, want %d used", asks[i].Key, a, asks[i].Cost)
+		}
+	}
+}

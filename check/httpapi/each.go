@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// eachError stands in the place of an answer that could not be given.
+type eachError struct {
+	Key   string      `json:"key"`
+	Error api.Problem `json:"error"`
+}
+
+// each answers several keys, each by itself: 200 whatever the answers are, and
+// where one check is at fault, or has no answer, its problem in its place.
+func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
+	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil {
+		writeProblem(w, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest, maxChecks, n))
+		return
+	}
+	out := make([]any, len(body.Checks))
+	reqs := make([]api.CheckRequest, 0, len(body.Checks))
+	index := make([]int, 0, len(body.Checks)) // request → its check
+	for i, one := range body.Checks {
+		req, err := one.request()
+		if err == nil && (one.Checks != nil || one.Each) {
+			err = fmt.Errorf(`%w: checks[%d] has "checks" or "each" of its own`, api.ErrBadRequest, i)
+		}
+		if err != nil {
+			out[i] = eachError{one.Key, problemOf(err)}
+			continue
+		}
+		reqs, index = append(reqs, req), append(index, i)
+	}
+	for n, e := range s.checks.CheckEach(r.Context(), reqs) {
+		if e.Err != nil {
+			out[index[n]] = eachError{reqs[n].Key, problemOf(e.Err)}
+			continue
+		}
+		out[index[n]] = e.CheckAnswer
+	}
+	if err := r.Context().Err(); err != nil { // nobody reads it; the log of a proxy does
+		writeProblem(w, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, map[string]any{"checks": out})
+}

@@ -1,0 +1,209 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The tokens of access's example file.
+const checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc", "operator-0123456789"
+
+func newTokens(t testing.TB) *access.Tokens {
+	t.Helper()
+	tokens, err := access.NewTokens("../access/testdata/tokens.yml", prometheus.NewRegistry(), nil)
+	must(t, err)
+	return tokens
+}
+
+func newExtractors(t testing.TB) *access.Extractors {
+	t.Helper()
+	x, err := access.NewExtractors("../access/testdata/extractors.yml", nil)
+	must(t, err)
+	return x
+}
+
+// connect answers a client like those of the commands: it never sends twice,
+// and gives up at its context's deadline.
+func connect(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{
+		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		DialTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// world is a service over one Redis, under a prefix of its own, with a clock
+// that stands still until it is moved.
+type world struct {
+	redis    redis.UniversalClient
+	keys     *stream.Keys
+	clock    atomic.Int64
+	service  *check.Service
+	server   *httpapi.Server
+	handler  http.Handler
+	registry *prometheus.Registry
+}
+
+// Deadlines of a check: one that is to pass, and one that must not, however
+// busy the machine is.
+const (
+	timeout  = 200 * time.Millisecond
+	patience = 20 * time.Second
+)
+
+func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
+	t.Helper()
+	return newWorldWithin(t, patience, c, rules...)
+}
+
+func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
+	t.Helper()
+	return newWorldWith(t, c, func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }, rules...)
+}
+
+// newWorldWith makes one whose service is configured otherwise.
+func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Config, *httpapi.Config), rules ...*windows.Rule) *world {
+	t.Helper()
+	w := &world{redis: c, registry: prometheus.NewRegistry()}
+	w.clock.Store(1_700_000_000_000)
+	var err error
+	w.keys, err = stream.NewKeys(streamtest.Prefix(t), 16)
+	must(t, err)
+	log, err := stream.NewLog(c, w.keys, time.Minute)
+	must(t, err)
+	loaded, err := windows.NewRules(rules)
+	must(t, err)
+	counter := windows.NewRedis(c, w.keys)
+	counter.Now = w.clock.Load
+	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules, Metrics: check.NewMetrics(w.registry), Timeout: patience}
+	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
+	change(&decides, &serves)
+	w.service, err = check.NewService(decides)
+	must(t, err)
+	serves.Checks = w.service
+	w.server, err = httpapi.NewServer(serves)
+	must(t, err)
+	w.handler = w.server.Handler(nil)
+	return w
+}
+
+// onEveryRedis runs a test on the embedded and on a real one.
+func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
+	t.Run("embedded", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rules...)) })
+	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
+}
+
+func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
+
+// rule matches "name:*" with windows of the limits and spans given in turn.
+func rule(name string, change func(*windows.Rule), ws ...windows.Window) *windows.Rule {
+	r := &windows.Rule{Name: name, Match: "*" + name + ":*", Windows: ws}
+	if change != nil {
+		change(r)
+	}
+	return r
+}
+
+// answer is what came back of a request.
+type answer struct {
+	status int
+	header http.Header
+	body   map[string]any
+	text   string
+}
+
+func (a answer) str(field string) string { s, _ := a.body[field].(string); return s }
+
+// num is a number of the body, -1 where it is none.
+func (a answer) num(field string) int64 {
+	if n, ok := a.body[field].(float64); ok {
+		return int64(n)
+	}
+	return -1
+}
+
+// do sends a request as it stands: target is what comes after the method on the
+// wire. What every answer must keep is tested here.
+func (w *world) do(t *testing.T, method, target, body string) answer {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, httptest.NewRequest(method, target, strings.NewReader(body)))
+	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
+	if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
+		t.Fatalf("%s %s answers no JSON object: %v: %q", method, target, err, a.text)
+	}
+	kind := a.header.Get("Content-Type")
+	switch {
+	case a.status < 400 && kind != "application/json", a.status >= 400 && kind != "application/problem+json":
+		t.Errorf("%s %s: %d with content type %q", method, target, a.status, kind)
+	case a.status >= 400 && (a.str("type") == "" || a.str("title") == "" || a.str("detail") == "" || a.num("status") != int64(a.status)):
+		t.Errorf("%s %s: %d is no full problem: %s", method, target, a.status, a.text)
+	}
+	return a
+}
+
+func (w *world) get(t *testing.T, key string, more ...string) answer {
+	t.Helper()
+	return w.do(t, "GET", "/v1/check?"+strings.Join(append(more, "key="+url.QueryEscape(key)), "&"), "")
+}
+
+func (w *world) post(t *testing.T, body string) answer {
+	t.Helper()
+	return w.do(t, "POST", "/v1/check", body)
+}
+
+// used is what a key has used of its first window.
+func (w *world) used(t *testing.T, key string) int64 {
+	t.Helper()
+	a := w.do(t, "GET", "/v1/keys/"+url.PathEscape(key), "")
+	ws, _ := a.body["windows"].([]any)
+	if len(ws) == 0 {
+		t.Fatalf("%s: %s", key, a.text)
+	}
+	n, _ := ws[0].(map[string]any)["used"].(float64)
+	return int64(n)
+}
+
+func wantStatus(t *testing.T, a answer, status int) {
+	t.Helper()
+	if a.status != status {
+		t.Errorf("status %d, want %d: %s", a.status, status, a.text)
+	}
+}
+
+// wantProblem expects an error of ours: its name and a part of what it says.
+func wantProblem(t *testing.T, a answer, status int, name, says string) {
+	t.Helper()
+	if a.status != status || a.str("type") != "urn:streamcounter:"+name || !strings.Contains(a.str("detail"), says) {
+		t.Errorf("%d %s, want %d, %s and a detail with %q", a.status, a.text, status, name, says)
+	}
+}

@@ -1,0 +1,164 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Rejected is one line (or array element, counted from 1) that was not taken.
+type Rejected struct {
+	Line  int    `json:"line"`
+	Error string `json:"error"`
+}
+
+// postEvents appends a JSON array of events or one JSON object per line. A bad
+// one is reported by its number and stops nothing else.
+func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
+	body, err := readBody(w, r, maxEventsBody)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	events, rejected, more, err := DecodeEvents(body)
+	if err != nil {
+		writeProblem(w, err)
+		return
+	}
+	if err := s.admit(r.Context(), events); err != nil {
+		s.metrics.refused.Add(float64(len(events)))
+		writeProblem(w, err)
+		return
+	}
+	out := s.appendAll(r.Context(), events)
+	answer := struct {
+		Accepted int        `json:"accepted"`
+		Rejected []Rejected `json:"rejected"`
+		More     int        `json:"rejected_more,omitempty"` // those that are not named
+		Refused  int        `json:"refused,omitempty"`       // certainly not stored
+		Unknown  int        `json:"unknown,omitempty"`       // stored or not
+	}{out.Appended, rejected, more, len(out.Refused), len(out.Unknown)}
+	if answer.Refused+answer.Unknown > 0 {
+		failure := fmt.Errorf("%w: %w", api.ErrUnavailable, out.Err)
+		if errors.Is(out.Err, api.ErrOutcomeUnknown) {
+			failure = out.Err
+		}
+		problem := problemOf(failure)
+		writeJSON(w, "application/problem+json", problem.Status, struct {
+			api.Problem
+			Events any `json:"events"`
+		}{problem, answer})
+		return
+	}
+	writeJSON(w, "application/json", http.StatusAccepted, answer)
+}
+
+// Bounds of what one request appends and of what it is told: a body of nothing
+// but bad lines must not cost more than one of good ones.
+const (
+	maxEvents   = 100_000
+	maxRejected = 1000
+)
+
+// DecodeEvents reads a JSON array of events, or lines of one event each. The
+// first bad ones are named, more counts the others. The error is for a body that
+// cannot be taken apart at all, or has too many.
+func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, more int, err error) {
+	rejected = []Rejected{}
+	take := func(n int, raw []byte) {
+		e, err := DecodeEvent(raw)
+		switch {
+		case err == nil:
+			events = append(events, e)
+		case len(rejected) < maxRejected:
+			rejected = append(rejected, Rejected{n, err.Error()})
+		default:
+			more++
+		}
+	}
+	tooMany := fmt.Errorf("%w: over %d events", api.ErrBodyTooLarge, maxEvents)
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	if len(trimmed) == 0 {
+		return nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line", api.ErrBadRequest)
+	}
+	if trimmed[0] == '[' {
+		// Before any element gets memory of its own: 8 MiB hold four million of them.
+		if elements(trimmed) > maxEvents {
+			return nil, nil, 0, tooMany
+		}
+		var list []json.RawMessage
+		if err := json.Unmarshal(body, &list); err != nil {
+			return nil, nil, 0, badJSON(err, len(body))
+		}
+		for i, raw := range list {
+			take(i+1, raw)
+		}
+		return events, rejected, more, nil
+	}
+	n := 0
+	for line := range bytes.Lines(body) {
+		n++
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			if len(events)+len(rejected)+more == maxEvents {
+				return nil, nil, 0, tooMany
+			}
+			take(n, line)
+		}
+	}
+	return events, rejected, more, nil
+}
+
+// DecodeEvent reads one event. Unknown fields are ignored, as on the stream;
+// without a count it is 1.
+func DecodeEvent(raw []byte) (api.Event, error) {
+	var in struct {
+		Key   *string         `json:"key"`
+		Count json.RawMessage `json:"count"`
+		ID    string          `json:"id"`
+	}
+	if !utf8.Valid(raw) {
+		// The decoder would put U+FFFD in its place and count another key.
+		return api.Event{}, fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, raw[:min(len(raw), 40)])
+	}
+	if at := loneSurrogate(raw); at >= 0 {
+		return api.Event{}, fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)", api.ErrBadRequest, at, raw[at:at+6])
+	}
+	if err := exactFields(raw); err != nil {
+		return api.Event{}, err
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return api.Event{}, fmt.Errorf("%w in %s", badJSON(err, len(raw)), api.Shorten(string(raw)))
+	}
+	if in.Key == nil {
+		return api.Event{}, fmt.Errorf("%w: no \"key\" in %s", api.ErrBadKey, api.Shorten(string(raw)))
+	}
+	e := api.Event{Key: *in.Key, Count: 1, ID: in.ID}
+	if in.Count != nil {
+		n, ok := wholeNumber(in.Count)
+		if !ok {
+			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount, api.Shorten(string(in.Count)), api.MaxCount)
+		}
+		e.Count = n
+	}
+	return e, e.Validate()
+}
+
+// wholeNumber reads a JSON number that has the value of an integer, also as 1e2 or
+// 3.0; a string is none.
+func wholeNumber(raw []byte) (int64, bool) {
+	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}

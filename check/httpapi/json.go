@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// ours are the fields that this interface reads.
+var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode"}
+
+// maxDepth of nesting: a check of several has 3.
+const maxDepth = 32
+
+// exactFields refuses what encoding/json takes silently and other parsers read in
+// another way: a field that stands twice in an object, one of ours in other letter
+// case, and one of ours that is null. What is no JSON is for the decoder to refuse.
+func exactFields(body []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	type level struct {
+		object bool
+		seen   map[string]bool
+		name   string // of the value that comes next; empty: a name does
+	}
+	var stack []*level
+	for {
+		token, err := dec.Token()
+		if err != nil {
+			return nil //nolint:nilerr // the end, or what the decoder refuses
+		}
+		var top *level
+		if len(stack) > 0 {
+			top = stack[len(stack)-1]
+		}
+		if top != nil && top.object && top.name == "" {
+			if name, ok := token.(string); ok {
+				if top.seen[name] {
+					return fmt.Errorf("%w: at byte %d: %s stands twice", api.ErrBadRequest, dec.InputOffset(), api.Shorten(name))
+				}
+				if lower := strings.ToLower(name); lower != name && slices.Contains(ours, lower) {
+					return fmt.Errorf("%w: at byte %d: unknown field %s, expected %q", api.ErrBadRequest, dec.InputOffset(), api.Shorten(name), lower)
+				}
+				top.seen[name], top.name = true, name+" " // never empty
+				continue
+			}
+		}
+		if token == nil && top != nil && top.object && slices.Contains(ours, strings.TrimSuffix(top.name, " ")) {
+			return fmt.Errorf("%w: at byte %d: %s is null", api.ErrBadRequest, dec.InputOffset(), strings.TrimSuffix(top.name, " "))
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			if len(stack) == maxDepth {
+				return fmt.Errorf("%w: at byte %d: it is nested deeper than %d", api.ErrBadRequest, dec.InputOffset(), maxDepth)
+			}
+			next := &level{object: token == json.Delim('{')}
+			if next.object {
+				next.seen = map[string]bool{}
+			}
+			stack = append(stack, next)
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			stack = stack[:len(stack)-1]
+			if len(stack) > 0 {
+				stack[len(stack)-1].name = ""
+			}
+			continue
+		}
+		if top != nil {
+			top.name = ""
+		}
+	}
+}
+
+// expectedJSON names what JSON has for a Go type.
+func expectedJSON(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "an array"
+	case reflect.Struct:
+		return "an object"
+	}
+	return "an integer"
+}
+
+// loneSurrogate gives the place of the first \u escape that is half a character,
+// -1 where there is none. encoding/json puts U+FFFD in its place, and two keys
+// that differ there would be counted as one. body may be any bytes.
+func loneSurrogate(body []byte) int {
+	const low, lowEnd = 0xDC00, 0xE000
+	for i := bytes.IndexByte(body, '\\'); i >= 0 && i+1 < len(body); {
+		step := 2 // past the escaped character
+		switch unit := escape(body[i:]); {
+		case unit >= low && unit < lowEnd:
+			return i
+		case unit >= 0xD800 && unit < low:
+			if next := escape(body[i+6:]); next < low || next >= lowEnd {
+				return i
+			}
+			step = 12
+		}
+		next := bytes.IndexByte(body[i+step:], '\\')
+		if next < 0 {
+			return -1
+		}
+		i += step + next
+	}
+	return -1
+}
+
+// escape is the value of the \uXXXX that b begins with, or -1.
+func escape(b []byte) int64 {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	unit, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return int64(unit)
+}
+
+// elements counts those of the array that body begins with, as far as it goes.
+func elements(body []byte) int {
+	depth, commas, inside := 0, 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inside && c == '\\':
+			i++
+		case c == '"':
+			inside = !inside
+		case inside:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth == 0 {
+				return commas + 1
+			}
+		case c == ',' && depth == 1:
+			commas++
+		}
+	}
+	return commas + 1
+}

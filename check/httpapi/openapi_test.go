@@ -1,0 +1,220 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// described is the document, and what was asked of it: "METHOD path status" → seen.
+type described struct {
+	t    *testing.T
+	doc  *openapi3.T
+	seen map[string]bool
+}
+
+// kin-openapi: the one library at hand that validates answers against 3.1.
+func describe(t *testing.T) *described {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(httpapi.OpenAPI)
+	must(t, err)
+	must(t, doc.Validate(t.Context()))
+	if doc.OpenAPI != "3.1.0" {
+		t.Errorf("the document is of %s", doc.OpenAPI)
+	}
+	return &described{t, doc, map[string]bool{}}
+}
+
+// pathOf is the document's path of a request.
+func pathOf(r *http.Request) (path string, params map[string]string) {
+	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/keys/"); ok {
+		return "/v1/keys/{key}", map[string]string{"key": key}
+	}
+	return r.URL.Path, nil
+}
+
+// ask sends a request and holds the answer, and where it succeeds the request,
+// against the document.
+func (d *described) ask(h http.Handler, r *http.Request, body string, want int) {
+	d.t.Helper()
+	path, params := pathOf(r)
+	what := fmt.Sprintf("%s %s %d", r.Method, path, want)
+	if r.Body = http.NoBody; body != "" {
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		r.Header.Set("Content-Type", "application/json")
+	}
+	item := d.doc.Paths.Value(path)
+	if item == nil || item.GetOperation(r.Method) == nil {
+		d.t.Errorf("%s is not in the document", what)
+		return
+	}
+	in := &openapi3filter.RequestValidationInput{
+		Request: r, PathParams: params, QueryParams: r.URL.Query(),
+		Route:   &routers.Route{Spec: d.doc, Path: path, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)},
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true},
+	}
+	if want < 300 {
+		if err := openapi3filter.ValidateRequest(r.Context(), in); err != nil {
+			d.t.Errorf("%s: the request: %v", what, err)
+		}
+		r.Body = io.NopCloser(strings.NewReader(body))
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	if rec.Code != want {
+		d.t.Errorf("%s: %d %s", what, rec.Code, rec.Body)
+		return
+	}
+	if err := openapi3filter.ValidateResponse(d.t.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: rec.Code, Header: rec.Header(), Body: io.NopCloser(rec.Body), Options: in.Options,
+	}); err != nil {
+		d.t.Errorf("%s: %v", what, err)
+	}
+	d.seen[what] = true
+}
+
+// Every path, method and status of the document is asked for, every answer is as
+// it says, and every route is in it.
+func TestOpenAPI(t *testing.T) {
+	d := describe(t)
+	away := func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }
+	strict := rule("strict", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, tenAMinute.Windows...)
+	shadow := rule("shadow", func(r *windows.Rule) { r.Shadow = true }, tenAMinute.Windows...)
+	w := newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
+	gone := newWorldWith(t, connect(t, "127.0.0.1:1"), away, strict)
+	tokens := newTokens(t)
+	router := func(w *world, tokens *access.Tokens, ready error) *httpapi.Router {
+		x := httpapi.NewRouter(tokens, w.server.Routes(func(context.Context) error { return ready })...)
+		x.Add(httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead, Serve: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})})
+		return x
+	}
+	open, guarded, broken := router(w, nil, nil), router(w, tokens, nil), router(gone, nil, errors.New("Redis is away"))
+	ask := func(h http.Handler, want int, method, target, body string, headers ...string) {
+		t.Helper()
+		r := httptest.NewRequest(method, target, nil)
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
+		d.ask(h, r, body, want)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	// Checks: allowed, denied, of one and several, without a rule, in the shadow, by extractors.
+	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
+	ask(open, 429, "GET", "/v1/check?key=user:1", "")
+	ask(open, 418, "GET", "/v1/check?key=user:1&deny_status=418", "")
+	ask(open, 418, "GET", "/v1/check?key=user:1&cost=11&deny_status=418", "")
+	ask(open, 200, "GET", "/v1/check?key=nobody", "")
+	ask(open, 200, "GET", "/v1/check?extractor=by-address", "")
+	ask(open, 200, "GET", "/v1/check?extractor=by-secret", "")
+	ask(open, 400, "GET", "/v1/check?extractor=by-key", "")
+	ask(open, 400, "GET", "/v1/check?key=", "")
+	ask(open, 200, "POST", "/v1/check", `{"key":"user:2","cost":9}`)
+	ask(open, 200, "POST", "/v1/check", `{"key":"shadow:1","cost":10}`)
+	ask(open, 200, "POST", "/v1/check", `{"key":"shadow:1"}`)
+	ask(open, 429, "POST", "/v1/check", `{"key":"user:2","cost":2}`)
+	ask(open, 200, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"nobody"}]}`)
+	ask(open, 429, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"user:2","cost":2}]}`)
+	ask(open, 200, "POST", "/v1/check", `{"each":true,"checks":[{"key":"user:3"},{"key":"user:2","cost":2},{"key":"nobody"},{"key":"user:3","cost":11}]}`)
+	ask(open, 400, "POST", "/v1/check", `{"key":"user:2","cost":11}`)
+	ask(open, 413, "POST", "/v1/check", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
+	ask(broken, 503, "GET", "/v1/check?key=strict:1", "")
+	ask(broken, 503, "POST", "/v1/check", `{"key":"strict:1"}`)
+
+	// Events: taken, in part, too many, not stored.
+	ask(open, 202, "POST", "/v1/events", `[{"key":"user:1"},{"key":"user:1","count":3,"id":"a"}]`)
+	ask(open, 400, "POST", "/v1/events", `[`)
+	ask(open, 413, "POST", "/v1/events", strings.Repeat("-\n", 100_001))
+	ask(broken, 503, "POST", "/v1/events", `[{"key":"user:1"}]`)
+	r := httptest.NewRequest("POST", "/v1/events", nil)
+	d.askAs(open, r, "application/x-ndjson", strings.Repeat("-\n", 2000)+`{"key":"a"}`, 202)
+
+	for _, method := range []string{"GET", "DELETE"} {
+		ask(open, 200, method, "/v1/keys/user:1", "")
+		ask(open, 400, method, "/v1/keys/%00", "")
+		ask(open, 404, method, "/v1/keys/nobody", "")
+		ask(broken, 503, method, "/v1/keys/strict:1", "")
+	}
+	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
+	ask(open, 200, "GET", "/v1/throttled", "")
+	ask(broken, 503, "GET", "/v1/throttled", "")
+	for _, path := range []string{"/openapi.json", "/metrics", "/healthz", "/readyz"} {
+		ask(open, 200, "GET", path, "")
+	}
+	ask(broken, 503, "GET", "/readyz", "")
+
+	// Who may not, and who does not wait.
+	other := map[access.Scope]string{access.ScopeCheck: reader, access.ScopeAppend: reader, access.ScopeRead: checker, access.ScopeAdmin: checker}
+	for _, route := range open.Routes() {
+		target := route.Path
+		if strings.HasSuffix(target, "/") {
+			target += "user:1"
+		}
+		if path, _ := pathOf(httptest.NewRequest(route.Method, target, nil)); d.doc.Paths.Value(path) == nil || d.doc.Paths.Value(path).GetOperation(route.Method) == nil {
+			t.Errorf("%s %s is not in the document", route.Method, target)
+			continue
+		}
+		if !route.Open {
+			ask(guarded, 401, route.Method, target, "")
+			ask(guarded, 403, route.Method, target, "", "Authorization: Bearer "+other[route.Scope])
+		}
+		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "", "/v1/throttled": ""} {
+			if route.Path == path {
+				d.ask(open, httptest.NewRequest(route.Method, target+"?key=user:1", nil).WithContext(canceled), body, 499)
+			}
+		}
+	}
+
+	for path, item := range d.doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			for status := range operation.Responses.Map() {
+				what := fmt.Sprintf("%s %s %s", method, path, strings.Replace(status, "4XX", "418", 1))
+				if !d.seen[what] {
+					t.Errorf("%s is in the document, and was not seen", what)
+				}
+			}
+		}
+	}
+	t.Logf("%d kinds of answers: %s", len(d.seen), strings.Join(slices.Sorted(maps.Keys(d.seen)), ", "))
+}
+
+// askAs is ask with another kind of body.
+func (d *described) askAs(h http.Handler, r *http.Request, kind, body string, want int) {
+	d.t.Helper()
+	d.ask(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		again := httptest.NewRequest(r.Method, r.URL.String(), strings.NewReader(body))
+		again.Header.Set("Content-Type", kind)
+		h.ServeHTTP(w, again)
+	}), r, "[]", want)
+}
+
+// Every name of a problem is in the document.
+func TestOpenAPIKnowsEveryProblem(t *testing.T) {
+	d := describe(t)
+	known := fmt.Sprint(d.doc.Components.Schemas["Problem"].Value.Properties["type"].Value.Enum)
+	for _, name := range append(httpapi.ProblemTypes(), "urn:streamcounter:over-limit") {
+		if !strings.Contains(known+" ", name) {
+			t.Errorf("%s is not in the document", name)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// margin is what an answer may take beyond the deadline on a machine that is
+// busy. Without a deadline it would take the client's 5 s.
+const margin = 2 * time.Second
+
+func onError(name string, o windows.OnError) *windows.Rule {
+	return rule(name, func(r *windows.Rule) { r.OnError = o }, windows.Window{Limit: 2, Per: time.Hour})
+}
+
+var outageRules = []*windows.Rule{
+	onError("allow", windows.OnErrorAllow), onError("deny", windows.OnErrorDeny), onError("local", windows.OnErrorLocal),
+	rule("shadow", func(r *windows.Rule) { r.OnError, r.Shadow = windows.OnErrorDeny, true }, windows.Window{Limit: 2, Per: time.Hour}),
+}
+
+// inTime runs one request and fails where its answer comes too late.
+func inTime(t *testing.T, what string, ask func() answer) answer {
+	t.Helper()
+	start := time.Now()
+	a := ask()
+	if took := time.Since(start); took > timeout+margin {
+		t.Errorf("%s took %s, want at most %s", what, took, timeout)
+	}
+	return a
+}
+
+// Redis is stopped, or freezes and leaves connections open: each rule's
+// on_error answers within the deadline, and Redis again when it is back.
+func TestOutage(t *testing.T) {
+	for _, outage := range []struct {
+		name       string
+		begin, end func(*streamtest.RedisProcess)
+	}{
+		{"stopped", (*streamtest.RedisProcess).Stop, (*streamtest.RedisProcess).Start},
+		{"frozen", (*streamtest.RedisProcess).Pause, (*streamtest.RedisProcess).Resume},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			server := streamtest.OwnRedis(t)
+			w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
+			wantStatus(t, w.get(t, "allow:1"), 200)
+			outage.begin(server)
+			for i := range 4 { // of a limit of 2
+				a := inTime(t, "allow", func() answer { return w.get(t, "allow:1") })
+				wantStatus(t, a, 200)
+				if a.str("source") != "policy" || a.str("note") == "" || a.header.Get("RateLimit") != "" {
+					t.Errorf("on_error allow: %s with RateLimit %q, want it of the policy, with a note", a.text, a.header.Get("RateLimit"))
+				}
+
+				a = inTime(t, "deny", func() answer { return w.get(t, "deny:1") })
+				wantProblem(t, a, 503, "unavailable", "")
+
+				a = inTime(t, "local", func() answer { return w.get(t, "local:1") })
+				if i < 2 {
+					wantStatus(t, a, 200)
+				} else {
+					wantProblem(t, a, 429, "over-limit", "local:1")
+				}
+				if a.str("source") != "local" {
+					t.Errorf("on_error local: %s, want it from the local count", a.text)
+				}
+
+				a = inTime(t, "shadow", func() answer { return w.get(t, "shadow:1") })
+				wantStatus(t, a, 200)
+			}
+			wantStatus(t, w.get(t, "ip:1"), 200) // no rule: nobody asks Redis
+			inTime(t, "cost above the limit", func() answer {
+				a := w.get(t, "deny:1", "cost=3")
+				wantProblem(t, a, 400, "cost-exceeds-limit", "")
+				return a
+			})
+			for _, method := range []string{"GET", "DELETE"} {
+				wantProblem(t, inTime(t, method, func() answer { return w.do(t, method, "/v1/keys/allow:1", "") }), 503, "unavailable", "")
+			}
+			outage.end(server)
+			streamtest.Eventually(t, 20*time.Second, "Redis answers again", func() (bool, string) {
+				a := w.get(t, "deny:2")
+				return a.status != 503 && a.str("source") == "redis", a.text
+			})
+		})
+	}
+}
+
+// Where rules differ, the strictest decides for all: deny, then local, then
+// allow. A shadow rule has no say.
+func TestStrictestOnErrorDecides(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
+	server.Stop()
+	for _, c := range []struct {
+		keys   [2]string
+		status int
+		source string
+	}{
+		{[2]string{"allow:1", "deny:1"}, 503, ""},
+		{[2]string{"local:1", "deny:1"}, 503, ""},
+		{[2]string{"deny:1", "local:1"}, 503, ""},
+		{[2]string{"local:1", "allow:1"}, 200, "local"},
+		{[2]string{"allow:1", "allow:2"}, 200, "policy"},
+		{[2]string{"shadow:1", "allow:1"}, 200, "policy"},
+		{[2]string{"shadow:1", "local:1"}, 200, "local"},
+	} {
+		a := w.post(t, fmt.Sprintf(`{"checks":[{"key":%q},{"key":%q}]}`, c.keys[0], c.keys[1]))
+		wantStatus(t, a, c.status)
+		if c.status == 200 && nth(t, a, 0)["source"] != c.source {
+			t.Errorf("%v: %s, want it from %s", c.keys, a.text, c.source)
+		}
+	}
+}
+
+func TestEventsWithRedisStopped(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
+	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
+	server.Stop()
+	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:1"},{"key":"user:2"}]`) })
+	wantStatus(t, a, 503)
+	counts, _ := a.body["events"].(map[string]any)
+	refused, _ := counts["refused"].(float64)
+	unknown, _ := counts["unknown"].(float64)
+	if counts["accepted"] != 0.0 || refused+unknown != 2 || (unknown > 0) != (a.str("type") == "urn:streamcounter:outcome-unknown") {
+		t.Errorf("%s, want 2 events that are refused or unknown, and said to be", a.text)
+	}
+	server.Start()
+	streamtest.Eventually(t, 20*time.Second, "events are taken again", func() (bool, string) {
+		a := w.do(t, "POST", "/v1/events", `[{"key":"user:3"}]`)
+		return a.status == 202, a.text
+	})
+}
+
+// The reply is lost on the way: the caller is told that nobody knows.
+func TestEventsWithRedisFrozen(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
+	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
+	server.Pause()
+	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:2"}]`) })
+	wantProblem(t, a, 503, "outcome-unknown", "outcome unknown")
+	if counts, _ := a.body["events"].(map[string]any); counts["unknown"] != 1.0 || counts["accepted"] != 0.0 {
+		t.Errorf("%s, want 1 unknown", a.text)
+	}
+	server.Resume()
+	streamtest.Eventually(t, 10*time.Second, "the event comes in", func() (bool, string) {
+		got := w.appended(t)
+		return got["user:2 1"] == 1, fmt.Sprint(got)
+	})
+}
+
+// down fails every command without asking the server, and counts them.
+type down struct {
+	now   atomic.Bool
+	asked atomic.Int64
+	err   error
+}
+
+func (d *down) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *down) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if d.now.Load() {
+			d.asked.Add(1)
+			cmd.SetErr(d.err)
+			return d.err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (d *down) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// After a few failures in a row nobody waits for Redis any more; from time to
+// time one check tries.
+func TestBreaker(t *testing.T) {
+	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
+	d := &down{err: &net.OpError{Op: "dial", Err: errors.New("no way there")}}
+	c.AddHook(d)
+	w := newWorldWithin(t, timeout, c, outageRules...)
+	wantStatus(t, w.get(t, "allow:1"), 200)
+	d.now.Store(true)
+	const checks = 100
+	for range checks {
+		wantStatus(t, w.get(t, "allow:1"), 200)
+		wantStatus(t, w.get(t, "deny:1"), 503)
+	}
+	if n := d.asked.Load(); n < 5 || n > 10 {
+		t.Errorf("%d of %d checks went to Redis, want the first five and hardly more", n, 2*checks)
+	}
+	d.now.Store(false)
+	streamtest.Eventually(t, 10*time.Second, "Redis answers again", func() (bool, string) {
+		a := w.get(t, "allow:2")
+		return a.str("source") == "redis", a.text
+	})
+	for range 2 {
+		if a := w.get(t, "deny:2"); a.str("source") != "redis" {
+			t.Errorf("the breaker did not close: %s", a.text)
+		}
+	}
+}
+
+// Redis answers, but what stands in this key's place is no counter: it counts as
+// empty and the charge takes its place. No other key suffers.
+func TestBrokenKeyOpensNoBreaker(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"), "no stream", 0).Err())
+		for i := range 20 { // of a limit of 2
+			a := w.get(t, "deny:1")
+			if want := map[bool]int{true: 200, false: 429}[i < 2]; a.status != want || a.str("source") != "redis" {
+				t.Fatalf("check %d: %s, want %d from Redis", i, a.text, want)
+			}
+		}
+		a := w.get(t, "deny:2")
+		wantStatus(t, a, 200)
+		if a.str("source") != "redis" {
+			t.Errorf("%s, want it from Redis", a.text)
+		}
+	}, outageRules...)
+}
+
+// Callers who hang up say nothing about Redis.
+func TestCallersWhoHangUpOpenNoBreaker(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			if _, err := w.service.Check(gone, api.CheckRequest{Key: "deny:1"}); err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v, want one that wraps %v", err, context.Canceled)
+			}
+		}
+		a := w.get(t, "deny:2")
+		wantStatus(t, a, 200)
+		if a.str("source") != "redis" {
+			t.Errorf("%s, want it from Redis", a.text)
+		}
+	}, outageRules...)
+}

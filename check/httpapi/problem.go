@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+)
+
+// problems: error → what is answered. The type, by the error's name (api.NameOf),
+// is what a client turns back into the error.
+var problems = []struct {
+	err    error
+	title  string
+	status int
+}{
+	{api.ErrBadKey, "The key cannot be counted", http.StatusBadRequest},
+	{api.ErrBadCount, "The count or cost is out of bounds", http.StatusBadRequest},
+	{api.ErrBadID, "The id of an event cannot be kept", http.StatusBadRequest},
+	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},
+	{errEncoding, "The body is compressed", http.StatusUnsupportedMediaType},
+	{api.ErrBodyTooLarge, "The request body is too large", http.StatusRequestEntityTooLarge},
+	{api.ErrBadRequest, "The request cannot be read", http.StatusBadRequest},
+	{api.ErrUnauthenticated, "Who asks is not known", http.StatusUnauthorized},
+	{api.ErrForbidden, "Who asks may not do this", http.StatusForbidden},
+	{api.ErrNoRule, "No rule matches the key", http.StatusNotFound},
+	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
+	{context.Canceled, "The caller went away", statusClientClosed},
+	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "The store cannot answer", http.StatusServiceUnavailable},
+}
+
+// errEncoding is for a body that is compressed; a client knows it as api.ErrBadRequest.
+var errEncoding = fmt.Errorf("%w: unsupported encoding", api.ErrBadRequest)
+
+// statusClientClosed is what nginx logs for a caller that did not wait. One that
+// only closed its sending half can still read it.
+const statusClientClosed = 499
+
+func problemOf(err error) api.Problem {
+	for _, p := range problems {
+		if errors.Is(err, p.err) {
+			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title, Status: p.status, Detail: check.ErrorText(err)}
+		}
+	}
+	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
+}
+
+func writeProblem(w http.ResponseWriter, err error) {
+	p := problemOf(err)
+	if errors.Is(err, api.ErrBacklog) {
+		w.Header().Set("Retry-After", "5") // seconds; how long it will take, nobody knows
+	}
+	writeJSON(w, "application/problem+json", p.Status, p)
+}
+
+// writeRefusal answers for a request whose key or cost cannot be, with the status
+// that was asked for denials, if one was: to nginx any other is an error of the
+// check, and where it lets those pass a caller could choose to be one.
+func writeRefusal(w http.ResponseWriter, err error, denyStatus int) {
+	p := problemOf(err)
+	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {
+		writeProblem(w, err)
+		return
+	}
+	p.Status = denyStatus
+	writeJSON(w, "application/problem+json", p.Status, p)
+}
+
+func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller is gone if this fails
+}

@@ -1,0 +1,65 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Config of a Server. Checks, Log and Metrics are required.
+type Config struct {
+	Checks  *check.Service
+	Log     *stream.Log
+	Metrics *Metrics
+	// AppendTimeout bounds one append, and one listing of who is throttled; default 5s.
+	AppendTimeout time.Duration
+	// MaxBacklog is how old the oldest unread event of a partition may be before
+	// more events for it are refused; 0: they never are. Backlogs and Keys are
+	// required with it.
+	MaxBacklog time.Duration
+	Backlogs   func(ctx context.Context) (map[int]eventlog.Backlog, error)
+	Keys       *stream.Keys
+	// BacklogTimeout bounds one call of Backlogs; default 250ms.
+	BacklogTimeout time.Duration
+	// Extractors are those of GET /v1/check?extractor=NAME; nil: there are none.
+	Extractors *access.Extractors
+}
+
+// Server answers over HTTP; see Routes.
+type Server struct {
+	config  Config
+	checks  *check.Service
+	metrics *Metrics
+	backlog backlog
+}
+
+// NewServer checks the configuration.
+func NewServer(c Config) (*Server, error) {
+	if c.Checks == nil || c.Log == nil || c.Metrics == nil {
+		return nil, errors.New("httpapi: Checks, Log and Metrics are required")
+	}
+	if c.MaxBacklog > 0 && (c.Backlogs == nil || c.Keys == nil) {
+		return nil, errors.New("httpapi: MaxBacklog needs Backlogs and Keys")
+	}
+	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
+	c.BacklogTimeout = cmp.Or(c.BacklogTimeout, 250*time.Millisecond)
+	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs, now: time.Now}}, nil
+}
+
+// appendAll puts valid events into the log and counts what became of them.
+func (s *Server) appendAll(ctx context.Context, events []api.Event) stream.Outcome {
+	ctx, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
+	defer cancel()
+	out := s.config.Log.Append(ctx, events)
+	s.metrics.appended.Add(float64(out.Appended))
+	s.metrics.refused.Add(float64(len(out.Refused)))
+	s.metrics.unknown.Add(float64(len(out.Unknown)))
+	return out
+}

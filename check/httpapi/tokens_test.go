@@ -1,0 +1,88 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Every route answers those it is for and no others, and what is not there
+// answers nobody.
+func TestRoutesWantTheirScope(t *testing.T) {
+	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil, windows.Window{Limit: 1000, Per: time.Minute}))
+	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
+	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator, "nobody": "", "stranger": "stranger-0123456789"}
+	for _, c := range []struct {
+		method, path, body string
+		status             int // for those who may
+		may                string
+	}{
+		{"GET", "/v1/check?key=user:1", "", 200, "checker operator"},
+		{"HEAD", "/v1/check?key=user:1", "", 200, "checker operator"},
+		{"POST", "/v1/check", `{"key":"user:1"}`, 200, "checker operator"},
+		{"POST", "/v1/events", `[{"key":"user:1"}]`, 202, "appender operator"},
+		{"GET", "/v1/keys/user:1", "", 200, "reader operator"},
+		{"DELETE", "/v1/keys/user:1", "", 200, "operator"},
+		{"GET", "/v1/throttled", "", 200, "reader operator"},
+		{"GET", "/openapi.json", "", 200, "reader operator"},
+		{"GET", "/healthz", "", 200, "checker appender reader operator nobody stranger"},
+		{"GET", "/readyz", "", 200, "checker appender reader operator nobody stranger"},
+		{"GET", "/", "", 404, "checker appender reader operator"},
+		{"GET", "/v1/check/", "", 404, "checker appender reader operator"},
+		{"GET", "//v1/check?key=user:1", "", 404, "checker appender reader operator"},
+		{"GET", "/v1/../v1/throttled", "", 404, "checker appender reader operator"},
+		{"PUT", "/v1/check", "", 405, "checker appender reader operator"},
+		{"POST", "/healthz", "", 405, "checker appender reader operator"},
+		{"GET", "/v1/keys/../throttled", "", 404, "reader operator"}, // a key that no rule matches
+	} {
+		for who, bearer := range all {
+			for _, header := range []string{"Authorization", access.TokenHeader} {
+				r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+				if bearer != "" && header == "Authorization" {
+					r.Header.Set(header, "bearer "+bearer)
+				} else if bearer != "" {
+					r.Header.Set(header, bearer)
+					r.Header.Set("Authorization", "Bearer of-the-application")
+				}
+				rec := httptest.NewRecorder()
+				router.ServeHTTP(rec, r)
+				want, challenge := http.StatusForbidden, `Bearer realm="streamcounter", error="insufficient_scope", scope="`
+				switch {
+				case strings.Contains(c.may, who):
+					want, challenge = c.status, ""
+				case who == "nobody":
+					want, challenge = http.StatusUnauthorized, `Bearer realm="streamcounter"`
+				case who == "stranger":
+					want, challenge = http.StatusUnauthorized, `Bearer realm="streamcounter", error="invalid_token"`
+				}
+				if got := rec.Header().Get("WWW-Authenticate"); rec.Code != want || !strings.HasPrefix(got, challenge) || (challenge == "") != (got == "") {
+					t.Errorf("%s %s as %s: %d, %q, want %d, %q: %s", c.method, c.path, who, rec.Code, got, want, challenge, rec.Body)
+				}
+			}
+		}
+	}
+}
+
+func TestRefusalsAreProblems(t *testing.T) {
+	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w.handler = httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
+	wantProblem(t, w.do(t, "GET", "/v1/throttled", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
+	plain := w.handler
+	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer "+reader)
+		plain.ServeHTTP(rw, r)
+	})
+	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 403, "forbidden", "the token prometheus lacks the scope admin")
+	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Basic "+operator)
+		plain.ServeHTTP(rw, r)
+	})
+	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
+}

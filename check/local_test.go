@@ -1,0 +1,77 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// While Redis is away a server counts by itself, and does not grow with the keys
+// that are asked for.
+func TestLocalCountsAreBounded(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1})
+	defer c.Close()
+	keys, err := stream.NewKeys("sc", 16)
+	must(t, err)
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal, Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
+	must(t, err)
+	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules, Metrics: NewMetrics(prometheus.NewRegistry())})
+	must(t, err)
+	const many = maxLocalKeys + 1000
+	reqs := make([]api.CheckRequest, many)
+	for i := range reqs {
+		reqs[i] = api.CheckRequest{Key: fmt.Sprint("local:", i), Cost: 1}
+	}
+	for i, e := range s.CheckEach(t.Context(), reqs) {
+		if e.Err != nil || !e.Allowed || e.Source != api.SourceLocal {
+			t.Fatalf("%s: %+v, %v, want it allowed by this process", reqs[i].Key, e.CheckAnswer, e.Err)
+		}
+	}
+	if n := s.local.Len(); n != maxLocalKeys {
+		t.Errorf("%d keys are held after %d, want %d", n, many, maxLocalKeys)
+	}
+}
+
+func TestNewServiceNeedsAllItsParts(t *testing.T) {
+	if _, err := NewService(Config{}); err == nil {
+		t.Error("an empty configuration was taken")
+	}
+}
+
+// A caller that leaves Redis no time opens no breaker for the others.
+func TestHurriedCallersOpenNoBreaker(t *testing.T) {
+	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {})
+	slow := errors.New("i/o timeout")
+	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	for range 20 {
+		_, err := h.execute(ended, func() ([]windows.Verdict, error) { return nil, slow })
+		if !errors.Is(err, slow) {
+			t.Fatalf("error %v: the breaker is open", err)
+		}
+	}
+	for range 5 {
+		_, _ = h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, slow })
+	}
+	_, err := h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, slow })
+	if !errors.Is(err, api.ErrNotSent) {
+		t.Errorf("error %v after five failures, want an open breaker", err)
+	}
+}

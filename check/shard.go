@@ -1,0 +1,64 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// shard asks one server, or on a Cluster the one of a partition. Each has its own
+// breaker, as a partition that moves or fails over must not take the answer from
+// the others: what one shard does counts for that shard alone.
+type shard struct {
+	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
+	breaker *gobreaker.CircuitBreaker[[]windows.Verdict]
+	timeout time.Duration
+	*gatherer
+}
+
+// errHurried: the caller's deadline left the shard too little time for its
+// failure to say anything.
+var errHurried = errors.New("too little time was left to ask Redis")
+
+// newShard makes one; where breaks is false its breaker never opens. changed receives
+// each new state of the breaker.
+func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State)) *shard {
+	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
+		Name:    "redis",
+		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
+		ReadyToTrip: func(n gobreaker.Counts) bool {
+			return breaks && n.ConsecutiveFailures >= 5
+		},
+		OnStateChange: func(_ string, _, to gobreaker.State) { changed(to) },
+		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
+	})}
+	h.gatherer = newGatherer(timeout, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
+		return h.execute(ctx, func() ([]windows.Verdict, error) { return counter.CheckMany(ctx, calls) })
+	})
+	return h
+}
+
+// execute asks Redis behind the breaker. While it is open nothing is sent, and the
+// error wraps api.ErrNotSent.
+func (h *shard) execute(ctx context.Context, ask func() ([]windows.Verdict, error)) ([]windows.Verdict, error) {
+	verdicts, err := h.breaker.Execute(func() ([]windows.Verdict, error) {
+		start := time.Now()
+		verdicts, err := ask()
+		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
+			err = fmt.Errorf("%w: %w", errHurried, err)
+		}
+		return verdicts, err
+	})
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+		err = fmt.Errorf("%w: %w", api.ErrNotSent, err)
+	}
+	return verdicts, err
+}

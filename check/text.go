@@ -1,0 +1,26 @@
+package check
+
+import (
+	"context"
+	"errors"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// ErrorText is what a caller is told of err. What Redis or the network said of a
+// failure, with addresses, users and key names, is for the operator.
+func ErrorText(err error) string {
+	switch {
+	case errors.Is(err, api.ErrBacklog), errors.Is(err, context.Canceled):
+		return err.Error()
+	case errors.Is(err, api.ErrOutcomeUnknown):
+		return api.ErrOutcomeUnknown.Error()
+	case errors.Is(err, api.ErrUnavailable):
+		return api.ErrUnavailable.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return context.DeadlineExceeded.Error()
+	case api.NameOf(err) == "":
+		return "internal error"
+	}
+	return err.Error()
+}

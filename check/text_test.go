@@ -1,0 +1,26 @@
+package check_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+)
+
+// What Redis says is not for callers; what is wrong with their request is.
+func TestErrorText(t *testing.T) {
+	redis := errors.New("NOPERM this user has no permissions to access key sc:{3}:log:x at 10.0.0.7:6379")
+	for _, err := range []error{fmt.Errorf("%w: %w", api.ErrUnavailable, redis), fmt.Errorf("%w: %w", api.ErrOutcomeUnknown, redis), redis,
+		fmt.Errorf("%w: %w", redis, context.DeadlineExceeded)} {
+		if text := check.ErrorText(err); text == "" || strings.Contains(text, "NOPERM") || strings.Contains(text, "10.0.0.7") {
+			t.Errorf("%v: %q", err, text)
+		}
+	}
+	if err := fmt.Errorf("%w: it is empty", api.ErrBadKey); check.ErrorText(err) != err.Error() {
+		t.Errorf("%v: %q", err, check.ErrorText(err))
+	}
+}

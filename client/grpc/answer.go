@@ -1,0 +1,97 @@
+package grpc
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
+)
+
+// answerOf reads an answer: all of it where the server gave the detail, else what
+// Envoy's own fields have, which is one window per key. The detail has each key
+// that has a rule, once; the statuses have an entry per request.
+func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	detail, detailed := detailOf(resp)
+	if len(resp.Statuses) != len(reqs) {
+		return api.ChecksAnswer{}, transport.Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
+	}
+	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic, Checks: make([]api.CheckAnswer, len(reqs))}
+	switch resp.OverallCode {
+	case rls.RateLimitResponse_OK:
+		all.Allowed = true
+	case rls.RateLimitResponse_OVER_LIMIT:
+	default:
+		return all, transport.Lost(fmt.Errorf("overall code %v", resp.OverallCode))
+	}
+	for i, r := range reqs {
+		c := &all.Checks[i]
+		if at := slices.IndexFunc(detail.Checks, func(c api.CheckAnswer) bool { return c.Key == r.Key }); at >= 0 {
+			*c = detail.Checks[at]
+			c.Cost, c.Windows = r.Cost, slices.Clone(c.Windows)
+			addWait(c.Windows, resp.Statuses[i])
+		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 && r.Cost > c.Windows[0].Limit {
+			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit, r.Cost, api.Shorten(r.Key), c.Rule, c.Windows[0].Limit)
+		}
+		if c.Allowed = all.Allowed; c.Rule == "" {
+			c.Allowed = true // nobody limits it, whatever became of the others
+		}
+		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
+	}
+	return all, nil
+}
+
+// detailOf reads what HTTP's body would have had.
+func detailOf(resp *rls.RateLimitResponse) (all api.ChecksAnswer, ok bool) {
+	v, ok := resp.GetDynamicMetadata().GetFields()[detailName]
+	if !ok {
+		return all, false
+	}
+	text, err := v.MarshalJSON()
+	if err != nil {
+		return all, false
+	}
+	return all, json.Unmarshal(text, &all) == nil
+}
+
+func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api.CheckAnswer {
+	a := api.CheckAnswer{Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
+	if s.CurrentLimit == nil {
+		a.Note = "no rule matches this key"
+		return a
+	}
+	limit, left := int64(s.CurrentLimit.RequestsPerUnit), int64(s.LimitRemaining)
+	reset := s.DurationUntilReset.AsDuration().Milliseconds()
+	// The server may have more windows than this one: nothing is learned from it.
+	a.Rule, a.Source = s.CurrentLimit.Name, ""
+	a.Windows = append(a.Windows, api.WindowState{
+		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit] * int64(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1)), Used: max(0, limit-left), Remaining: left, ResetMs: reset, NextFreeMs: reset,
+	})
+	if s.Code == rls.RateLimitResponse_OVER_LIMIT {
+		a.RetryAfterMs = reset
+	}
+	return a
+}
+
+// addWait gives windows, which the detail has without it, the wait for their first
+// units: that of the status, which is of the window that has least left, and no
+// more than until each is empty.
+func addWait(windows []api.WindowState, status *rls.RateLimitResponse_DescriptorStatus) {
+	wait := status.DurationUntilReset.AsDuration().Milliseconds()
+	for j := range windows {
+		windows[j].NextFreeMs = min(wait, windows[j].ResetMs)
+	}
+}
+
+var unitMs = map[rls.RateLimitResponse_RateLimit_Unit]int64{
+	rls.RateLimitResponse_RateLimit_SECOND: 1000,
+	rls.RateLimitResponse_RateLimit_MINUTE: 60_000,
+	rls.RateLimitResponse_RateLimit_HOUR:   3_600_000,
+	rls.RateLimitResponse_RateLimit_DAY:    86_400_000,
+	rls.RateLimitResponse_RateLimit_WEEK:   7 * 86_400_000,
+	rls.RateLimitResponse_RateLimit_MONTH:  30 * 86_400_000,
+	rls.RateLimitResponse_RateLimit_YEAR:   365 * 86_400_000,
+}

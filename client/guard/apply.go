@@ -1,0 +1,138 @@
+package guard
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// A decision that has ended is remembered until copies of what it ended have
+// expired by themselves: until then a late one does nothing. But at least for as long as
+// a release stands in the stream, and at most ten minutes.
+const keepLeast, keepMost = 60_000, 600_000 // ms
+
+// apply takes one message. Only the goroutine of Run calls it.
+func (g *Guard) apply(data []byte) {
+	var t api.Transition
+	if err := json.Unmarshal(data, &t); err != nil || !t.IsThrottle() || t.Rule == "" || api.ValidateKey(t.Key) != nil {
+		g.malformed()
+		return
+	}
+	hash := g.table.hash(t.Key)
+	s := g.held.shard(hash)
+	old := s.of(t.Key, t.Rule)
+	if old != nil {
+		if t.Version < old.version {
+			s.mu.Lock()
+			old.snapshot = g.snapshot // a late copy too says that its subject exists
+			s.mu.Unlock()
+			g.counts.old.Add(1)
+			return
+		}
+	} else if g.held.size >= g.config.MaxKeys {
+		if t.State == api.StateThrottled && !t.Shadow {
+			g.counts.refused.Add(1)
+		}
+		return
+	}
+	now := g.now()
+	d := decision{
+		rule: g.name(t.Rule), limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
+		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs, keepMs: t.ExpiresMs,
+		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,
+	}
+	stood := old != nil && old.standsAt(now)
+	if !d.throttled {
+		d.keepMs = now + keepLeast
+		if old != nil {
+			d.keepMs = min(max(d.keepMs, old.keepMs), now+keepMost)
+		}
+	}
+	g.held.put(s, t.Key, d)
+	g.table.set(t.Key, s.longest(t.Key))
+	g.counts.applied.Add(1)
+	g.note()
+	if stood != d.standsAt(now) {
+		t.State = api.StateReleased
+		if !stood {
+			t.State = api.StateThrottled
+		}
+		g.tell(t, Decided)
+	}
+}
+
+// maxNames bounds the names that are kept; a server has a few dozen rules.
+const maxNames = 10_000
+
+// name keeps one copy of each rule's name instead of one per message.
+func (g *Guard) name(rule string) string {
+	if known, ok := g.names[rule]; ok {
+		return known
+	}
+	if len(g.names) >= maxNames {
+		clear(g.names)
+	}
+	rule = strings.Clone(rule)
+	g.names[rule] = rule
+	return rule
+}
+
+// snapshotIsIn lets go of what is not in the snapshot: it ended while nobody listened.
+// Where a malformed message may stand in place of a decision, nothing is let go of:
+// decisions end by themselves at their expires_ms.
+func (g *Guard) snapshotIsIn() {
+	g.whole = true
+	if !g.suspect {
+		g.askWait = 0
+		for i := range g.held.shards {
+			g.prune(&g.held.shards[i], func(d *decision) bool { return d.throttled && d.snapshot != g.snapshot }, Missing)
+		}
+	}
+	g.counts.snapshots.Add(1)
+	select {
+	case <-g.ready:
+	default:
+		close(g.ready)
+	}
+}
+
+// sweep forgets, in one shard at a time, what has expired.
+func (g *Guard) sweep() {
+	now := g.now()
+	g.prune(&g.held.shards[g.sweepAt], func(d *decision) bool { return now >= d.keepMs }, Expired)
+	if g.sweepAt = (g.sweepAt + 1) % shards; g.sweepAt == 0 {
+		g.table.shrink()
+	}
+}
+
+func (g *Guard) prune(s *shard, goes func(*decision) bool, why Reason) {
+	g.held.prune(s, goes, func(key string, d decision) {
+		if !d.throttled {
+			return
+		}
+		g.table.set(key, s.longest(key))
+		g.note() // before OnChange can ask
+		t := d.transition(key)
+		t.State = api.StateReleased
+		g.tell(t, why)
+	})
+	g.note()
+}
+
+func (g *Guard) note() {
+	g.counts.throttled.Store(int64(g.table.live))
+	g.counts.held.Store(int64(g.held.size))
+}
+
+// tell leaves a change for OnChange, unless too many wait already.
+func (g *Guard) tell(t api.Transition, why Reason) {
+	if g.changes == nil {
+		return
+	}
+	select {
+	case g.changes <- Change{t, why}:
+	default:
+		g.counts.dropped.Add(1)
+	}
+}

@@ -1,0 +1,31 @@
+package guard_test
+
+import (
+	"context"
+	"log"
+	"net/http"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/client/guard"
+	"github.com/streamcounter/streamcounter/client/httpmw"
+)
+
+// A net/http service that asks its guard first, and then the server.
+func Example() {
+	nc, err := nats.Connect("nats://127.0.0.1:14222", nats.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nc.Close()
+	g, err := guard.New(nc, guard.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { log.Println(g.Run(context.Background())) }()
+	limit, err := httpmw.New(httpmw.Config{Guard: g, Key: httpmw.Header("X-Api-Key", "user:")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe("127.0.0.1:9090", limit(http.NotFoundHandler())))
+}

@@ -1,0 +1,52 @@
+package guard
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// numbered is a consumer whose messages have the numbers given.
+type numbered struct {
+	jetstream.Consumer
+	numbers []uint64
+}
+
+func (c numbered) Fetch(int, ...jetstream.FetchOpt) (jetstream.MessageBatch, error) {
+	b := batchOf{make(chan jetstream.Msg, len(c.numbers))}
+	for _, n := range c.numbers {
+		b.messages <- numberedMsg{n: n}
+	}
+	close(b.messages)
+	return b, nil
+}
+
+type batchOf struct{ messages chan jetstream.Msg }
+
+func (b batchOf) Messages() <-chan jetstream.Msg { return b.messages }
+func (batchOf) Error() error                     { return nil }
+
+type numberedMsg struct {
+	jetstream.Msg
+	n uint64
+}
+
+func (m numberedMsg) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: m.n}}, nil
+}
+
+// A message that is missing between two ends the session: a new one begins with
+// a snapshot, and so misses nothing.
+func TestAGapEndsTheSession(t *testing.T) {
+	g, _ := deaf(t, Config{})
+	taken := 0
+	send := func(d delivery) bool { taken += len(d.list); return true }
+	if n, err := g.fetch(t.Context(), numbered{numbers: []uint64{5, 6, 7}}, 5, send); n != 3 || err != nil || taken != 3 {
+		t.Errorf("%d of 3 without a gap, %d taken, %v", n, taken, err)
+	}
+	_, err := g.fetch(t.Context(), numbered{numbers: []uint64{8, 10}}, 8, send)
+	if err == nil || !strings.Contains(err.Error(), "message 10 came where 9 was expected") {
+		t.Errorf("a gap: %v", err)
+	}
+}

@@ -1,0 +1,201 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Config: zero values are defaults.
+type Config struct {
+	// Prefix of the subjects; default "sc".
+	Prefix string
+	// Rules are the names of the rules to hear of; none means all.
+	Rules []string
+	// MaxKeys bounds how many decisions are held; default 2,000,000, at some 300
+	// bytes each. A key that becomes throttled beyond it is not held, so it passes;
+	// Stats.Refused counts these.
+	MaxKeys int
+	// OnChange is told when a key becomes throttled or is let go, one call at a time, in
+	// order. It never holds up the guard: at most ChangeQueue (default 65,536)
+	// changes wait for it, and those beyond are left out and counted in
+	// Stats.ChangesDropped; All has the present state.
+	OnChange    func(Change)
+	ChangeQueue int
+	// Log is told what goes wrong; default slog.Default().
+	Log *slog.Logger
+	// Now stands in for the clock in tests, in ms since 1970.
+	Now func() int64
+}
+
+// Change is what OnChange is told.
+type Change struct {
+	api.Transition        // its State is throttled or released
+	Reason         Reason // why
+}
+
+// Reason of a change.
+type Reason string
+
+// The reasons.
+const (
+	Decided Reason = "decided" // a message said so
+	Expired Reason = "expired" // no renewal came in time
+	Missing Reason = "missing" // it is in no new snapshot: its end was missed
+)
+
+// Guard knows who is throttled without asking anybody. It subscribes to throttle
+// decisions on NATS: first the snapshot of who is throttled now, then each
+// change. Where the connection was lost it takes a new snapshot, and lets go of
+// keys that are not in it.
+//
+// Times in decisions are by Redis's clock, and are held against this machine's: one that is
+// ahead by more than 5 s can let keys go before they are renewed or released, one
+// that is behind holds on for so much longer to those whose end it never hears.
+type Guard struct {
+	config Config
+	nc     *nats.Conn
+	js     jetstream.JetStream
+
+	table   *table
+	held    *held
+	clock   atomic.Int64 // ms, renewed while Run runs; 0 before and after
+	heard   atomic.Int64 // when NATS last said anything: ns since born
+	born    time.Time
+	running atomic.Bool
+	ready   chan struct{} // closed when the first snapshot is in
+	changes chan Change   // nil without OnChange
+	counts  counts
+
+	// The writer's own.
+	snapshot uint64            // counts snapshots
+	whole    bool              // this one is in
+	suspect  bool              // a malformed message came since it began: it may lack decisions
+	askAt    int64             // when to ask for a new one because of that, in ms; 0: not
+	askWait  int64             // how long to wait before that, in ms; it doubles
+	askAgain chan struct{}     // to the session: ask for a new snapshot
+	names    map[string]string // rule → the one copy of its name that is kept
+	sweepAt  int               // the next shard to sweep
+}
+
+const defaultMaxKeys = 2_000_000
+
+// New hears of decisions over a connection of the caller's, which should
+// reconnect for ever (nats.MaxReconnects(-1)). deploy/nats-permissions.conf has the rights that it needs.
+// It knows nothing until Run runs; see Ready.
+func New(nc *nats.Conn, c Config) (*Guard, error) {
+	if nc == nil {
+		return nil, errors.New("guard: a NATS connection is required")
+	}
+	c.Prefix = cmp.Or(c.Prefix, "sc")
+	c.MaxKeys = cmp.Or(c.MaxKeys, defaultMaxKeys)
+	c.ChangeQueue = cmp.Or(c.ChangeQueue, 1<<16)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	if c.MaxKeys < 1 || c.ChangeQueue < 1 {
+		return nil, fmt.Errorf("guard: MaxKeys %d, ChangeQueue %d: expected at least 1 each", c.MaxKeys, c.ChangeQueue)
+	}
+	if c.Now == nil {
+		c.Now = func() int64 { return time.Now().UnixMilli() }
+	}
+	for _, name := range append([]string{c.Prefix}, c.Rules...) {
+		if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
+			return nil, fmt.Errorf("guard: %q is no prefix or rule: it cannot stand in a NATS subject", name)
+		}
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	if err != nil {
+		return nil, fmt.Errorf("guard: jetstream: %w", err)
+	}
+	g := &Guard{
+		config: c, nc: nc, js: js, table: newTable(), held: newHeld(),
+		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan struct{}, 1), names: map[string]string{},
+	}
+	if c.OnChange != nil {
+		g.changes = make(chan Change, c.ChangeQueue)
+	}
+	return g, nil
+}
+
+// Throttled reports whether the key is over a limit now. It takes no lock and
+// allocates nothing. It compares 64-bit hashes: see Lookup.
+func (g *Guard) Throttled(key string) bool {
+	untilMs := g.table.until(key)
+	return untilMs != 0 && g.now() < untilMs
+}
+
+// Lookup gives the decision that throttles the key, for its limit and until when;
+// of several the one that ends last. It has no ID. It compares the key itself.
+func (g *Guard) Lookup(key string) (api.Transition, bool) {
+	if !g.Throttled(key) {
+		return api.Transition{}, false
+	}
+	return g.held.shard(g.table.hash(key)).lookup(key, g.now())
+}
+
+// All gives the decisions that stand now, in no order.
+func (g *Guard) All() iter.Seq[api.Transition] { return g.held.all(g.now()) }
+
+// now is the clock: while Run runs one that it renews every few ms, as asking
+// the machine costs as much as the rest of Throttled.
+func (g *Guard) now() int64 {
+	if ms := g.clock.Load(); ms != 0 {
+		return ms
+	}
+	return g.config.Now()
+}
+
+// Ready waits until the first snapshot is in: before, nobody is throttled.
+func (g *Guard) Ready(ctx context.Context) error {
+	select {
+	case <-g.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("guard: the guard has no snapshot yet: %w", ctx.Err())
+	}
+}
+
+// Staleness is for how long nothing has been heard from NATS: below 3 s while all
+// is well, also where nothing happens. It grows while NATS is away or its stream
+// does not exist; then keys are let go when they expire, and nobody is throttled anew.
+func (g *Guard) Staleness() time.Duration {
+	return time.Since(g.born) - time.Duration(g.heard.Load())
+}
+
+func (g *Guard) hear() { g.heard.Store(int64(time.Since(g.born))) }
+
+// Stats are counts since the start, and what is held now.
+type Stats struct {
+	Throttled int64 // keys that the table has, expired ones that were not swept yet among them
+	Held      int64 // decisions, ended ones that are kept against late copies among them
+	Applied   int64 // messages that changed something
+	Old       int64 // messages older than what was known
+	Malformed int64 // messages that are no throttle decisions
+	Refused   int64 // keys that were not held because of MaxKeys
+	Snapshots int64 // snapshots taken, the first among them
+	// ChangesDropped is how many changes OnChange was not told.
+	ChangesDropped int64
+}
+
+type counts struct {
+	throttled, held, applied, old, malformed, refused, snapshots, dropped atomic.Int64
+}
+
+// Stats may be called at any time.
+func (g *Guard) Stats() Stats {
+	c := &g.counts
+	return Stats{
+		Throttled: c.throttled.Load(), Held: c.held.Load(), Applied: c.applied.Load(), Old: c.old.Load(),
+		Malformed: c.malformed.Load(), Refused: c.refused.Load(), Snapshots: c.snapshots.Load(), ChangesDropped: c.dropped.Load(),
+	}
+}

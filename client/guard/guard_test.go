@@ -1,0 +1,297 @@
+package guard_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/guard"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// With the rights of a subscriber in deploy/nats-permissions.conf and no more: the
+// snapshot, changes, an end, a new consumer after its own was deleted, a clean stop.
+func TestGuardUnderTheShippedPermissions(t *testing.T) {
+	server := streamtest.NewSecuredNATS(t)
+	r := newRelay(t, connectNATS(t, server.As("relay"), nats.CustomInboxPrefix("_INBOX.relay")), "sc")
+	now := time.Now()
+	r.publish(throttle("api", "user:1", now), throttle("api", "odd key / *", now))
+	before := goleak.IgnoreCurrent()
+	nc := connectNATS(t, server.As("subscriber"), nats.CustomInboxPrefix("_INBOX.subscriber"))
+	g, stop := runGuard(t, nc, guard.Config{})
+	awaitReady(t, g)
+	for key, want := range map[string]bool{"user:1": true, "odd key / *": true, "user:2": false} {
+		if g.Throttled(key) != want {
+			t.Errorf("%s after the snapshot: throttled %t, want %t", key, !want, want)
+		}
+	}
+	r.publish(throttle("api", "user:2", now), release("api", "user:1", now.Add(time.Second)))
+	awaitThrottled(t, g, "user:2", true)
+	awaitThrottled(t, g, "user:1", false)
+	stop()
+	if list := server.Violations(); len(list) > 0 {
+		t.Errorf("the guard wanted more than it may: %v", list)
+	}
+	nc.Close()
+	// What the library leaves of a connection and of requests ends by itself.
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*Server).startGoRoutine.func1"))
+}
+
+func TestGuardFindsDecisions(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, nc, streamtest.Prefix(t))
+	now := time.Now()
+	r.publish(
+		throttle("api", "user:1", now),
+		throttle("api", "user:2", now, func(d *api.Transition) { d.Shadow = true }),
+		throttle("other", "user:3", now),
+		throttle("api", "user:4", now.Add(-2*time.Hour)), // has expired
+	)
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix, Rules: []string{"api", "web"}})
+	awaitReady(t, g)
+	d, ok := g.Lookup("user:1")
+	want := throttle("api", "user:1", now)
+	if !ok || d != want {
+		t.Errorf("Lookup gives %+v, %t, want %+v", d, ok, want)
+	}
+	for key, why := range map[string]string{"user:2": "its rule is a shadow", "user:3": "another rule", "user:4": "it has expired", "user:5": "nobody said so"} {
+		if _, ok := g.Lookup(key); ok || g.Throttled(key) {
+			t.Errorf("%s is throttled, but %s", key, why)
+		}
+	}
+	var keys []string
+	for d := range g.All() {
+		keys = append(keys, d.Key)
+	}
+	if !slices.Equal(keys, []string{"user:1"}) {
+		t.Errorf("All gives %v, want user:1", keys)
+	}
+}
+
+// The end of a decision that is published and gone while the guard is away is not
+// missed: what is not in the next snapshot is let go.
+func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
+	direct := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, direct, streamtest.Prefix(t))
+	way := streamtest.NewProxy(t, direct.ConnectedAddr())
+	now := time.Now()
+	r.publish(throttle("api", "user:1", now), throttle("api", "user:2", now), throttle("api", "user:3", now))
+	changes := make(chan guard.Change, 10)
+	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix, OnChange: func(c guard.Change) { changes <- c }})
+	awaitReady(t, g)
+	for range 3 {
+		<-changes
+	}
+	way.Sever(true)
+	s, err := r.js.Stream(t.Context(), r.stream())
+	must(t, err)
+	// As if the release had come, and its minute had passed.
+	r.publish(release("api", "user:1", now.Add(time.Second)))
+	must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(api.ThrottleSubject(r.prefix, "api", "user:1"))))
+	r.publish(release("api", "user:2", now.Add(time.Second)))
+	if !g.Throttled("user:1") || !g.Throttled("user:2") {
+		t.Error("a key was let go while nothing was heard of it")
+	}
+	way.Heal()
+	awaitThrottled(t, g, "user:1", false)
+	awaitThrottled(t, g, "user:2", false)
+	if !g.Throttled("user:3") {
+		t.Error("user:3 was let go, but it is in the snapshot")
+	}
+	got := map[string]guard.Reason{}
+	for range 2 {
+		c := <-changes
+		if c.State != api.StateReleased {
+			t.Errorf("%+v, want released", c)
+		}
+		got[c.Key] = c.Reason
+	}
+	if got["user:1"] != guard.Missing || got["user:2"] != guard.Decided {
+		t.Errorf("reasons %v, want that user:1 is missing and user:2 was decided", got)
+	}
+}
+
+// Somebody has a message stored in place of a decision, such as an answer of JetStream.
+// The guard keeps the decision and asks for a new snapshot; it believes a snapshot
+// that has no such message again.
+func TestGuardAsksAgainAfterAMalformedMessage(t *testing.T) {
+	direct := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, direct, streamtest.Prefix(t))
+	now := time.Now()
+	r.publish(throttle("api", "user:1", now), throttle("api", "user:2", now))
+	g, _ := runGuard(t, connectNATS(t, streamtest.NATS(t)), guard.Config{Prefix: r.prefix})
+	awaitReady(t, g)
+	snapshots := func(n int64) {
+		t.Helper()
+		want := g.Stats().Snapshots + n
+		streamtest.Eventually(t, patience, "new snapshots", func() (bool, string) {
+			return g.Stats().Snapshots >= want, fmt.Sprint(g.Stats().Snapshots)
+		})
+	}
+	subject := api.ThrottleSubject(r.prefix, "api", "user:1")
+	_, err := r.js.Publish(t.Context(), subject, []byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`))
+	must(t, err)
+	snapshots(2) // the message is in the first of them
+	if !g.Throttled("user:1") || !g.Throttled("user:2") {
+		t.Error("a key was let go because a malformed message stands in place of its decision")
+	}
+	s, err := r.js.Stream(t.Context(), r.stream())
+	must(t, err)
+	must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
+	awaitThrottled(t, g, "user:1", false) // as in a snapshot of decisions alone
+	if !g.Throttled("user:2") {
+		t.Error("user:2 was let go, but it is in the snapshot")
+	}
+}
+
+func TestGuardSurvivesARestartOfNATS(t *testing.T) {
+	server := streamtest.OwnNATS(t)
+	nc := connectNATS(t, server.URL())
+	r := newRelay(t, connectNATS(t, server.URL()), streamtest.Prefix(t))
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix}) // the stream does not exist yet
+	now := time.Now()
+	r.publish(throttle("api", "user:1", now))
+	awaitThrottled(t, g, "user:1", true)
+	for i := range 2 {
+		server.Stop()
+		streamtest.Eventually(t, patience, "the guard becomes stale", func() (bool, string) {
+			return g.Staleness() > 3*time.Second, g.Staleness().String()
+		})
+		if !g.Throttled("user:1") {
+			t.Error("a key was let go because NATS was away")
+		}
+		server.Start()
+		key := fmt.Sprint("after:", i)
+		r.publish(throttle("api", key, now))
+		awaitThrottled(t, g, key, true)
+		if got := g.Staleness(); got > 3*time.Second {
+			t.Errorf("stale for %s right after a message", got)
+		}
+	}
+}
+
+// The stream is gone and made anew, and with it the guard's consumer.
+func TestGuardSurvivesANewStream(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, nc, streamtest.Prefix(t))
+	now := time.Now()
+	r.publish(throttle("api", "user:1", now))
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix})
+	awaitReady(t, g)
+	must(t, r.js.DeleteStream(t.Context(), r.stream()))
+	r.publish(throttle("api", "user:2", now))
+	awaitThrottled(t, g, "user:2", true)
+	awaitThrottled(t, g, "user:1", false)
+}
+
+// Nothing tells of the end of a connection that leads nowhere, but the silence does.
+func TestGuardNoticesAConnectionThatLeadsNowhere(t *testing.T) {
+	direct := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, direct, streamtest.Prefix(t))
+	way := streamtest.NewProxy(t, direct.ConnectedAddr())
+	r.publish(throttle("api", "user:1", time.Now()))
+	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix})
+	awaitReady(t, g)
+	way.Blackhole()
+	streamtest.Eventually(t, patience, "the guard becomes stale", func() (bool, string) {
+		return g.Staleness() > 3*time.Second, g.Staleness().String()
+	})
+	r.publish(throttle("api", "user:2", time.Now()))
+	way.Heal()
+	awaitThrottled(t, g, "user:2", true)
+}
+
+// A callback that hangs holds up nothing but itself, and what it misses is counted.
+func TestOnChangeHoldsUpNothing(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, nc, streamtest.Prefix(t))
+	hang, called := make(chan struct{}), make(chan string, 100)
+	var once sync.Once
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix, ChangeQueue: 2, OnChange: func(c guard.Change) {
+		called <- c.Key
+		once.Do(func() { <-hang })
+	}})
+	now := time.Now()
+	r.publish(throttle("api", "user:0", now))
+	if key := <-called; key != "user:0" {
+		t.Errorf("told of %s", key)
+	}
+	for i := range 5 {
+		r.publish(throttle("api", fmt.Sprint("more:", i), now))
+	}
+	awaitThrottled(t, g, "more:4", true)
+	if n := g.Stats().ChangesDropped; n != 3 {
+		t.Errorf("%d changes were left out, want 3 of 5 with room for 2", n)
+	}
+	close(hang)
+	for _, want := range []string{"more:0", "more:1"} {
+		if key := <-called; key != want {
+			t.Errorf("told of %s, want %s", key, want)
+		}
+	}
+}
+
+func TestGuardIsStoppedByTheEndOfItsConnection(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	g, err := guard.New(nc, guard.Config{Prefix: streamtest.Prefix(t), Log: quiet})
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(context.Background()) }()
+	nc.Close()
+	if err := <-ended; err == nil {
+		t.Error("Run ended without an error, but nothing will ever be heard again")
+	}
+	if err := g.Run(t.Context()); err == nil {
+		t.Error("Run ran twice")
+	}
+}
+
+func TestGuardRefusesWhatCannotBeASubject(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	for _, c := range []guard.Config{{Prefix: "a.b"}, {Rules: []string{"api", "*"}}, {Rules: []string{""}}, {MaxKeys: -1}} {
+		if _, err := guard.New(nc, c); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+	if _, err := guard.New(nil, guard.Config{}); err == nil {
+		t.Error("no connection was taken")
+	}
+}
+
+// A key that hears no renewal is let go, though nobody says so, and OnChange is told.
+func TestGuardLetsGoWhatExpires(t *testing.T) {
+	nc := connectNATS(t, streamtest.NATS(t))
+	r := newRelay(t, nc, streamtest.Prefix(t))
+	now := time.Now()
+	var clock atomic.Int64
+	clock.Store(now.UnixMilli())
+	changes := make(chan guard.Change, 10)
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix, Now: clock.Load, OnChange: func(c guard.Change) { changes <- c }})
+	r.publish(throttle("api", "user:1", now))
+	if c := <-changes; c.Key != "user:1" || c.State != api.StateThrottled || c.Reason != guard.Decided {
+		t.Errorf("%+v", c)
+	}
+	clock.Store(now.Add(time.Hour - time.Millisecond).UnixMilli())
+	if !g.Throttled("user:1") {
+		t.Error("let go before it expired")
+	}
+	clock.Store(now.Add(time.Hour).UnixMilli())
+	if c := <-changes; c.Key != "user:1" || c.State != api.StateReleased || c.Reason != guard.Expired {
+		t.Errorf("%+v", c)
+	}
+	if g.Throttled("user:1") {
+		t.Error("still throttled")
+	}
+	if s := g.Stats(); s.Held != 0 || s.Throttled != 0 {
+		t.Errorf("%+v, want nothing held any more", s)
+	}
+}

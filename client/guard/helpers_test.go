@@ -1,0 +1,126 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/guard"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// patience is how long a test waits for what must come; nothing is to take it.
+const patience = 20 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
+	must(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// relay publishes decisions as `work` does.
+type relay struct {
+	t         testing.TB
+	prefix    string
+	js        jetstream.JetStream
+	publisher *alerts.Publisher
+}
+
+func newRelay(t testing.TB, nc *nats.Conn, prefix string) *relay {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 500 * time.Millisecond, Log: quiet})
+	must(t, err)
+	return &relay{t, prefix, js, p}
+}
+
+func (r *relay) stream() string {
+	throttle, _ := alerts.StreamNames(r.prefix)
+	return throttle
+}
+
+func (r *relay) publish(list ...api.Transition) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	must(r.t, r.publisher.Publish(ctx, list, 0))
+}
+
+// throttle is a decision made at `at` that stands for an hour; change may alter it.
+func throttle(rule, key string, at time.Time, change ...func(*api.Transition)) api.Transition {
+	ms := at.UnixMilli()
+	t := api.Transition{
+		Rule: rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: 100, WindowMs: 60_000, Used: 120,
+		Version: ms, AtMs: ms, SinceMs: ms, UntilMs: ms + 3_590_000, ExpiresMs: ms + 3_600_000,
+	}
+	for _, c := range change {
+		c(&t)
+	}
+	return t
+}
+
+func release(rule, key string, at time.Time) api.Transition {
+	return throttle(rule, key, at, func(t *api.Transition) {
+		t.State, t.UntilMs, t.Used = api.StateReleased, at.UnixMilli(), 10
+	})
+}
+
+// runGuard runs a guard until the test ends, or stop is called.
+func runGuard(t testing.TB, nc *nats.Conn, c guard.Config) (g *guard.Guard, stop func()) {
+	t.Helper()
+	c.Log = quiet
+	g, err := guard.New(nc, c)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return g, stop
+}
+
+func awaitReady(t testing.TB, g *guard.Guard) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, g.Ready(ctx))
+}
+
+// awaitThrottled waits until the guard says so of a key.
+func awaitThrottled(t testing.TB, g *guard.Guard, key string, want bool) {
+	t.Helper()
+	streamtest.Eventually(t, patience, "key "+key, func() (bool, string) {
+		got := g.Throttled(key)
+		return got == want, map[bool]string{true: "throttled", false: "free"}[got]
+	})
+}

@@ -1,0 +1,81 @@
+package client_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Whatever is asked, HTTP, gRPC and the way straight to Redis give the same answer
+// for the same request in the same state, and the same error.
+func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
+	rules := []*windows.Rule{
+		{Name: "one", Match: "one:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},
+		{Name: "two", Match: "two:*", Windows: []windows.Window{{Limit: 5, Per: 10 * time.Second}, {Limit: 12, Per: time.Hour}}},
+		{Name: "watch", Match: "watch:*", Shadow: true, Windows: []windows.Window{{Limit: 4, Per: time.Minute}}},
+	}
+	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n"}
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	redis := connectRedis(t, streamtest.EmbeddedRedis(t).Addr())
+	var worlds []*world
+	var ways []client.Checker
+	var names []string
+	for _, way := range transports {
+		if way.whole {
+			w := newWorld(t, redis, patience, rules...)
+			worlds, ways, names = append(worlds, w), append(ways, way.open(t, w)), append(names, way.name)
+		}
+	}
+	words := func(v any, err error) string {
+		if err != nil {
+			return "error " + api.NameOf(err)
+		}
+		text, err := json.Marshal(v)
+		must(t, err)
+		return string(text)
+	}
+	for step := range 400 {
+		reqs := make([]api.CheckRequest, 1+r.IntN(4))
+		for i := range reqs {
+			reqs[i] = api.CheckRequest{Key: keys[r.IntN(len(keys))], Cost: int64(r.IntN(7))}
+		}
+		kind, wait := r.IntN(10), time.Duration(r.IntN(4000))*time.Millisecond
+		var told []string
+		for i, c := range ways {
+			var text string
+			switch {
+			case kind < 4:
+				text = words(c.Check(t.Context(), reqs[0]))
+			case kind < 7:
+				text = words(c.CheckAll(t.Context(), reqs))
+			case kind < 9: // of different keys: gRPC asks for each in a call of its own, in no order
+				list, err := c.CheckEach(t.Context(), slices.CompactFunc(slices.SortedStableFunc(slices.Values(reqs),
+					func(a, b api.CheckRequest) int { return cmp.Compare(a.Key, b.Key) }),
+					func(a, b api.CheckRequest) bool { return a.Key == b.Key }))
+				must(t, err)
+				for _, e := range list {
+					text += words(e.CheckAnswer, e.Err) + "\n"
+				}
+			default:
+				text = words(c.Peek(t.Context(), reqs[0].Key))
+			}
+			told = append(told, text)
+			worlds[i].clock.Add(wait.Milliseconds())
+		}
+		for i := range told {
+			if told[i] != told[0] {
+				t.Fatalf("seed %d, step %d, kind %d, %s:\n%s: %s\n%s: %s", seed, step, kind, fmt.Sprint(reqs), names[0], told[0], names[i], told[i])
+			}
+		}
+	}
+}

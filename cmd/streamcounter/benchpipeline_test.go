@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/bench/pipeline"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// Events at a rate and a backlog, through a real worker; nothing is left behind.
+func TestBenchPipeline(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	url := "redis://" + strings.TrimPrefix(server.Addr(), "redis://")
+	for _, args := range [][]string{
+		{"--rate", "500", "--duration", "1s", "--warmup", "100ms"},
+		{"--drain", "3000", "--algorithm", "sliding-buckets"},
+	} {
+		args = append([]string{"bench", "pipeline", "--redis", url, "--keys", "100", "--json"}, args...)
+		code, out, errs := runProgram(t, "", args...)
+		if code != 0 || errs != "" {
+			t.Fatalf("%v: exit code %d, said %q", args, code, errs)
+		}
+		var r pipeline.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.RedisCPUUs <= 0 || r.WorkerCPUUs <= 0 || r.EventsPerS <= 0 || r.Unread != 0 {
+			t.Errorf("%v: %+v", args, r)
+		}
+		if d := r.Decisions; r.Settings.Drain == 0 && (d == nil || d.Count == 0 || d.P50Us == 0 || r.Events < 400) {
+			t.Errorf("%v: %+v, decisions %+v", args, r, d)
+		}
+		if r.Settings.Drain > 0 && r.Events != 3000 {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if left := benchKeys(t, url); len(left) != 0 {
+		t.Errorf("these keys are left: %v", left)
+	}
+	for _, bad := range [][]string{{"--rate", "0"}, {"--zipf-s", "0.5"}, {"--keys", "1"}, {"--drain", "-1"}, {"--redis", "embedded"}} {
+		args := append([]string{"bench", "pipeline", "--redis", url}, bad...)
+		if code, _, errs := runProgram(t, "", args...); code != 2 && code != 1 || !strings.Contains(errs, bad[0]) {
+			t.Errorf("%v: exit code %d, said %q, want one about %s", args, code, errs, bad[0])
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// config is everything that can be set. Flags and the environment are decoded
+// into it once, before a command runs (load in settings.go); nothing reads a flag
+// by its name afterwards. What a field means, its default and its special values
+// stand in groups, the one table that flags, variables and the docs come from.
+type config struct {
+	Redis  redisConfig
+	NATS   natsConfig
+	Rules  rulesConfig
+	HTTP   string // address to listen on; for a command that calls a server, that server
+	GRPC   grpcConfig
+	Access accessConfig
+	Checks checksConfig
+	Caller callerConfig
+	Stream streamConfig
+	Work   workConfig
+	Stop   time.Duration // most time for a clean stop
+	Log    slog.Level
+
+	groups   []group
+	used     []setting // those that are flags of the command
+	warnings []string  // variables of the environment that nothing reads
+}
+
+type redisConfig struct {
+	URL string
+	TLS clientFiles
+}
+
+type natsConfig struct {
+	URL         string
+	Creds, NKey string // files; at most one of them
+	TLS         clientFiles
+	Store       string // of an embedded server
+	Replicas    int
+	Monitor     string
+}
+
+type rulesConfig struct {
+	File      string
+	Limits    string // a file or directory of envoyproxy/ratelimit
+	Tag       string
+	Algorithm string // of Limits
+}
+
+type grpcConfig struct {
+	Addr       string // empty: not served
+	Headers    bool
+	MaxStreams int           // of one connection
+	MaxAge     time.Duration // of a connection
+	MaxIdle    time.Duration // of a connection without calls
+}
+
+// accessConfig is who may reach a server.
+type accessConfig struct {
+	Tokens              string // file
+	Cert, Key, ClientCA string // files
+	Open                bool
+	MaxConnections      int // to one address
+}
+
+type checksConfig struct {
+	Extractors string        // file
+	Timeout    time.Duration // of one check
+	MaxBacklog time.Duration // 0 becomes half the retention when the configuration is loaded
+}
+
+// callerConfig is how a command proves itself to the server at HTTP.
+type callerConfig struct {
+	Token string
+	TLS   clientFiles
+}
+
+// streamConfig must be the same for all processes and producers of a prefix.
+type streamConfig struct {
+	Prefix     string
+	Partitions int
+	Retention  time.Duration
+}
+
+type workConfig struct {
+	Batch   int
+	MinIdle time.Duration
+}
+
+// newConfig gives the defaults. A command that has others sets them before it
+// asks for its flags.
+func newConfig() *config {
+	c := &config{
+		Redis:  redisConfig{TLS: clientFiles{name: "redis"}},
+		NATS:   natsConfig{TLS: clientFiles{name: "nats"}},
+		Caller: callerConfig{TLS: clientFiles{name: "http"}},
+	}
+	c.groups = c.table()
+	return c
+}
+
+// table is the one table of settings: groups that commands ask for by name.
+func (c *config) table() []group {
+	return []group{
+		{"redis", []setting{
+			secret(set(&c.Redis.URL, "redis", "redis://127.0.0.1:6379",
+				"Redis: a URL (redis:// or rediss://), several separated by commas for a Cluster, "+
+					"redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS), or embedded[:PORT]")),
+			set(&c.Redis.TLS.ca, "redis-ca", "",
+				"CA certificates (PEM) to verify Redis with; empty: those of the system"),
+			set(&c.Redis.TLS.cert, "redis-cert", "", "client certificate (PEM) for Redis"),
+			set(&c.Redis.TLS.key, "redis-key", "", "private key (PEM) of --redis-cert"),
+		}},
+		{"nats", []setting{
+			secret(set(&c.NATS.URL, "nats", "nats://127.0.0.1:4222",
+				"NATS: a URL, several separated by commas, or embedded[:PORT]")),
+			set(&c.NATS.Creds, "nats-creds", "", "credentials file of a NATS user (JWT and seed)"),
+			set(&c.NATS.NKey, "nats-nkey", "", "seed file of a NATS user that authenticates with an NKey"),
+			set(&c.NATS.TLS.ca, "nats-ca", "", "CA certificates (PEM) to verify NATS with; requires TLS"),
+			set(&c.NATS.TLS.cert, "nats-cert", "", "client certificate (PEM) for NATS; requires TLS"),
+			set(&c.NATS.TLS.key, "nats-key", "", "private key (PEM) of --nats-cert"),
+		}},
+		{"jetstream", []setting{
+			set(&c.NATS.Store, "nats-store", "", "directory of an embedded NATS's streams; empty: a temporary one"),
+			set(&c.NATS.Replicas, "nats-replicas", 1, "replicas of the JetStream streams when they are created"),
+		}},
+		{"doctor", []setting{
+			set(&c.NATS.Monitor, "nats-monitor", "", "URL of NATS's monitoring port (http://HOST:8222); "+
+				"only there doctor can read how often the server syncs to disk"),
+		}},
+		{"rules", []setting{
+			set(&c.Rules.File, "rules", "", "rules file (YAML)"),
+			set(&c.Rules.Limits, "rls-config", "",
+				"limits of Envoy's rate limit service: a YAML file of envoyproxy/ratelimit, or a directory of them; "+
+					"the same for serve and work"),
+			set(&c.Rules.Tag, "rls-tag", "", "key of the descriptor entry whose value chooses the partition: "+
+				"descriptors that share it are decided in one step; the same for serve and work"),
+			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log",
+				"algorithm of all limits of --rls-config; the same for serve and work"),
+		}},
+		{"listen", []setting{
+			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"),
+			set(&c.Access.Tokens, "tokens", "",
+				"file of bearer tokens and their scopes (YAML); empty: no token is required"),
+			set(&c.Access.Cert, "tls-cert", "", "certificate (PEM) of HTTP and gRPC; empty: no TLS"),
+			set(&c.Access.Key, "tls-key", "", "private key (PEM) of --tls-cert"),
+			set(&c.Access.ClientCA, "tls-client-ca", "",
+				"CA certificates (PEM) to verify clients with; a client without a certificate is refused"),
+			set(&c.Access.Open, "open", false,
+				"allow an address that other machines can reach without tokens or client certificates"),
+			set(&c.Access.MaxConnections, "max-connections", 20000,
+				"maximum connections to one address at a time; more wait"),
+		}},
+		{"grpc", []setting{
+			set(&c.GRPC.Addr, "grpc", "127.0.0.1:8082",
+				"address of the gRPC interface (Envoy's rate limit service, health, reflection); empty: none"),
+			set(&c.GRPC.Headers, "rls-headers", false,
+				"add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to the headers that Envoy sends to "+
+					"its clients"),
+			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000, "maximum calls at a time on one gRPC connection; more wait"),
+			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute, "age at which a gRPC connection is closed, once its calls "+
+				"have ended: clients connect again, and so find new servers behind a load balancer"),
+			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute, "time without calls after which a gRPC connection is closed"),
+		}},
+		{"checks", []setting{
+			set(&c.Checks.Extractors, "extractors", "",
+				"file of extractors (YAML): how GET /v1/check?extractor=NAME takes the key from a proxy's "+
+					"request"),
+			set(&c.Checks.Timeout, "check-timeout", 250*time.Millisecond,
+				"deadline of a check; after it the rule's on_error decides"),
+			zero(set(&c.Checks.MaxBacklog, "max-backlog", 0,
+				"age of the oldest unread event above which POST /v1/events answers 503; 0: half the "+
+					"retention")),
+		}},
+		{"caller", []setting{
+			secret(set(&c.Caller.Token, "token", "",
+				"token for the server at --http; better in the environment, as other users of the machine can read "+
+					"a command line")),
+			set(&c.Caller.TLS.ca, "http-ca", "", "CA certificates (PEM) to verify the server at --http with"),
+			set(&c.Caller.TLS.cert, "http-cert", "", "client certificate (PEM) for the server at --http"),
+			set(&c.Caller.TLS.key, "http-key", "", "private key (PEM) of --http-cert"),
+		}},
+		{"stream", []setting{
+			set(&c.Stream.Prefix, "prefix", "sc", "prefix of all Redis keys, NATS subjects and streams"),
+			set(&c.Stream.Partitions, "partitions", stream.DefaultPartitions,
+				"number of partitions, fixed for the life of a prefix"),
+			set(&c.Stream.Retention, "retention", 10*time.Minute,
+				"how long events are kept: how long workers may be away without losing one"),
+		}},
+		{"work", []setting{
+			set(&c.Work.Batch, "batch", 1000, "maximum events of one fold"),
+			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
+				"how long a silent worker keeps an event before another worker claims it"),
+		}},
+		{"process", []setting{
+			set(&c.Stop, "drain-timeout", 5*time.Second, "maximum time for a clean stop"),
+			set(&c.Log, "log-level", slog.LevelInfo, "lowest level that is logged: debug, info, warn or error"),
+		}},
+	}
+}
+
+// validate fills in what depends on other settings, and gives all mistakes at once.
+func (c *config) validate() error {
+	var errs []error
+	for _, s := range c.used {
+		errs = append(errs, s.validate())
+	}
+	if c.Checks.MaxBacklog > c.Stream.Retention {
+		errs = append(errs, wrong("max-backlog", shown(&c.Checks.MaxBacklog), "expected no more than --retention, "+
+			"after which events are lost"))
+	}
+	c.Checks.MaxBacklog = cmp.Or(c.Checks.MaxBacklog, c.Stream.Retention/2)
+	if c.NATS.Creds != "" && c.NATS.NKey != "" {
+		errs = append(errs, blame("nats-creds", errors.New("give --nats-creds or --nats-nkey, not both")))
+	}
+	if _, err := stream.NewKeys(c.Stream.Prefix, 1); err != nil {
+		errs = append(errs, blame("prefix", err))
+	}
+	if c.Stream.Partitions > stream.MaxPartitions {
+		errs = append(errs, wrong("partitions", c.Stream.Partitions,
+			fmt.Sprintf("expected at most %d", stream.MaxPartitions)))
+	}
+	_, _, redisErr := embeddedPort(c.Redis.URL, 0)
+	_, _, natsErr := embeddedPort(c.NATS.URL, 0)
+	errs = append(errs, blame("redis", redisErr), blame("nats", natsErr))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// wire is a gRPC connection without a client's manners.
+type wire struct {
+	net.Conn
+	*http2.Framer
+	headers bytes.Buffer
+	encoder *hpack.Encoder
+	next    uint32 // stream
+}
+
+func openWire(t *testing.T, p *process) *wire {
+	t.Helper()
+	at := grpcAt.FindStringSubmatch(p.text())
+	c, err := net.Dial("tcp", "127.0.0.1:"+at[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(40 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{Conn: c, Framer: http2.NewFramer(c, c), next: 1}
+	w.encoder = hpack.NewEncoder(&w.headers)
+	if err := w.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// block encodes the headers of a call.
+func (w *wire) block(method string) []byte {
+	w.headers.Reset()
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "a"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = w.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	return bytes.Clone(w.headers.Bytes())
+}
+
+// Calls whose request never comes end by themselves, without a token too, and a
+// connection has no more of them than --grpc-max-streams.
+func TestUnsentGRPCRequestsEnd(t *testing.T) {
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+		"--grpc-max-streams", "50")
+	p.until(`"msg":"ready"`)
+	w := openWire(t, p)
+	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", healthpb.Health_Check_FullMethodName}
+	const calls = 50
+	for i := range calls + 1 { // one is too many
+		if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]), EndHeaders: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.next += 2
+	}
+	refused, ended := 0, map[uint32]bool{}
+	for len(ended) < calls {
+		f, err := w.ReadFrame()
+		if err != nil {
+			t.Fatalf("%d of %d calls have ended: %v", len(ended), calls, err)
+		}
+		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			if f.ErrCode == http2.ErrCodeRefusedStream {
+				refused++
+				continue
+			}
+			ended[f.StreamID] = true
+		case *http2.HeadersFrame:
+			if f.StreamEnded() {
+				ended[f.StreamID] = true
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				_ = w.WritePing(true, f.Data)
+			}
+		}
+	}
+	if refused != 1 {
+		t.Errorf("%d calls were refused, want 1", refused)
+	}
+}
+
+// Metadata of a call is bounded while it comes, not when it is there.
+func TestGRPCMetadataIsBounded(t *testing.T) {
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+	p.until(`"msg":"ready"`)
+	w := openWire(t, p)
+	first := w.block("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+	w.headers.Reset()
+	_ = w.encoder.WriteField(hpack.HeaderField{Name: "x-large", Value: string(bytes.Repeat([]byte("~"), 12<<20)), Sensitive: true}) // never indexed
+	rest := w.headers.Bytes()
+	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first}); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	for len(rest) > 0 {
+		n := min(len(rest), 16<<10)
+		if err := w.WriteContinuation(1, len(rest) == n, rest[:n]); err != nil {
+			break
+		}
+		rest, sent = rest[n:], sent+n
+	}
+	if len(rest) == 0 {
+		t.Errorf("the server took all %d bytes", sent)
+	}
+}
+
+// A connection is closed when it is old, for load balancing, and when it is idle.
+func TestGRPCConnectionsEnd(t *testing.T) {
+	for _, flag := range []string{"--grpc-max-age", "--grpc-max-idle"} {
+		p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag, "100ms")
+		p.until(`"msg":"ready"`)
+		w := openWire(t, p)
+		for {
+			f, err := w.ReadFrame()
+			if err != nil {
+				t.Fatalf("%s: %v before GOAWAY", flag, err)
+			}
+			if f.Header().Type == http2.FrameGoAway {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/spf13/cobra"
+)
+
+func newHealth() *cobra.Command {
+	c := newConfig()
+	cmd := &cobra.Command{
+		Use:     "health",
+		Short:   "Exit 0 if the server at --http is ready (for container health checks)",
+		Example: "  streamcounter health --http 127.0.0.1:8081",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/readyz")
+			if err != nil {
+				return err
+			}
+			if status != http.StatusOK {
+				return problemFrom(status, body)
+			}
+			return nil
+		},
+	}
+	c.flags(cmd, "http", "caller", "tls-cert")
+	return cmd
+}

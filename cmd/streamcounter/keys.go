@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+func newKeys() *cobra.Command {
+	c := newConfig()
+	var asJSON, reset bool
+	cmd := &cobra.Command{
+		Use:   "keys KEY",
+		Short: "Show how much of its limits a key has used, or reset it",
+		Example: `  streamcounter keys ip:203.0.113.9
+  streamcounter keys user:42 --json
+  streamcounter keys user:42 --reset`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			method := http.MethodGet
+			if reset {
+				method = http.MethodDelete
+			}
+			status, body, err := ask(cmd.Context(), c, method, "/v1/keys/"+url.PathEscape(args[0]))
+			if err != nil {
+				return err
+			}
+			if status != http.StatusOK {
+				return problemFrom(status, body)
+			}
+			if asJSON {
+				printJSON(cmd.OutOrStdout(), body)
+				return nil
+			}
+			if method == http.MethodDelete {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is reset\n", args[0])
+				return nil
+			}
+			var s api.KeyState
+			if err := json.Unmarshal(body, &s); err != nil {
+				return fmt.Errorf("reading the answer: %w", err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, rule %s\n", s.Key, s.Rule)
+			printWindows(cmd.OutOrStdout(), s.Windows)
+			return nil
+		},
+	}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	cmd.Flags().BoolVar(&reset, "reset", false, "set the key's counts to zero and end its levels")
+	return cmd
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// A --nats that is another server says what answered, and not that NATS is away.
+func TestNATSThatIsNone(t *testing.T) {
+	web := httptest.NewServer(nil)
+	defer web.Close()
+	redis := streamtest.EmbeddedRedis(t).Addr()
+	rules := writeFile(t, "rules.yml", leastRules(10))
+	for addr, want := range map[string]string{
+		redis:                                  "a Redis server answers",
+		strings.TrimPrefix(web.URL, "http://"): "an HTTP server answers",
+	} {
+		for _, args := range [][]string{
+			{"work", "--redis", "redis://" + redis, "--rules", rules, "--http", "127.0.0.1:0"},
+			{"watch"},
+		} {
+			code, _, errs := runProgram(t, "", append(args, "--nats", "nats://user:secret@"+addr)...)
+			if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) || !strings.Contains(errs, "--nats") {
+				t.Errorf("%s with a NATS that is none: exit code %d\n%s", args[0], code, errs)
+			}
+		}
+	}
+}

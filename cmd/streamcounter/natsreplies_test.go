@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// JetStream sends its answers to the reply subject of a request, and what a push
+// consumer gets to the subject that the consumer names; no publish permission applies.
+// No shipped user can have either stored in a stream of ours.
+func TestNoNATSUserWritesByReply(t *testing.T) {
+	ctx := t.Context()
+	server := streamtest.NewSecuredNATS(t)
+	_, relay := natsAs(t, server, "relay")
+	if _, err := alerts.EnsureStreams(ctx, relay, alerts.Streams("sc", 1)); err != nil {
+		t.Fatal(err)
+	}
+	const decision, alert = "sc.throttle.held.held:1", "sc.alert.held.80.held:1"
+	for _, subject := range []string{decision, alert} {
+		if _, err := relay.Publish(ctx, subject, []byte("ours")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consumer := func(stream string, c map[string]any) []byte {
+		b, err := json.Marshal(map[string]any{"stream_name": stream, "config": c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	push := func(to string) map[string]any {
+		return map[string]any{"deliver_subject": to, "deliver_policy": "all", "ack_policy": "none"}
+	}
+	pull := map[string]any{"deliver_policy": "all", "ack_policy": "none", "name": "x"}
+	durable := func(c map[string]any) map[string]any {
+		c["durable_name"] = "pager"
+		return c
+	}
+	for _, x := range []struct {
+		user, subject string
+		body          []byte
+	}{
+		{"doctor", "$JS.API.INFO", nil},
+		{"doctor", "$JS.API.STREAM.INFO.SC_THROTTLE", nil},
+		{"doctor", "$JS.API.STREAM.INFO.SC_ALERTS", nil},
+		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.x", consumer("SC_THROTTLE", pull)},
+		{"subscriber", "$JS.API.CONSUMER.MSG.NEXT.SC_THROTTLE.x", []byte("1")},
+		{"subscriber", "$JS.API.CONSUMER.DELETE.SC_THROTTLE.y", nil},
+		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p1", consumer("SC_THROTTLE", push(decision))},
+		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p2", consumer("SC_THROTTLE", push(alert))},
+		{"watch", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p3", consumer("SC_ALERTS", push(decision))},
+		{"watch", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p4", consumer("SC_THROTTLE", push(alert))},
+		{"alerts", "$JS.API.CONSUMER.CREATE.SC_ALERTS.pager", consumer("SC_ALERTS", durable(push(decision)))},
+		{"alerts", "$JS.API.CONSUMER.CREATE.SC_ALERTS.pager", consumer("SC_ALERTS", durable(push(alert)))},
+		{"alerts", "$JS.API.CONSUMER.INFO.SC_ALERTS.pager", nil},
+		{"alerts", "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager", []byte("1")},
+		{"alerts", "$JS.ACK.SC_ALERTS.pager.1.1.1.1.1", []byte("+NXT")},
+	} {
+		nc, _ := natsAs(t, server, x.user)
+		for _, reply := range []string{decision, alert} {
+			if err := nc.PublishMsg(&nats.Msg{Subject: x.subject, Reply: reply, Data: x.body}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// JetStream answers one connection's requests in order: what was asked before is done.
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := nc.Request(x.subject, x.body, 2*time.Second); err != nil {
+			t.Logf("%s %s: %v", x.user, x.subject, err)
+		}
+	}
+	for _, stream := range []string{"SC_THROTTLE", "SC_ALERTS"} {
+		s, err := relay.Stream(ctx, stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := s.CachedInfo().State
+		if state.Msgs != 1 || state.LastSeq != 1 {
+			t.Errorf("%s has %d messages up to number %d, want the one that the relay published", stream, state.Msgs, state.LastSeq)
+		}
+	}
+}
+
+// watch shows the decision that stands and what comes, as the user that is shipped for it.
+func TestWatchAsItsNATSUser(t *testing.T) {
+	ctx := t.Context()
+	server := streamtest.NewSecuredNATS(t)
+	nc, _ := natsAs(t, server, "relay")
+	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := publisher.Ensure(ctx); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixMilli()
+	publish := func(key string, state api.State, level int) {
+		t.Helper()
+		tr := api.Transition{Rule: "api", Key: key, State: state, Level: level, Limit: 10, WindowMs: 60_000, Used: 10,
+			Version: now, AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 90_000}
+		tr.ID = tr.MessageID("sc")
+		if err := publisher.Publish(ctx, []api.Transition{tr}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("before", api.StateThrottled, api.LevelThrottled)
+	p := startProgram(t, "watch", "--nats", server.As("watch"))
+	p.until("before")
+	publish("after", api.StateThrottled, api.LevelThrottled)
+	p.until("after")
+	for i := 0; !strings.Contains(p.text(), "alert 80%"); i++ { // new alerts alone, so from when it listens
+		publish(fmt.Sprint("alert", i), api.StateRaised, 80)
+	}
+	if code := p.interrupt(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.text())
+	}
+	if list := server.Violations(); len(list) > 0 {
+		t.Errorf("NATS refused:\n%s", strings.Join(list, "\n"))
+	}
+}

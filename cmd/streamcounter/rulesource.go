@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// ruleSource is what the rules of files are made of, and follows these.
+type ruleSource interface {
+	fresh
+	Rules() *windows.Rules
+}
+
+// openRules opens the rules file and the limits of --rls-config as one source of
+// rules. With limits, a process can do without a rules file. example, if there is
+// one, stands in for a rules file that was not given.
+func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSource, error) {
+	switch {
+	case c.Limits != "":
+		config := envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c), Log: log}
+		if c.File == "" {
+			config.Base = example
+		}
+		source, err := envoyconfig.NewSource(config)
+		switch {
+		case err == nil:
+			return source, nil
+		case c.File != "":
+			return nil, fmt.Errorf("--rules (%s) and --rls-config (%s): %w", envName("rules"), envName("rls-config"), err)
+		}
+		return nil, blame("rls-config", err)
+	case c.File != "":
+		source, err := windows.NewSource(c.File, log)
+		if err != nil {
+			return nil, blame("rules", err)
+		}
+		return source, nil
+	case example != nil:
+		return windows.Fixed(example), nil
+	}
+	return nil, blame("rules", errors.New("a rules file or --rls-config is required; "+
+		"`streamcounter dev` runs with an example"))
+}
+
+func limitOptions(c rulesConfig) []envoyconfig.Option {
+	return []envoyconfig.Option{envoyconfig.Algorithm(c.Algorithm), envoyconfig.Tag(c.Tag)}
+}
+
+// limits are those that belong to the present rules, nil without --rls-config.
+func (n *node) limits() *envoyconfig.Limits {
+	if s, ok := n.rules.(*envoyconfig.Source); ok {
+		return s.Limits()
+	}
+	return nil
+}
+
+// followRules reloads the rules on SIGHUP and when the file changes.
+func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
+	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_reloads_total", Help: "Attempts to reload the rules."}, []string{"outcome"})
+	reloads.WithLabelValues("ok").Add(0)
+	reloads.WithLabelValues("error").Add(0)
+	n.rules.OnReload(func(err error) {
+		if err != nil {
+			reloads.WithLabelValues("error").Inc()
+			return
+		}
+		reloads.WithLabelValues("ok").Inc()
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if err := n.counter.Learn(within, n.rules.Rules()); err != nil {
+			n.log.Warn("recording the changed rules in Redis failed; counters of keys whose window grew may expire early", "error", err)
+		}
+		if n.pool != nil {
+			n.pool.Recheck()
+		}
+	})
+	follow(ctx, running, n.rules)
+}

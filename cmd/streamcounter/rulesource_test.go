@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+const limitsText = `domain: edge
+descriptors:
+  - key: client
+    rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: path
+    value: /login*
+    share_threshold: true
+    rate_limit: {unit: day, requests_per_unit: 2}
+`
+
+// What producers append and what Envoy asks for is one count under one limit:
+// the workers know by the key what the server knows by the descriptor.
+func TestLimitsOfEnvoy(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "edge.yaml")
+	if err := os.WriteFile(path, []byte(limitsText), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port := freePort(t)
+	d := startDev(t, "--rls-config", dir, "--rls-tag", "client", "--grpc", fmt.Sprintf("127.0.0.1:%d", port))
+	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ask := func(key, value string, hits uint32) (rlsv3.RateLimitResponse_Code, *rlsv3.RateLimitResponse_RateLimit) {
+		t.Helper()
+		within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		answer, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within, &rlsv3.RateLimitRequest{
+			Domain: "edge", HitsAddend: hits,
+			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
+		}, grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.OverallCode, answer.Statuses[0].CurrentLimit
+	}
+	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
+	if code, limit := ask("client", "a", 3); code != ok || limit.GetRequestsPerUnit() != 3 || limit.GetUnit() != rlsv3.RateLimitResponse_RateLimit_HOUR {
+		t.Fatal(code, limit)
+	}
+	if code, _ := ask("client", "a", 1); code != over {
+		t.Fatal(code)
+	}
+	if code, _ := ask("path", "/login", 2); code != ok {
+		t.Fatal(code)
+	}
+	if code, _ := ask("path", "/login/again", 1); code != over {
+		t.Fatal("values of a shared pattern have counts of their own")
+	}
+	if _, body := d.get("/v1/throttled"); !strings.Contains(body, `"key":"edge/{client=a}"`) || !strings.Contains(body, `"rule":"edge--client"`) {
+		t.Fatal(body)
+	}
+
+	url := fmt.Sprintf("http://127.0.0.1:%d/v1/events", d.http)
+	if code, answer := request(t, http.MethodPost, url, `[{"key":"edge/{client=b}","count":3}]`); code != http.StatusAccepted {
+		t.Fatal(code, answer)
+	}
+	streamtest.Eventually(t, 10*time.Second, "the worker has throttled b by the limit", func() (bool, string) {
+		_, body := d.get("/v1/throttled")
+		return strings.Contains(body, `"key":"edge/{client=b}"`), body
+	})
+	if code, _ := ask("client", "b", 1); code != over {
+		t.Fatal("what was appended does not count for Envoy")
+	}
+
+	rewrite(t, path, strings.Replace(limitsText, "requests_per_unit: 3", "requests_per_unit: 9", 1))
+	streamtest.Eventually(t, 10*time.Second, "the new limit holds", func() (bool, string) {
+		_, limit := ask("client", "c", 1)
+		return limit.GetRequestsPerUnit() == 9, limit.String()
+	})
+	if code, _ := ask("client", "b", 1); code != ok {
+		t.Fatal("the count began anew, or the limit is the old one")
+	}
+}
+
+func TestRulesCheckReadsLimits(t *testing.T) {
+	config, rules := writeFile(t, "edge.yaml", limitsText), writeFile(t, "rules.yml", devRulesText)
+	all := writeFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
+	for _, c := range []struct {
+		args       []string
+		code       int
+		out, fault []string
+	}{
+		{[]string{rules, "--rls-config", config, "--rls-tag", "client"}, 0, []string{"user:*", "edge/{client=*}", `edge/path=%2Flogin\*`, "sliding-log"}, nil},
+		{[]string{"--rls-config", config, "--rls-algorithm", "fixed-window", "--json"}, 0, []string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
+		{[]string{rules}, 0, []string{"user:*"}, nil},
+		{nil, 1, nil, []string{"--rls-config"}},
+		{[]string{"--rls-config", writeFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil, []string{`bad.yaml:9:5: unknown field "shadow"`}},
+		{[]string{"--rls-config", config, "--rls-algorithm", "leaky"}, 1, nil, []string{`algorithm "leaky"`}},
+		{[]string{all, "--rls-config", config}, 1, nil, []string{`rule "api" (match "*")`, `"edge--path--login-`}},
+	} {
+		code, out, fault := runProgram(t, "", append([]string{"rules", "check"}, c.args...)...)
+		for _, want := range c.out {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v: %s\nwant %q", c.args, out, want)
+			}
+		}
+		for _, want := range c.fault {
+			if !strings.Contains(fault, want) {
+				t.Errorf("%v: %s\nwant %q", c.args, fault, want)
+			}
+		}
+		if (code == 0) != (c.code == 0) {
+			t.Errorf("%v: exit code %d", c.args, code)
+		}
+	}
+}

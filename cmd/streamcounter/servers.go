@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	"golang.org/x/net/netutil"
+)
+
+// server answers at one address. What a process has of them is opened, run,
+// reported and stopped in the same loops, whatever they speak.
+type server interface {
+	// Serve answers on l until Shutdown, and then returns nil.
+	Serve(l net.Listener) error
+	// Shutdown takes no more calls and waits for those under way. What has not
+	// ended when ctx does is cut off, which is an error.
+	Shutdown(ctx context.Context) error
+}
+
+// transport is a way to call this program. A new one is a file with its server, an
+// address in config.go, and a line in transports.
+type transport struct {
+	name   string                 // the setting of its address
+	title  string                 // for people
+	about  string                 // what it serves
+	scheme string                 // of its URL; empty: it is called by its address
+	addr   func(c *config) string // empty: not served
+	open   func(n *node) server   // n has everything that calls need
+}
+
+var transports = []transport{
+	{name: "http", title: "HTTP", about: "checks, events, /metrics", scheme: "http",
+		addr: func(c *config) string { return c.HTTP }, open: newHTTPServer},
+	{name: "grpc", title: "gRPC", about: "Envoy's rate limit service",
+		addr: func(c *config) string { return c.GRPC.Addr }, open: newGRPCServer},
+}
+
+// endpoint is a transport that this process serves.
+type endpoint struct {
+	transport
+	listener net.Listener
+	server   server // from openServers on
+}
+
+// listen opens the addresses of all transports, so that a taken port ends the
+// start. Calls wait until the servers run.
+func (n *node) listen(context.Context) error {
+	for _, t := range transports {
+		addr := t.addr(n.config)
+		if addr == "" {
+			continue
+		}
+		if err := n.mayListen(t.name, addr); err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return portTaken(t.name, addr, err)
+		}
+		n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
+		// golang.org/x/net/netutil: a few lines that the Go team keeps. Beyond the bound
+		// a caller waits for one that goes, rather than for memory that is not there.
+		l = netutil.LimitListener(l, n.config.Access.MaxConnections)
+		n.endpoints = append(n.endpoints, &endpoint{transport: t, listener: l})
+	}
+	return nil
+}
+
+// mayListen refuses what a port scan of a public address would find.
+func (n *node) mayListen(name, addr string) error {
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return blame(name, fmt.Errorf("%w: expected HOST:PORT such as 127.0.0.1:8080", err))
+	}
+	if n.guarded() || at.IP.IsLoopback() { // no address at all is all of them
+		return nil
+	}
+	if !n.config.Access.Open {
+		return blame(name, fmt.Errorf("%s can be reached from other machines, and nothing authenticates callers: "+
+			"give --tokens (a file of tokens and their scopes) or --tls-client-ca (client certificates); "+
+			"or listen on 127.0.0.1; or, where the network itself keeps others out, --open (%s=true)", addr, envName("open")))
+	}
+	n.log.Warn("OPEN: whoever reaches this address may do everything, without a token or a certificate",
+		"setting", name, "address", addr, "fix", "--tokens FILE or --tls-client-ca FILE")
+	return nil
+}
+
+// openServers makes the servers of all addresses; they run from node.run on.
+func (n *node) openServers(context.Context) error {
+	for _, e := range n.endpoints {
+		e.server = e.open(n)
+	}
+	return nil
+}
+
+// url is how e is called: a URL, or its address.
+func (n *node) url(e *endpoint) string {
+	at := e.listener.Addr().String()
+	switch {
+	case e.scheme == "":
+		return at
+	case n.tls != nil:
+		return e.scheme + "s://" + at
+	}
+	return e.scheme + "://" + at
+}
+
+// baseURL is that of HTTP, which every process has.
+func (n *node) baseURL() string {
+	for _, e := range n.endpoints {
+		if e.scheme == "http" {
+			return n.url(e)
+		}
+	}
+	return ""
+}
+
+// servedAt lists the addresses for people, a line each.
+func (n *node) servedAt() string {
+	var b strings.Builder
+	for _, e := range n.endpoints {
+		fmt.Fprintf(&b, "  %-8s %s  (%s)\n", e.title, n.url(e), e.about)
+	}
+	return b.String()
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/internal/redact"
+)
+
+// secureRedisOptions adds the files of TLS. They are of no use to a URL without
+// it, and whoever gave them means to have it.
+func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptions, error) {
+	o, err := redisOptions(target)
+	if err != nil || !files.given() {
+		return o, err
+	}
+	if o.TLSConfig == nil {
+		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://", redact.URL(target))
+	}
+	return o, files.apply(o.TLSConfig)
+}
+
+func redisOptions(target string) (*redis.UniversalOptions, error) {
+	o := &redis.UniversalOptions{
+		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
+		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	scheme, rest, _ := strings.Cut(target, "://")
+	if scheme == "redis+sentinel" || scheme == "rediss+sentinel" {
+		if scheme == "rediss+sentinel" { // Sentinel and Redis alike; each connection checks the name it dialed
+			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			user, pass, _ := strings.Cut(rest[:at], ":")
+			o.Username, o.Password, rest = user, pass, rest[at+1:]
+		}
+		hosts, master, ok := strings.Cut(rest, "/")
+		if !ok || master == "" || hosts == "" {
+			return nil, fmt.Errorf("%s: expected redis+sentinel://HOST:PORT,HOST:PORT/MASTER", redact.URL(target))
+		}
+		o.Addrs, o.MasterName = strings.Split(hosts, ","), master
+		return o, nil
+	}
+	parts := strings.Split(target, ",")
+	for i, part := range parts {
+		if !strings.Contains(part, "://") && i > 0 {
+			part = "redis://" + part // redis://a:1,b:2
+		}
+		one, err := redis.ParseURL(part)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", redact.URL(target), unreadable(part))
+		}
+		o.Addrs = append(o.Addrs, one.Addr)
+		if i == 0 {
+			o.Username, o.Password, o.DB, o.TLSConfig = one.Username, one.Password, one.DB, one.TLSConfig
+		}
+	}
+	o.IsClusterMode = len(parts) > 1
+	return o, nil
+}
+
+// unreadable says what is wrong with a URL that go-redis cannot read, without
+// quoting any of it as go-redis does.
+func unreadable(part string) error {
+	u, err := url.Parse(part)
+	switch {
+	case err != nil:
+		return redact.ErrNoURL
+	case u.Scheme != "redis" && u.Scheme != "rediss" || u.Opaque != "":
+		return errors.New("expected redis://HOST:PORT, rediss:// or redis+sentinel://")
+	case u.Host == "":
+		return errors.New("it names no host: expected redis://HOST:PORT")
+	case u.RawQuery != "":
+		return errors.New("an option after the ? is unknown or has a bad value (a password stands before the host: redis://:PASSWORD@HOST:PORT)")
+	}
+	return errors.New("expected redis://HOST:PORT/DATABASE, where DATABASE is a number")
+}

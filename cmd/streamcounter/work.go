@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/consumers"
+)
+
+func newWork() *cobra.Command {
+	c := newConfig()
+	c.HTTP, c.GRPC.Addr = "127.0.0.1:8081", ""
+	cmd := &cobra.Command{
+		Use:   "work",
+		Short: "Fold events, end levels, publish decisions and alerts",
+		Long: `Reads the events of all partitions as one of any number of workers, folds each
+exactly once, looks again at keys whose level may have ended, and publishes
+decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
+		Example: `  streamcounter work --redis redis://redis:6379 --nats nats://nats:4222 --rules rules.yml`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return role{parts: workParts}.run(cmd, c) },
+	}
+	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "stream", "work", "process")
+	return cmd
+}
+
+// openWorkers makes the consumers: worker, reclaimer, sweeper, relay.
+func (n *node) openWorkers(ctx context.Context) error {
+	metrics := consumers.NewMetrics(n.registry)
+	publisher, err := alerts.NewPublisher(n.nc, alerts.PublisherConfig{
+		Prefix: n.keys.Prefix, Replicas: n.config.NATS.Replicas, OnOutcome: metrics.Publish, Log: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	if n.nc.IsConnected() {
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if err := publisher.Ensure(within); err != nil {
+			return blame("nats", fmt.Errorf("the JetStream streams cannot be created (is JetStream enabled, and the server 2.11 or later?): %w", err))
+		}
+	}
+	config := consumers.Config{
+		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules, Publisher: publisher, Metrics: metrics,
+		MaxBatch: n.config.Work.Batch, MinIdle: n.config.Work.MinIdle, Retention: n.config.Stream.Retention, DrainTimeout: n.config.Stop, Log: n.log,
+	}
+	n.pool, err = consumers.NewPool(config)
+	return err
+}

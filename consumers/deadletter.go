@@ -1,0 +1,128 @@
+package consumers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// deadLettersKept is about how many dead letters a partition keeps.
+const deadLettersKept = 10_000
+
+// deadLetter is something that was taken out of the way, with the reason.
+type deadLetter struct {
+	lua.DeadLetter
+	kind string // the metric's label, one of deadLetterKinds
+}
+
+// The kinds of dead letters that count as one each.
+const (
+	invalid   = "invalid"   // the event has no valid key, count or id
+	misplaced = "misplaced" // the event was appended to a partition that is not its key's
+	refused   = "refused"   // Redis refused to fold the event
+	outbox    = "outbox"    // an entry of the outbox that is no transition
+)
+
+var deadLetterKinds = []string{invalid, misplaced, refused, outbox}
+
+// deadLetters writes the dead stream of each partition, and nothing else in Go
+// does: what cannot be counted or published is kept there for a person to read, so
+// that it never blocks a partition. Safe to use from several goroutines.
+type deadLetters struct {
+	redis   redis.UniversalClient
+	keys    *stream.Keys
+	metrics *Metrics
+	log     *slog.Logger
+}
+
+// ofEvents acknowledges events of partition p and keeps each that was still pending,
+// in one script. Sending it again is safe.
+func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter) error {
+	return d.move(ctx, lua.AcknowledgeEvents(d.keys.Events(p), eventlog.Group), p, letters)
+}
+
+// ofOutbox removes entries of p's outbox and keeps each that was still there, in one
+// script. Sending it again is safe. Where the dead stream takes nothing, as it is of
+// another type, the log alone has them and the caller removes them.
+func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter) error {
+	for _, l := range letters {
+		d.log.Error("an outbox entry is not a transition, it becomes a dead letter",
+			"stream", d.keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body)
+	}
+	err := d.move(ctx, lua.DeleteEntries(d.keys.Outbox(p)), p, letters)
+	if redisclient.IsRefusal(err) {
+		d.metrics.deadLetters.WithLabelValues(outbox).Add(float64(len(letters)))
+		return nil
+	}
+	return err
+}
+
+func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int, letters []deadLetter) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	list := make([]lua.DeadLetter, len(letters))
+	for i, l := range letters {
+		list[i] = l.DeadLetter
+	}
+	kept, err := lua.DeadLetters(ctx, d.redis, from, d.keys.Dead(p), deadLettersKept, list)
+	if err != nil {
+		return fmt.Errorf("writing %d dead letters to %s: %w", len(letters), d.keys.Dead(p), err)
+	}
+	for i, l := range letters {
+		if kept[i] {
+			d.metrics.deadLetters.WithLabelValues(l.kind).Inc()
+		}
+	}
+	return nil
+}
+
+// ofTrimmed notes events of p that were read, and trimmed before they were counted:
+// one letter for all of them.
+func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
+	d.metrics.trimmed.Add(float64(len(ids)))
+	d.log.Error("events were trimmed before they were counted: the workers were away for longer than the retention",
+		"stream", d.keys.Events(p), "events", len(ids), "first", ids[0])
+	reason := fmt.Sprintf("%d events were trimmed after they were read, before they were counted", len(ids))
+	letter := lua.DeadLetter{ID: ids[0], Reason: reason, Body: strings.Join(ids, " ")}
+	gone := lua.DeadLetterSource{Stream: d.keys.Events(p)}
+	if _, err := lua.DeadLetters(ctx, d.redis, gone, d.keys.Dead(p), deadLettersKept, []lua.DeadLetter{letter}); err != nil {
+		d.log.Error("recording the lost events failed", "stream", d.keys.Dead(p), "error", err)
+	}
+}
+
+// ofGap finds events of p that were trimmed before they were read, and notes them:
+// one letter for all of them, written by the script that finds them.
+func (d *deadLetters) ofGap(ctx context.Context, p int) error {
+	n, err := lua.Gap(ctx, d.redis, d.keys.Events(p), d.keys.Dead(p), eventlog.Group, deadLettersKept)
+	if err != nil || n <= 0 {
+		return err
+	}
+	d.metrics.trimmed.Add(float64(n))
+	d.log.Error("events were trimmed before they were read: the workers were away for longer than the retention",
+		"stream", d.keys.Events(p), "events", n)
+	return nil
+}
+
+// letterOf makes the dead letter of a message. Its body is the message's fields as
+// JSON, cut after 4 KiB.
+func letterOf(m entry.Message, kind, reason string) deadLetter {
+	text, err := json.Marshal(m.Values)
+	if err != nil {
+		text = fmt.Appendf(nil, "%v", m.Values)
+	}
+	if len(text) > 4096 {
+		text = append(text[:4096:4096], "…"...)
+	}
+	return deadLetter{lua.DeadLetter{ID: m.ID, Reason: reason, Body: string(text)}, kind}
+}

@@ -1,0 +1,49 @@
+package consumers
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// A relay that cannot renew its leases stops by its own clock, before another can take them.
+func TestALeaseEndsLocally(t *testing.T) {
+	server := streamtest.EmbeddedRedis(t)
+	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
+	defer c.Close()
+	keys, err := stream.NewKeys("sc", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ttl = 400 * time.Millisecond
+	l := &leases{redis: c, keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler), holds: map[int]*hold{}}
+	l.renew(t.Context())
+	held := l.held()
+	if len(held) != 2 {
+		t.Fatalf("%d leases are held, expected 2", len(held))
+	}
+	asked := time.Now()
+	server.SetError("gone")
+	l.renew(t.Context())
+	for p, lease := range held {
+		waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		select {
+		case <-lease.Done():
+		case <-waiting.Done():
+			t.Fatalf("the lease of partition %d does not end", p)
+		}
+		cancel()
+	}
+	if d := time.Since(asked); d > 20*ttl {
+		t.Errorf("the leases ended after %s, expected less than %s", d, ttl) // a loaded machine may be late
+	}
+	if n := len(l.held()); n != 0 {
+		t.Errorf("%d leases are held", n)
+	}
+}

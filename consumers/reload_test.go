@@ -1,0 +1,66 @@
+package consumers_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Each change of a rule, and back again: subscribers receive at once what checks say. The
+// key stands at no level when the rules go back, so it has to be found by its counter.
+func TestReloadsReachSubscribers(t *testing.T) {
+	rule := func(change func(*windows.Rule)) *windows.Rule {
+		r := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Hold: time.Minute}
+		change(r)
+		return r
+	}
+	same := func(*windows.Rule) {}
+	for _, c := range []struct {
+		name        string
+		change      func(*windows.Rule)
+		there, back string
+	}{
+		{"limit", func(r *windows.Rule) { r.Windows = []windows.Window{{Limit: 20, Per: time.Hour}} },
+			"released 100, cleared 100", "raised 100, throttled 100"},
+		{"window", func(r *windows.Rule) { r.Windows = []windows.Window{{Limit: 20, Per: 2 * time.Hour}} },
+			"released 100, cleared 100", "raised 100, throttled 100"},
+		{"shadow", func(r *windows.Rule) { r.Shadow = true }, "throttled 100", "throttled 100"},
+		{"hold", func(r *windows.Rule) { r.Hold = time.Hour }, "throttled 100", "throttled 100"},
+		{"name", func(r *windows.Rule) { r.Name = "web" }, "released 100, cleared 100, raised 100, throttled 100", "released 100, cleared 100, raised 100, throttled 100"},
+		{"no rule", func(r *windows.Rule) { r.Match = "other:*" }, "released 100, cleared 100", "raised 100, throttled 100"},
+		{"algorithm", func(r *windows.Rule) { r.Algorithm = "sliding-counter" }, "released 100, cleared 100", "raised 100, throttled 100"},
+		{"alerts", func(r *windows.Rule) { r.Alerts = []int{70} }, "raised 70", "cleared 70"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, url string) {
+				w, r := newWorld(t, url, rule(same)), &recorder{}
+				pool := w.startPool(r)
+				w.append(api.Event{Key: "user:1", Count: 10})
+				want := "raised 100, throttled 100"
+				reaches := func(more string) {
+					t.Helper()
+					if want += ", " + more; more == "" {
+						want = "raised 100, throttled 100"
+					}
+					w.eventually(fmt.Sprintf("subscribers receive %q", want), func() (bool, string) { return r.of("user:1") == want, r.of("user:1") })
+				}
+				reaches("")
+				for _, step := range []struct {
+					change func(*windows.Rule)
+					more   string
+				}{{c.change, c.there}, {same, c.back}} {
+					rules, err := windows.NewRules([]*windows.Rule{rule(step.change)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.setRules(rules)
+					pool.Recheck()
+					reaches(step.more)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// onEveryRedis runs a test on the embedded and on a real one.
+func onEveryRedis(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("embedded", func(t *testing.T) { test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()) })
+	t.Run("redis", func(t *testing.T) { test(t, streamtest.Redis(t)) })
+}
+
+// connect opens a client like that of the command: it never sends twice.
+func connect(t testing.TB, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// keysLike lists the keys that match.
+func keysLike(t testing.TB, c redis.UniversalClient, pattern string) []string {
+	t.Helper()
+	var list []string
+	it := c.Scan(context.Background(), 0, pattern, 1000).Iterator()
+	for it.Next(context.Background()) {
+		list = append(list, it.Val())
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// hand is a clock that moves as a test tells it, and to the time that is waited for.
+type hand struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func newHand() *hand { return &hand{at: time.Unix(1_700_000_000, 0)} }
+
+func (h *hand) advance(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = h.at.Add(d)
+}
+
+func (h *hand) clock() clock {
+	return clock{
+		now: func() time.Time {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.at
+		},
+		until: func(ctx context.Context, at time.Time) bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if at.After(h.at) {
+				h.at = at
+			}
+			return ctx.Err() == nil
+		},
+	}
+}

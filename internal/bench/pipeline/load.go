@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// flushEvery is how often the load is sent: a pipeline with what has become due.
+const flushEvery = time.Millisecond
+
+// retention of the run's events.
+const retention = 10 * time.Minute
+
+// load appends events as a producer without merging does. It is used by one goroutine.
+type load struct {
+	*run
+	choose  func() int
+	sent    int64
+	renewed time.Time // when the streams' expiry was last set
+}
+
+func newLoad(r *run) *load {
+	random := rand.New(rand.NewPCG(r.Seed, 0xfeed))
+	l := &load{run: r, choose: func() int { return random.IntN(r.Keys) }}
+	if r.ZipfS > 1 {
+		zipf := rand.NewZipf(random, r.ZipfS, 1, uint64(r.Keys-1))
+		l.choose = func() int { return int(zipf.Uint64()) }
+	}
+	return l
+}
+
+// steady appends at the rate for d, whatever Redis's answers take: what is late goes with the next flush.
+func (l *load) steady(ctx context.Context, d time.Duration) error {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	start, done := time.Now(), int64(0)
+	for elapsed := time.Duration(0); elapsed < d; elapsed = time.Since(start) {
+		due := int64(l.Rate * elapsed.Seconds())
+		if err := l.send(ctx, int(due-done)); err != nil {
+			return err
+		}
+		done = due
+		if err := l.probes.tick(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// fill appends n events as fast as Redis takes them.
+func (l *load) fill(ctx context.Context, n int) error {
+	for n > 0 {
+		some := min(n, 2000)
+		if err := l.send(ctx, some); err != nil {
+			return err
+		}
+		n -= some
+	}
+	return nil
+}
+
+func (l *load) send(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	pipe := l.Client.Pipeline()
+	for range n {
+		add(ctx, pipe, l.keys, "user:"+strconv.Itoa(l.choose()))
+	}
+	if now := time.Now(); now.Sub(l.renewed) > time.Second {
+		l.renewed = now
+		for p := range l.keys.Partitions {
+			pipe.PExpire(ctx, l.keys.Events(p), retention)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("appending: %w", err)
+	}
+	l.sent += int64(n)
+	return nil
+}
+
+// add puts one event into a pipeline, as any producer would.
+func add(ctx context.Context, pipe redis.Pipeliner, keys *stream.Keys, key string) {
+	pipe.XAdd(ctx, &redis.XAddArgs{
+		Stream: keys.Events(keys.Partition(key)), MinID: strconv.FormatInt(time.Now().Add(-retention).UnixMilli(), 10),
+		Approx: true, Values: []any{"key", key, "count", 1},
+	})
+}

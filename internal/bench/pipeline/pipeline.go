@@ -1,0 +1,279 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Config says what a run measures.
+type Config struct {
+	// Program is the streamcounter binary that is run as `work`.
+	Program string
+	// Client is a Redis client that never retries; RedisURL and NATSURL are what the worker connects to.
+	Client            redis.UniversalClient
+	RedisURL, NATSURL string
+	// Rate is how many events are appended per second; Drain, where above zero, is how many are appended
+	// before the worker starts, and Rate is not used.
+	Rate  float64
+	Drain int
+	// Keys is how many keys there are, chosen by a Zipf distribution of exponent ZipfS (above 1), or
+	// uniformly where ZipfS is 0.
+	Keys       int
+	ZipfS      float64
+	Partitions int
+	Algorithm  string
+	// Duration (default 10s) is measured after Warmup (default 2s).
+	Duration, Warmup time.Duration
+	Seed             uint64
+}
+
+// Rule names of a run. The load stays far below its limit; a probe crosses its own with one event.
+const rules = `rules:
+  - {name: load, match: "user:*", algorithm: %[1]s, windows: [{limit: 1000000000, per: 1m}]}
+  - {name: probe, match: "probe:*", algorithm: %[1]s, windows: [{limit: 1, per: 1s}]}
+`
+
+// startTimeout bounds how long the worker may take until it publishes a first decision.
+const startTimeout = 30 * time.Second
+
+// run is one measurement under way.
+type run struct {
+	Config
+	keys   *stream.Keys
+	probes *probes
+}
+
+// Run measures. All keys begin with a random prefix and are removed at the end,
+// as are the two JetStream streams.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	c.Duration, c.Warmup = cmp.Or(c.Duration, 10*time.Second), cmp.Or(c.Warmup, 2*time.Second)
+	c.Algorithm = cmp.Or(c.Algorithm, "sliding-log")
+	suffix := make([]byte, 4)
+	_, _ = rand.Read(suffix) // never fails
+	prefix := "sc-bench-" + hex.EncodeToString(suffix)
+	keys, err := stream.NewKeys(prefix, c.Partitions)
+	if err != nil {
+		return nil, err
+	}
+	nc, err := nats.Connect(c.NATSURL, nats.MaxReconnects(-1))
+	if err != nil {
+		return nil, fmt.Errorf("NATS: %w", err)
+	}
+	defer nc.Close()
+	r := &run{Config: c, keys: keys}
+	defer func() { err = errors.Join(err, r.clean(context.WithoutCancel(ctx), nc)) }()
+	if r.probes, err = newProbes(nc, r); err != nil {
+		return nil, err
+	}
+	if c.Drain > 0 {
+		return r.drain(ctx)
+	}
+	return r.steady(ctx)
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Drain < 0:
+		return fmt.Errorf("--drain is %d: expected at least 0", c.Drain)
+	case c.Drain == 0 && (c.Rate <= 0 || c.Rate > 1e6):
+		return fmt.Errorf("--rate is %g: expected more than 0, at most 1000000", c.Rate)
+	case c.Keys < 2:
+		return fmt.Errorf("--keys is %d: expected at least 2", c.Keys)
+	case c.ZipfS != 0 && c.ZipfS <= 1:
+		return fmt.Errorf("--zipf-s is %g: expected more than 1, or 0 for uniform", c.ZipfS)
+	}
+	return nil
+}
+
+// steady appends at the rate while the worker folds.
+func (r *run) steady(ctx context.Context) (*Report, error) {
+	w, err := r.startWorker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer w.stop()
+	if err := r.probes.first(ctx, startTimeout); err != nil {
+		return nil, fmt.Errorf("no decision from the worker: %w; it said:\n%s", err, w.output.String())
+	}
+	load := newLoad(r)
+	if err := load.steady(ctx, r.Warmup); err != nil {
+		return nil, err
+	}
+	r.probes.begin()
+	before, err := measure.CPU(ctx, r.Client)
+	if err != nil {
+		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
+	}
+	start, events := time.Now(), load.sent
+	if err := load.steady(ctx, r.Duration); err != nil {
+		return nil, err
+	}
+	after, err := measure.CPU(ctx, r.Client)
+	if err != nil {
+		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
+	}
+	wall, events := time.Since(start), load.sent-events
+	behind, err := r.unread(ctx)
+	if err != nil {
+		return nil, err
+	}
+	total := load.sent
+	workerCPU := w.stop()
+	return &Report{
+		Events: events, Seconds: wall.Seconds(), EventsPerS: float64(events) / wall.Seconds(), RateAsked: r.Rate,
+		RedisCPUUs: micros(after-before, events), WorkerCPUUs: micros(workerCPU, total), Unread: behind,
+		Decisions: r.probes.report(), Settings: r.settings(),
+	}, nil
+}
+
+// drain appends first and then times how long one worker takes to fold everything.
+func (r *run) drain(ctx context.Context) (*Report, error) {
+	load := newLoad(r)
+	if err := load.fill(ctx, r.Drain); err != nil {
+		return nil, err
+	}
+	before, err := measure.CPU(ctx, r.Client)
+	if err != nil {
+		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
+	}
+	w, err := r.startWorker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer w.stop()
+	var start time.Time
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		left, err := r.unread(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if start.IsZero() && left < int64(r.Drain) {
+			start = time.Now()
+		}
+		if left == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
+	}
+	wall := time.Since(start)
+	after, err := measure.CPU(ctx, r.Client)
+	if err != nil {
+		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
+	}
+	workerCPU := w.stop()
+	return &Report{
+		Events: int64(r.Drain), Seconds: wall.Seconds(), EventsPerS: float64(r.Drain) / wall.Seconds(),
+		RedisCPUUs: micros(after-before, int64(r.Drain)), WorkerCPUUs: micros(workerCPU, int64(r.Drain)),
+		Settings: r.settings(),
+	}, nil
+}
+
+// unread is how many events the group has not acknowledged: not delivered, or pending.
+func (r *run) unread(ctx context.Context) (int64, error) {
+	var sum int64
+	for p := range r.keys.Partitions {
+		groups, err := r.Client.XInfoGroups(ctx, r.keys.Events(p)).Result()
+		if err != nil || len(groups) == 0 { // not created yet: nothing was read
+			n, err := r.Client.XLen(ctx, r.keys.Events(p)).Result()
+			if err != nil {
+				return 0, err
+			}
+			sum += n
+			continue
+		}
+		sum += groups[0].Lag + groups[0].Pending
+	}
+	return sum, nil
+}
+
+func (r *run) clean(ctx context.Context, nc *nats.Conn) error {
+	err := measure.Remove(ctx, r.Client, r.keys.Prefix)
+	js, jsErr := nc.JetStream()
+	if jsErr == nil {
+		throttle, alert := alerts.StreamNames(r.keys.Prefix)
+		for _, name := range []string{throttle, alert} {
+			if e := js.DeleteStream(name); e != nil && !errors.Is(e, nats.ErrStreamNotFound) {
+				jsErr = errors.Join(jsErr, e)
+			}
+		}
+	}
+	return errors.Join(err, jsErr)
+}
+
+// worker is the `work` process of a run.
+type worker struct {
+	cmd    *exec.Cmd
+	output *boundedOutput
+	dir    string
+	cpu    time.Duration
+	ended  bool
+}
+
+func (r *run) startWorker(ctx context.Context) (*worker, error) {
+	dir, err := os.MkdirTemp("", "streamcounter-bench")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "rules.yml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, rules, r.Algorithm), 0o600); err != nil {
+		return nil, err
+	}
+	w := &worker{dir: dir, output: &boundedOutput{}}
+	w.cmd = exec.CommandContext(ctx, r.Program, "work", "--rules", file, "--prefix", r.keys.Prefix,
+		"--partitions", strconv.Itoa(r.Partitions), "--http", "127.0.0.1:0")
+	// By variables, as everybody can read a command line.
+	w.cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
+	w.cmd.Stdout, w.cmd.Stderr = w.output, w.output
+	w.cmd.Cancel = func() error { return w.cmd.Process.Signal(os.Interrupt) }
+	w.cmd.WaitDelay = 10 * time.Second
+	if err := w.cmd.Start(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("starting the worker: %w", err)
+	}
+	return w, nil
+}
+
+// stop ends the process as SIGINT does and gives the CPU that it took in all. It may be called twice.
+func (w *worker) stop() time.Duration {
+	if w.ended {
+		return w.cpu
+	}
+	w.ended = true
+	_ = w.cmd.Process.Signal(os.Interrupt)
+	_ = w.cmd.Wait() // its exit code says nothing about the measurement
+	_ = os.RemoveAll(w.dir)
+	w.cpu = w.cmd.ProcessState.UserTime() + w.cmd.ProcessState.SystemTime()
+	return w.cpu
+}
+
+func micros(d time.Duration, events int64) float64 {
+	if events == 0 {
+		return 0
+	}
+	return float64(d.Nanoseconds()) / 1000 / float64(events)
+}

@@ -1,0 +1,142 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// probeEvery is how often a key of its own crosses its limit.
+const probeEvery = 50 * time.Millisecond
+
+// probes measures decisions: each is a new key whose single event reaches its
+// limit, timed from just before the XADD is sent to the message on NATS.
+type probes struct {
+	*run
+	next    int
+	lastAt  time.Time
+	mu      sync.Mutex
+	sent    map[string]time.Time // key → when its event was sent
+	heard   chan struct{}        // closed at the first decision
+	latency *hdrhistogram.Histogram
+}
+
+func newProbes(nc *nats.Conn, r *run) (*probes, error) {
+	p := &probes{run: r, sent: map[string]time.Time{}, heard: make(chan struct{}), latency: newHistogram()}
+	_, err := nc.Subscribe(r.keys.Prefix+".throttle.probe.>", func(m *nats.Msg) {
+		at := time.Now()
+		var t api.Transition
+		if json.Unmarshal(m.Data, &t) == nil && t.State == api.StateThrottled {
+			p.hear(t.Key, at)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribing to decisions: %w", err)
+	}
+	return p, nc.Flush()
+}
+
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 60_000_000, 3) } // µs
+
+func (p *probes) hear(key string, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	began, ok := p.sent[key]
+	if !ok { // a renewal
+		return
+	}
+	delete(p.sent, key)
+	_ = p.latency.RecordValue(max(1, at.Sub(began).Microseconds())) // over a minute it stays in `missing`
+	select {
+	case <-p.heard:
+	default:
+		close(p.heard)
+	}
+}
+
+// tick sends the next probe when it is due.
+func (p *probes) tick(ctx context.Context) error {
+	if time.Since(p.lastAt) < probeEvery {
+		return nil
+	}
+	p.lastAt = time.Now()
+	key := "probe:" + strconv.Itoa(p.next)
+	p.next++
+	p.mu.Lock()
+	p.sent[key] = p.lastAt
+	p.mu.Unlock()
+	pipe := p.Client.Pipeline()
+	add(ctx, pipe, p.keys, key)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("appending a probe: %w", err)
+	}
+	return nil
+}
+
+// first sends probes until one is heard: the worker is ready then.
+func (p *probes) first(ctx context.Context, within time.Duration) error {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		if err := p.tick(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-p.heard:
+			return nil
+		case <-tick.C:
+		case <-late.C:
+			return errors.New("timed out after " + within.String())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// begin forgets what was measured until now.
+func (p *probes) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latency, p.sent = newHistogram(), map[string]time.Time{}
+}
+
+func (p *probes) report() *Decisions {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	us := p.latency.ValueAtQuantile
+	return &Decisions{
+		Count: p.latency.TotalCount(), Missing: len(p.sent),
+		P50Us: us(50), P90Us: us(90), P99Us: us(99), MaxUs: p.latency.Max(),
+	}
+}
+
+// boundedOutput keeps the first 16 KiB of what the worker says.
+type boundedOutput struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *boundedOutput) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.b.Write(b[:min(len(b), max(0, 16<<10-o.b.Len()))])
+	return len(b), nil
+}
+
+func (o *boundedOutput) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}

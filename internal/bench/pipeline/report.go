@@ -1,0 +1,82 @@
+package pipeline
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is what a run found. Units stand in the names.
+type Report struct {
+	// CommandLine and Redis are for the caller to fill in, without secrets.
+	CommandLine string   `json:"command_line"`
+	Redis       string   `json:"redis"`
+	Settings    Settings `json:"settings"`
+	Events      int64    `json:"events"`
+	Seconds     float64  `json:"seconds"`
+	EventsPerS  float64  `json:"events_per_s"`
+	RateAsked   float64  `json:"rate_asked,omitempty"`
+	// RedisCPUUs is CPU time of Redis's main thread per event, the XADD included (but not in a drain).
+	RedisCPUUs float64 `json:"redis_cpu_us_per_event"`
+	// WorkerCPUUs is that of the worker, from its start to its end.
+	WorkerCPUUs float64 `json:"worker_cpu_us_per_event"`
+	// Unread is how many events were not folded when the load ended.
+	Unread int64 `json:"unread"`
+	// Decisions is nil for a drain.
+	Decisions *Decisions `json:"decisions,omitempty"`
+}
+
+// Settings is what the load was made of.
+type Settings struct {
+	Keys       int     `json:"keys"`
+	ZipfS      float64 `json:"zipf_s"`
+	Partitions int     `json:"partitions"`
+	Algorithm  string  `json:"algorithm"`
+	Drain      int     `json:"drain,omitempty"`
+	Seed       uint64  `json:"seed"`
+}
+
+// Decisions are latencies from the XADD to the message on NATS.
+type Decisions struct {
+	Count int64 `json:"count"`
+	// Missing had not been heard when the load ended.
+	Missing int   `json:"missing"`
+	P50Us   int64 `json:"p50_us"`
+	P90Us   int64 `json:"p90_us"`
+	P99Us   int64 `json:"p99_us"`
+	MaxUs   int64 `json:"max_us"`
+}
+
+func (r *run) settings() Settings {
+	return Settings{
+		Keys: r.Keys, ZipfS: r.ZipfS, Partitions: r.Partitions, Algorithm: r.Algorithm, Drain: r.Drain, Seed: r.Seed,
+	}
+}
+
+// WriteText writes the report for a reader.
+func (r *Report) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	s := r.Settings
+	keys := "uniform"
+	if s.ZipfS > 1 {
+		keys = fmt.Sprintf("zipf %g", s.ZipfS)
+	}
+	what := "events appended and folded"
+	if s.Drain > 0 {
+		what = "events of a backlog folded"
+	}
+	fmt.Fprintf(t, "%d %s in %.1f s; %s, %d keys (%s), %d partitions\n\n",
+		r.Events, what, r.Seconds, s.Algorithm, s.Keys, keys, s.Partitions)
+	fmt.Fprintf(t, "events/s\t%.0f\n", r.EventsPerS)
+	fmt.Fprintf(t, "CPU per event\tRedis %.1f µs\tworker %.1f µs\n", r.RedisCPUUs, r.WorkerCPUUs)
+	if d := r.Decisions; d != nil {
+		fmt.Fprintf(t, "XADD to decision\tp50 %s\tp90 %s\tp99 %s\tmax %s\t(%d, %d not heard)\n",
+			us(d.P50Us), us(d.P90Us), us(d.P99Us), us(d.MaxUs), d.Count, d.Missing)
+		fmt.Fprintf(t, "not folded at the end\t%d\n", r.Unread)
+	}
+	fmt.Fprintf(t, "\nby: %s\n", r.CommandLine)
+	return t.Flush()
+}
+
+func us(n int64) string { return (time.Duration(n) * time.Microsecond).String() }

@@ -1,0 +1,224 @@
+package target
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/redact"
+)
+
+// Config says what a run measures.
+type Config struct {
+	// URL of the server: http://HOST:PORT, https://…, grpc://…, or grpcs://….
+	URL string
+	// Metrics is the URL of the server's /metrics, where its CPU is read; empty:
+	// beside URL where that is HTTP, else nowhere.
+	Metrics string
+	// Redis is the server's Redis, whose CPU is read; nil: it is not.
+	Redis redis.UniversalClient
+	// Token is sent as a bearer token; empty: none.
+	Token string
+	// TLS is for https and grpcs; nil: the system's.
+	TLS *tls.Config
+	// Key is what keys begin with; a number from 0 to Keys-1 follows. Defaults "user:" and 1000.
+	Key  string
+	Keys int
+	// Callers is how many there are at once, each waiting for its answer; default 64.
+	Callers int
+	// Channels is how many connections gRPC callers share; default 4.
+	Channels int
+	// PerCall is how many checks one call has; default 1.
+	PerCall int
+	// Duration (default 5s) and Warmup (default 1s, below 0: none).
+	Duration, Warmup time.Duration
+	Seed             uint64
+}
+
+// Bounds of a Config.
+const (
+	maxCallers = 10_000
+	maxPerCall = 100 // what a server takes
+)
+
+// Validate tells the first thing that is wrong, by the flag of `streamcounter bench`.
+func (c Config) Validate() error {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Host == "" || !isScheme(u.Scheme) {
+		return fmt.Errorf("--target is %s: expected http://HOST:PORT, https://, grpc:// or grpcs://", redact.URL(c.URL))
+	}
+	if u, err := url.Parse(c.Metrics); c.Metrics != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("--metrics is %s: expected http://HOST:PORT/metrics", redact.URL(c.Metrics))
+	}
+	for _, n := range []struct {
+		flag       string
+		value, top int
+	}{{"connections", c.Callers, maxCallers}, {"channels", c.Channels, maxCallers}, {"per-call", c.PerCall, maxPerCall}} {
+		if n.value < 0 || n.value > n.top {
+			return fmt.Errorf("--%s is %d: expected 1 to %d", n.flag, n.value, n.top)
+		}
+	}
+	return nil
+}
+
+func isScheme(s string) bool { return s == "http" || s == "https" || s == "grpc" || s == "grpcs" }
+
+// caller sends one call with a check of one unit per key and gives how many were
+// admitted. It is used by one goroutine at a time.
+type caller interface {
+	call(ctx context.Context, keys []string) (admitted int, err error)
+}
+
+// Run measures. Where ctx ends early the report is of what was measured until then.
+func Run(ctx context.Context, c Config) (*Report, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c.Key, c.Keys = cmp.Or(c.Key, "user:"), cmp.Or(c.Keys, 1000)
+	c.Callers, c.Channels, c.PerCall = cmp.Or(c.Callers, 64), cmp.Or(c.Channels, 4), cmp.Or(c.PerCall, 1)
+	c.Duration, c.Warmup, c.Seed = cmp.Or(c.Duration, 5*time.Second), cmp.Or(c.Warmup, time.Second), cmp.Or(c.Seed, 1)
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	var callers func(i int) caller
+	var closeAll func()
+	if u.Scheme == "grpc" || u.Scheme == "grpcs" {
+		callers, closeAll, err = overGRPC(u, &c)
+	} else {
+		callers, closeAll = overHTTP(u, &c)
+		c.Metrics = cmp.Or(c.Metrics, u.Scheme+"://"+u.Host+"/metrics")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	list := make([]caller, c.Callers)
+	for i := range list {
+		list[i] = callers(i)
+	}
+	if _, err := list[0].call(ctx, []string{c.Key + "0"}); err != nil {
+		return nil, fmt.Errorf("the first call: %w", err)
+	}
+	if c.Warmup > 0 {
+		if _, err := c.drive(ctx, list, c.Warmup); err != nil {
+			return nil, err
+		}
+	}
+	before, err := c.cpu(ctx)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	sum, err := c.drive(ctx, list, c.Duration)
+	wall := time.Since(start)
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.cpu(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return c.report(sum, wall, before, after), nil
+}
+
+// tally is what callers met.
+type tally struct {
+	calls, checks, admitted, errors int64
+	first                           error
+	latency                         *hdrhistogram.Histogram // µs
+}
+
+func newTally() *tally { return &tally{latency: hdrhistogram.New(1, 60_000_000, 3)} }
+
+func (t *tally) add(o *tally) {
+	t.calls += o.calls
+	t.checks += o.checks
+	t.admitted += o.admitted
+	t.errors += o.errors
+	if t.first == nil {
+		t.first = o.first
+	}
+	t.latency.Merge(o.latency)
+}
+
+// drive lets all callers call for d, each its next when it has its answer.
+func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*tally, error) {
+	// Not a deadline: it would go over the wire, and the server's clock could see it first.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer time.AfterFunc(d, cancel).Stop()
+	var running sync.WaitGroup
+	tallies := make([]*tally, len(list))
+	for i, who := range list {
+		t := newTally()
+		tallies[i] = t
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(c.Seed, uint64(i)))
+			keys := make([]string, c.PerCall)
+			for ctx.Err() == nil {
+				for k := range keys {
+					keys[k] = c.Key + strconv.Itoa(random.IntN(c.Keys))
+				}
+				began := time.Now()
+				admitted, err := who.call(ctx, keys)
+				if ctx.Err() != nil { // cut off: it counts for nothing
+					return
+				}
+				_ = t.latency.RecordValue(max(1, time.Since(began).Microseconds())) // over a minute it counts as an error below
+				t.calls++
+				if err != nil {
+					t.errors++
+					t.first = cmp.Or(t.first, err)
+					continue
+				}
+				t.checks += int64(len(keys))
+				t.admitted += int64(admitted)
+			}
+		})
+	}
+	running.Wait()
+	sum := newTally()
+	for _, t := range tallies {
+		sum.add(t)
+	}
+	if sum.checks == 0 {
+		return nil, cmp.Or(sum.first, errors.New("no call was answered in time"))
+	}
+	return sum, nil
+}
+
+// used is the CPU taken by both ends so far; nil where nobody tells.
+type used struct{ server, redis *time.Duration }
+
+func (c *Config) cpu(ctx context.Context) (used, error) {
+	var u used
+	if c.Metrics != "" {
+		d, err := processCPU(ctx, c)
+		if err != nil {
+			return u, fmt.Errorf("reading the server's CPU: %w", err)
+		}
+		u.server = &d
+	}
+	if c.Redis != nil {
+		d, err := measure.CPU(ctx, c.Redis)
+		if err != nil && !errors.Is(err, measure.ErrNotTold) {
+			return u, fmt.Errorf("reading Redis's CPU: %w", err)
+		}
+		if err == nil {
+			u.redis = &d
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,147 @@
+package target_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/streamcounter/streamcounter/internal/bench/target"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server answers as serve does: every second check is denied, and its process has
+// used a second more of CPU each time that its metrics are read.
+type server struct {
+	rlsv3.UnimplementedRateLimitServiceServer
+	checks, reads atomic.Int64
+	token         string // what callers must send; empty: nothing
+	broken        atomic.Bool
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.token != "" && r.Header.Get("Authorization") != "Bearer "+s.token {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	switch {
+	case r.URL.Path == "/metrics":
+		fmt.Fprintf(w, "# HELP process_cpu_seconds_total CPU.\nprocess_cpu_seconds_total %d\n", s.reads.Add(1))
+	case s.broken.Load():
+		w.WriteHeader(http.StatusInternalServerError)
+	case r.Method == http.MethodGet:
+		if s.checks.Add(1)%2 == 0 {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	default:
+		var body struct {
+			Checks []struct{ Key string }
+			Each   bool
+		}
+		text, _ := io.ReadAll(r.Body)
+		if json.Unmarshal(text, &body) != nil || !body.Each {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		for range body.Checks {
+			fmt.Fprintf(w, `{"allowed":%v}`, s.checks.Add(1)%2 == 1)
+		}
+	}
+}
+
+func (s *server) ShouldRateLimit(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	if token := metadata.ValueFromIncomingContext(ctx, "authorization"); s.token != "" && (len(token) != 1 || token[0] != "Bearer "+s.token) {
+		return nil, status.Error(codes.Unauthenticated, "who is it")
+	}
+	code := rlsv3.RateLimitResponse_OK
+	if s.checks.Add(int64(len(r.Descriptors)))/int64(len(r.Descriptors))%2 == 0 {
+		code = rlsv3.RateLimitResponse_OVER_LIMIT
+	}
+	return &rlsv3.RateLimitResponse{OverallCode: code}, nil
+}
+
+// start gives the server's addresses.
+func (s *server) start(t *testing.T) (httpURL, grpcURL string) {
+	t.Helper()
+	h := httptest.NewServer(s)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(g, s)
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	t.Cleanup(func() {
+		h.Close()
+		g.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return h.URL, "grpc://" + l.Addr().String()
+}
+
+func TestRun(t *testing.T) {
+	for _, perCall := range []int{1, 5} {
+		for _, scheme := range []string{"http", "grpc"} {
+			t.Run(fmt.Sprintf("%s/%d", scheme, perCall), func(t *testing.T) {
+				s := &server{token: "secret"}
+				overHTTP, overGRPC := s.start(t)
+				c := target.Config{URL: overHTTP, Metrics: overHTTP + "/metrics", Token: "secret", Callers: 3, PerCall: perCall, Duration: 100 * time.Millisecond, Warmup: -1}
+				if scheme == "grpc" {
+					c.URL = overGRPC
+				}
+				r, err := target.Run(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Errors != 0 || r.Calls < 1 || r.Checks != r.Calls*int64(perCall) || r.Admitted < 1 || r.Admitted >= r.Checks || r.P50Us < 1 || r.P99Us < r.P50Us {
+					t.Errorf("%+v", r)
+				}
+				// Each reading of the metrics is a second later.
+				if want := 1e6 / float64(r.Checks); r.ServerCPUUs == nil || *r.ServerCPUUs != want || r.RedisCPUUs != nil {
+					t.Errorf("CPU per check %v, want %v", r.ServerCPUUs, want)
+				}
+				var text strings.Builder
+				if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "Redis not told") || !strings.Contains(text.String(), fmt.Sprintf("%d checks a call", perCall)) {
+					t.Errorf("%v: %s", err, text.String())
+				}
+			})
+		}
+	}
+}
+
+func TestRunSaysWhatFailed(t *testing.T) {
+	s := &server{}
+	url, _ := s.start(t)
+	s.broken.Store(true)
+	if _, err := target.Run(t.Context(), target.Config{URL: url}); err == nil || !strings.Contains(err.Error(), "status 500") {
+		t.Errorf("a server that fails: %v", err)
+	}
+	s.broken.Store(false)
+	s.token = "secret"
+	if _, err := target.Run(t.Context(), target.Config{URL: url, Token: "another"}); err == nil || !strings.Contains(err.Error(), "status 401") {
+		t.Errorf("a token that is not known: %v", err)
+	}
+	for _, bad := range []target.Config{{URL: "localhost:80"}, {URL: "redis://127.0.0.1"}, {URL: url, Metrics: "here"}, {URL: url, PerCall: 101}, {URL: url, Callers: -1}} {
+		if err := bad.Validate(); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}

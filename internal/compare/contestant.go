@@ -1,0 +1,158 @@
+package compare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Names of the contestants that are not among windows.Algorithms.
+const (
+	InProcess = "in-process"
+	GCRA      = "gcra"
+	Oracle    = "oracle" // always there, never picked
+)
+
+// Names are the algorithms that can be picked.
+func Names() []string { return append(slices.Clone(windows.Algorithms), InProcess, GCRA) }
+
+// CheckNames says which of the names is unknown, and which there are.
+func CheckNames(names []string) error {
+	for i, name := range names {
+		if !slices.Contains(Names(), name) {
+			return fmt.Errorf("%q: want some of %s", name, strings.Join(Names(), ", "))
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("%q: want each algorithm once", name)
+		}
+	}
+	return nil
+}
+
+// NeedRedis tells whether any of the names counts in Redis; none stand for all.
+func NeedRedis(names []string) bool {
+	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(windows.Algorithms, n) })
+}
+
+// checker is what is asked of a windows.Counter.
+type checker interface {
+	Check(ctx context.Context, asks []windows.Request) (windows.Verdict, error)
+}
+
+// contestant is one algorithm on its way through the trace.
+type contestant struct {
+	name   string
+	kind   Kind
+	decide func(ctx context.Context, r Request) (bool, error)
+	took   *hdrhistogram.Histogram // ns per check; nil for a model, whose time says nothing
+	ground *ground                 // its part of Redis; nil outside it
+	tally  *tally
+
+	at      int    // how many requests it has answered
+	reached []bool // its verdicts on those not yet held against the truth
+}
+
+// clock is a contestant's time, in ms: the trace's, moved by shift.
+type clock struct{ now, shift int64 }
+
+func (c *clock) read() int64 { return c.now }
+
+// byCounter asks a counter by the clock that it was made with.
+func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.Rule) *contestant {
+	plan := windows.PlanOf(rule)
+	return &contestant{name: name, kind: kind, took: newHistogram(), tally: newTally(rule.Windows),
+		decide: func(ctx context.Context, r Request) (bool, error) {
+			c.now = r.Ms + c.shift
+			v, err := counter.Check(ctx, []windows.Request{{Plan: plan, Key: r.Key, Cost: r.Cost}})
+			return v.Allowed, err
+		}}
+}
+
+func byModel(name string, kind Kind, ws []windows.Window, admit func(Request) bool) *contestant {
+	return &contestant{name: name, kind: kind, tally: newTally(ws),
+		decide: func(_ context.Context, r Request) (bool, error) { return admit(r), nil }}
+}
+
+// newOracle admits what the definition admits.
+func newOracle(ws []windows.Window) *contestant {
+	t := newTruth(ws)
+	return byModel(Oracle, KindOracle, ws, func(r Request) bool {
+		if t.excess(r) > 0 {
+			return false
+		}
+		t.add(r)
+		return true
+	})
+}
+
+// RuleOf is the rule that all are asked by, each with its algorithm. The error
+// is what windows says of the windows.
+func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
+	return windows.NewRules([]*windows.Rule{{Name: "compare", Match: "*", Algorithm: algorithm, Windows: ws, Hold: windows.DefaultHold}})
+}
+
+// contestants gives those picked, in the order of Names, and the oracle last.
+// Those in Redis each count under a prefix of their own.
+func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
+	var list []*contestant
+	for i, name := range Names() {
+		if len(r.Algorithms) > 0 && !slices.Contains(r.Algorithms, name) {
+			continue
+		}
+		c := &clock{shift: shift(r.trace.Requests[0].Ms, r.Windows)}
+		switch name {
+		case InProcess:
+			rules, err := RuleOf("", r.Windows)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, byCounter(name, KindInProcess, windows.NewLocal(c.read), c, rules.List()[0]))
+		case GCRA:
+			list = append(list, byModel(name, KindBaseline, r.Windows, newGCRA(r.Windows).admit))
+		default:
+			rules, err := RuleOf(name, r.Windows)
+			if err != nil {
+				return nil, err
+			}
+			g, err := newGround(ctx, r.Redis, fmt.Sprintf("%s-%d", r.prefix, i), rules, c)
+			if err != nil {
+				return nil, err
+			}
+			one := byCounter(name, KindRedis, g.counter, c, rules.List()[0])
+			one.ground = g
+			list = append(list, one)
+		}
+	}
+	return append(list, newOracle(r.Windows)), nil
+}
+
+// shift moves a trace that begins near zero, where a window would reach back
+// before all time and 0 means "no time given" to the scripts. It moves it by a
+// common multiple of the windows, so that their edges stay where they were; if
+// that is out of reach, by a multiple of the longest.
+func shift(first int64, ws []windows.Window) int64 {
+	var longest int64
+	for _, w := range ws {
+		longest = max(longest, w.Per.Milliseconds())
+	}
+	if first > longest {
+		return 0
+	}
+	common := int64(1)
+	for _, w := range ws {
+		per := w.Per.Milliseconds()
+		a, b := common, per
+		for b > 0 {
+			a, b = b, a%b
+		}
+		if common = common / a * per; common > maxMs {
+			return 2 * longest
+		}
+	}
+	return 2 * common
+}

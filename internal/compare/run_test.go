@@ -1,0 +1,264 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+func run(t *testing.T, cfg Config, trace Trace) *Comparison {
+	t.Helper()
+	c, err := Run(t.Context(), cfg, trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// right fails where an exact algorithm admitted too much or too little.
+func right(t *testing.T, c *Comparison) {
+	t.Helper()
+	want := result(t, c, Oracle)
+	for _, name := range exact() {
+		r := result(t, c, name)
+		if r.OverAdmittedRequests != 0 || r.UnderAdmittedRequests != 0 || r.GreatestOvershoot != 0 {
+			t.Errorf("%s: over %d, under %d, overshoot %d; first %v, %v", name, r.OverAdmittedRequests, r.UnderAdmittedRequests, r.GreatestOvershoot, r.FirstOverAdmitted, r.FirstUnderAdmitted)
+		}
+		if !slices.Equal(r.verdicts, want.verdicts) {
+			t.Errorf("%s admitted %d, the oracle %d, or not the same", name, r.AdmittedRequests, want.AdmittedRequests)
+		}
+	}
+}
+
+// The figures that the field's papers and complaints name: 50 per 10 s, and an
+// edge of the clock.
+func TestBoundaryAdmits(t *testing.T) {
+	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+		w := window(50, 10*time.Second)
+		for i, trace := range Boundary(w) {
+			got := run(t, Config{Redis: c, RedisName: "here", Windows: []windows.Window{w}}, trace)
+			right(t, got)
+			for _, name := range exact() {
+				if n := result(t, got, name).AdmittedRequests; n != 50 {
+					t.Errorf("%s: %s admitted %d of 50", trace.Name, name, n)
+				}
+			}
+			for name, want := range map[string][]int64{"fixed-window": {100, 100}, "sliding-counter": {55, 95}} {
+				if n := result(t, got, name).AdmittedRequests; n != want[i] {
+					t.Errorf("%s: %s admitted %d, want %d", trace.Name, name, n, want[i])
+				}
+			}
+			if r := result(t, got, "sliding-buckets"); r.AdmittedRequests > 50 || r.OverAdmittedRequests != 0 {
+				t.Errorf("%s: sliding-buckets admitted %d of 50", trace.Name, r.AdmittedRequests)
+			}
+			// In the first, the ten units of two seconds come back; in the second, those of nine.
+			g := result(t, got, GCRA)
+			if want := []int64{60, 95}[i]; g.AdmittedRequests != want || g.OverAdmittedRequests != want-50 || g.GreatestOvershoot != want-50 || g.UnderAdmittedRequests != 0 {
+				t.Errorf("%s: gcra %+v, want %d admitted", trace.Name, g, want)
+			}
+		}
+	})
+}
+
+func TestExactOnPoisson(t *testing.T) {
+	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+		for _, test := range []struct {
+			name   string
+			trace  Trace
+			limits []windows.Window
+		}{
+			{"one key", Poisson{10, 2000, 1, 1, 1}.Trace(), []windows.Window{window(50, 10*time.Second)}},
+			{"costs, keys, windows", Poisson{30, 2000, 3, 7, 2}.Trace(), []windows.Window{window(40, 5*time.Second), window(90, 20*time.Second), window(12, time.Second)}},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				got := run(t, Config{Redis: c, Windows: test.limits}, test.trace)
+				right(t, got)
+				if o := result(t, got, Oracle); o.AdmittedRequests == o.OfferedRequests || o.AdmittedRequests == 0 {
+					t.Errorf("the oracle admitted %d of %d: the trace shows nothing", o.AdmittedRequests, o.OfferedRequests)
+				}
+			})
+		}
+	})
+}
+
+// Times near zero are as good as others: 0 means "no time given" to the
+// scripts, and a window that begins before it cannot be asked for.
+func TestTimesNearZero(t *testing.T) {
+	limits := []windows.Window{window(2, 400*time.Millisecond), window(3, time.Second)}
+	trace := Trace{Name: "near zero"}
+	for ms := range int64(60) {
+		trace.Requests = append(trace.Requests, Request{ms * 50, "a", 1})
+	}
+	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+		got := run(t, Config{Redis: c, Windows: limits}, trace)
+		right(t, got)
+		if got.Trace.FirstMs != 0 || got.Trace.LastMs != 2950 {
+			t.Errorf("the trace is said to last from %d to %d, want its own times", got.Trace.FirstMs, got.Trace.LastMs)
+		}
+	})
+}
+
+func TestShift(t *testing.T) {
+	for _, test := range []struct {
+		first int64
+		per   []time.Duration
+		want  int64
+	}{
+		{0, []time.Duration{10 * time.Second}, 20_000},
+		{10_000, []time.Duration{10 * time.Second}, 20_000},
+		{10_001, []time.Duration{10 * time.Second}, 0},
+		{0, []time.Duration{4 * time.Second, 6 * time.Second}, 24_000},
+		{0, []time.Duration{999_999_937 * time.Millisecond, 999_999_929 * time.Millisecond, 20 * time.Millisecond}, 2 * 999_999_937},
+	} {
+		var ws []windows.Window
+		for _, per := range test.per {
+			ws = append(ws, window(1, per))
+		}
+		if got := shift(test.first, ws); got != test.want {
+			t.Errorf("a trace from %d ms, windows %v: moved by %d, want %d", test.first, test.per, got, test.want)
+		}
+	}
+}
+
+// Redis's own clock must not let a count expire that the trace still needs,
+// however long the run takes; nor may a key stay for ever if the run is killed.
+func TestCountsOutliveRedisClock(t *testing.T) {
+	c := connect(t, streamtest.Redis(t))
+	looked := 0
+	cfg := Config{Redis: c, Windows: []windows.Window{window(10, 200*time.Millisecond)}, Progress: func(int, int) {
+		for _, name := range ours(t, c) {
+			if ttl := c.PTTL(t.Context(), name).Val(); strings.Contains(name, "{") && (ttl < time.Hour || ttl > keepFor) {
+				t.Errorf("%s ends in %v", name, ttl)
+			}
+			looked++
+		}
+	}}
+	run(t, cfg, Poisson{10, 1000, 5, 1, 1}.Trace())
+	if looked == 0 {
+		t.Error("there was no key to look at")
+	}
+}
+
+func TestLeavesNothing(t *testing.T) {
+	trace := Poisson{10, 2000, 5, 1, 1}.Trace()
+	limits := []windows.Window{window(20, 10*time.Second)}
+	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+		if err := c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for name, end := range map[string]bool{"to its end": false, "until it is cancelled": true} {
+			t.Run(name, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				most := 0
+				_, err := Run(ctx, Config{Redis: c, Windows: limits, Progress: func(done, total int) {
+					names := ours(t, c)
+					most = max(most, len(names))
+					if slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, ":outbox") }) {
+						t.Error("an outbox grows: its memory is taken for that of the counts")
+					}
+					if end && done > total/3 {
+						cancel()
+					}
+				}}, trace)
+				if end != errors.Is(err, context.Canceled) {
+					t.Errorf("error %v, cancelled: %t", err, end)
+				}
+				if most < len(windows.Algorithms)*5 {
+					t.Errorf("at most %d keys under the prefix: nothing was counted there", most)
+				}
+				if left := ours(t, c); len(left) > 0 {
+					t.Errorf("it left %v", left)
+				}
+			})
+		}
+		if n := c.Exists(t.Context(), "sc-compared-by-others").Val(); n != 1 {
+			t.Error("it removed a key that is not its own")
+		}
+	})
+}
+
+func TestNoGoroutineStays(t *testing.T) {
+	c := connect(t, streamtest.Redis(t))
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := goleak.IgnoreCurrent()
+	run(t, Config{Redis: c, Windows: []windows.Window{window(5, time.Second)}}, Poisson{10, 100, 1, 1, 1}.Trace())
+	goleak.VerifyNone(t, before)
+}
+
+// A real Redis tells what a check costs it; an embedded one tells nothing.
+func TestWhatRedisTells(t *testing.T) {
+	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+		real := strings.HasSuffix(t.Name(), "/redis")
+		trace := Poisson{1000, 3000, MinKeysForMemory * 2, 1, 1}.Trace()
+		got := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}}, trace)
+		if got.Trace.Keys < MinKeysForMemory {
+			t.Fatalf("the trace has %d keys", got.Trace.Keys)
+		}
+		if told := got.PingCPU != nil; told != real {
+			t.Errorf("CPU of a PING told: %t", told)
+		}
+		for _, r := range got.Algorithms {
+			inRedis := real && r.Kind == KindRedis
+			if told := r.RedisCPU != nil && *r.RedisCPU > 0; told != inRedis {
+				t.Errorf("%s: CPU of Redis told: %t", r.Algorithm, told)
+			}
+			if told := r.BytesPerKey != nil && *r.BytesPerKey > 20; told != inRedis {
+				t.Errorf("%s: memory told: %t", r.Algorithm, told)
+			}
+			if timed := r.P50 != nil && r.P99 != nil; timed != (r.Kind == KindRedis || r.Kind == KindInProcess) {
+				t.Errorf("%s: wall time told: %t", r.Algorithm, timed)
+			}
+		}
+		few := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}}, Poisson{10, 10, 3, 1, 1}.Trace())
+		if b := result(t, few, windows.DefaultAlgorithm).BytesPerKey; b != nil {
+			t.Errorf("with 3 keys, %g bytes per key: that is noise", *b)
+		}
+	})
+}
+
+func TestPicked(t *testing.T) {
+	trace := Poisson{10, 20, 1, 1, 1}.Trace()
+	// Without those that count in Redis there need be none.
+	got := run(t, Config{Algorithms: []string{GCRA, InProcess}, Windows: []windows.Window{window(5, time.Second)}}, trace)
+	var names []string
+	for _, r := range got.Algorithms {
+		names = append(names, r.Algorithm)
+	}
+	if diff := cmp.Diff([]string{InProcess, GCRA, Oracle}, names); diff != "" || got.Redis != nil {
+		t.Errorf("Redis %v, algorithms (-want +have)\n%s", got.Redis, diff)
+	}
+}
+
+func TestRunErrors(t *testing.T) {
+	good := []windows.Window{window(5, time.Second)}
+	one := Trace{Name: "x", Requests: []Request{{start, "a", 1}}}
+	for _, test := range []struct {
+		cfg   Config
+		trace Trace
+		want  string
+	}{
+		{Config{Algorithms: []string{"gcra", "token"}, Windows: good}, one, `"token": want some of ` + strings.Join(Names(), ", ")},
+		{Config{Algorithms: []string{"gcra", "gcra"}, Windows: good}, one, `"gcra": want each algorithm once`},
+		{Config{Algorithms: []string{"gcra"}}, one, "windows is an empty list"},
+		{Config{Algorithms: []string{"gcra"}, Windows: good}, Trace{Name: "x"}, "x: it has no request"},
+		{Config{Algorithms: []string{"gcra"}, Windows: append(good, window(2, time.Minute))}, Trace{Requests: []Request{{7, "k", 3}}}, `cost exceeds limit: "k" asks for 3 at 7 ms, the smallest limit is 2`},
+	} {
+		_, err := Run(t.Context(), test.cfg, test.trace)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, want %s", err, test.want)
+		}
+	}
+}

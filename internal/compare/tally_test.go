@@ -1,0 +1,103 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// broken is a counter that admits what it is told to, whatever the limit.
+type broken struct {
+	admits func(n int) bool
+	asked  int
+}
+
+func (b *broken) Check(_ context.Context, asks []windows.Request) (windows.Verdict, error) {
+	if len(asks) != 1 {
+		return windows.Verdict{}, errors.New("want one ask")
+	}
+	b.asked++
+	return windows.Verdict{Allowed: b.admits(b.asked)}, nil
+}
+
+// driven runs a counter of the test's through a trace.
+func driven(t *testing.T, ws []windows.Window, requests []Request, counter checker) Result {
+	t.Helper()
+	rules, err := RuleOf("", ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{Config: Config{Windows: ws}, trace: Trace{Requests: requests}}
+	c := byCounter("test", KindInProcess, counter, &clock{}, rules.List()[0])
+	if err := r.drive(t.Context(), []*contestant{c}); err != nil {
+		t.Fatal(err)
+	}
+	out := c.result(1)
+	if out.P50 == nil || *out.P50 > *out.P99 {
+		t.Errorf("p50 %v, p99 %v", out.P50, out.P99)
+	}
+	out.P50, out.P99 = nil, nil
+	return out
+}
+
+// Each algorithm is held against its own past: what it should not have
+// admitted takes room from what comes after.
+func TestOverAndUnder(t *testing.T) {
+	ws := []windows.Window{window(3, 10*time.Second), window(4, time.Minute)}
+	requests := []Request{
+		{1_000, "a", 2},  // room
+		{2_000, "a", 2},  // 4 of 3
+		{3_000, "b", 1},  // room
+		{10_999, "a", 3}, // 7 of 3 if both were admitted, 5 of 3 after the first alone
+		{11_000, "a", 1}, // of both: 3 of 3, but 5 of 4
+		{12_000, "b", 3}, // 4 of 3
+		{61_000, "a", 1}, // the first has left
+	}
+	all := driven(t, ws, requests, &broken{admits: func(int) bool { return true }})
+	want := Result{
+		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 7, AdmittedUnits: 13,
+		// a: 4 of 3, 7 of 3, 6 of 3 and 8 of 4; b: 4 of 3; a at 61 s: 2+3+1+1 of 4
+		OverAdmittedRequests: 5, OverAdmittedUnits: 10, GreatestOvershoot: 4, FirstOverAdmitted: &Moment{2_000, "a"},
+	}
+	if diff := cmp.Diff(want, all, cmp.AllowUnexported(Result{}), ignoreVerdicts); diff != "" {
+		t.Errorf("admits all (-want +have)\n%s", diff)
+	}
+
+	none := driven(t, ws, requests, &broken{admits: func(int) bool { return false }})
+	want = Result{
+		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13,
+		UnderAdmittedRequests: 7, UnderAdmittedUnits: 13, FirstUnderAdmitted: &Moment{1_000, "a"},
+	}
+	if diff := cmp.Diff(want, none, cmp.AllowUnexported(Result{}), ignoreVerdicts); diff != "" {
+		t.Errorf("admits none (-want +have)\n%s", diff)
+	}
+
+	// Right but for the third, which it denies, and the fourth, which it admits.
+	some := driven(t, ws, requests, &broken{admits: func(n int) bool { return n == 1 || n == 4 }})
+	want = Result{
+		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 2, AdmittedUnits: 5,
+		OverAdmittedRequests: 1, OverAdmittedUnits: 3, GreatestOvershoot: 2, FirstOverAdmitted: &Moment{10_999, "a"},
+		UnderAdmittedRequests: 3, UnderAdmittedUnits: 5, FirstUnderAdmitted: &Moment{3_000, "b"}, // and 12_000, 61_000
+	}
+	if diff := cmp.Diff(want, some, cmp.AllowUnexported(Result{}), ignoreVerdicts); diff != "" {
+		t.Errorf("admits some (-want +have)\n%s", diff)
+	}
+}
+
+var ignoreVerdicts = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".verdicts" }, cmp.Ignore())
+
+// A counter that fails ends the run with its name.
+func TestCounterFails(t *testing.T) {
+	ws := []windows.Window{window(3, 10*time.Second)}
+	c := byModel("m", KindBaseline, ws, func(Request) bool { return true })
+	c.decide = func(context.Context, Request) (bool, error) { return false, errors.New("out of order") }
+	r := &runner{Config: Config{Windows: ws}, trace: Trace{Requests: []Request{{1, "a", 1}}}}
+	if err := r.drive(t.Context(), []*contestant{c}); err == nil || err.Error() != "m: out of order" {
+		t.Errorf("error %v, want m: out of order", err)
+	}
+}

@@ -1,0 +1,155 @@
+package doctor_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keysOf(t testing.TB, partitions int) *stream.Keys {
+	t.Helper()
+	k, err := stream.NewKeys("sc", partitions)
+	must(t, err)
+	return k
+}
+
+func connect(t testing.TB, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	must(t, err)
+	opts.MaxRetries, opts.ContextTimeoutEnabled, opts.DisableIdentity = -1, true, true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func look(t testing.TB, c redis.UniversalClient, change ...func(*doctor.RedisConfig)) []doctor.Finding {
+	t.Helper()
+	config := doctor.RedisConfig{Keys: keysOf(t, 16)}
+	for _, f := range change {
+		f(&config)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return doctor.Redis(ctx, c, config)
+}
+
+func lookNATS(t testing.TB, url string, config doctor.NATSConfig, opts ...nats.Option) []doctor.Finding {
+	t.Helper()
+	nc, err := nats.Connect(url, append(opts, nats.NoReconnect())...)
+	must(t, err)
+	defer nc.Close()
+	config.Prefix = "sc"
+	return doctor.NATS(t.Context(), nc, config)
+}
+
+// expect wants findings of a check at a severity, one of which says each part.
+func expect(t testing.TB, findings []doctor.Finding, check string, severity doctor.Severity, parts ...string) {
+	t.Helper()
+	for _, f := range findings {
+		text, err := json.Marshal(f)
+		must(t, err)
+		if f.Check == check && f.Severity == severity && !slices.ContainsFunc(parts, func(p string) bool {
+			return !strings.Contains(f.Found+"\n"+f.Why+"\n"+f.Fix, p)
+		}) {
+			return
+		}
+		if f.Check == check {
+			t.Logf("%s", text)
+		}
+	}
+	t.Errorf("no %s of %s that says %q", severity, check, parts)
+}
+
+var passing = []struct {
+	what *regexp.Regexp
+	is   string
+}{
+	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "HOST:PORT"},
+	{regexp.MustCompile(`\d+(\.\d+)? [KMGT]?B\b`), "SIZE"},
+	{regexp.MustCompile(`SIZE of SIZE used \(\d+ %\)`), "SIZE of SIZE used (N %)"},
+	{regexp.MustCompile(`\b[0-9]+m[0-9]+s old`), "AGE old"},
+}
+
+// golden holds a report against testdata/name.json, but for what differs from one machine
+// and run to the next.
+func golden(t *testing.T, name string, findings []doctor.Finding) {
+	t.Helper()
+	findings = slices.Clone(findings)
+	for i := range findings {
+		f := &findings[i]
+		if strings.HasSuffix(f.Check, ".version") && f.Severity == doctor.OK { // and with it, what newer ones have
+			f.Found, f.Why = "VERSION", ""
+		}
+		for _, p := range passing {
+			f.Found = p.what.ReplaceAllString(f.Found, p.is)
+		}
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	must(t, encoder.Encode(doctor.NewReport(findings)))
+	path := filepath.Join("testdata", name+".json")
+	if *update {
+		must(t, os.WriteFile(path, b.Bytes(), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	must(t, err)
+	if !bytes.Equal(b.Bytes(), want) {
+		t.Errorf("the report is not that of %s (go test ./internal/doctor -update writes it)\n%s", path, b.String())
+	}
+}
+
+// shipped is deploy/redis.conf as arguments, but for where it listens and keeps its data.
+func shipped(t testing.TB) []string {
+	t.Helper()
+	b, err := os.ReadFile("../../deploy/redis.conf")
+	must(t, err)
+	var args []string
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "" || name[0] == '#' || name == "dir" || name == "bind" {
+			continue
+		}
+		args = append(args, "--"+name, strings.Trim(value, `"`))
+	}
+	return args
+}
+
+// monitor answers /jsz as a server's monitoring port does.
+func monitor(t testing.TB, jsz string) string {
+	t.Helper()
+	s := httptest.NewServer(jszHandler(jsz))
+	t.Cleanup(s.Close)
+	return s.URL
+}

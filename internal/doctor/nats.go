@@ -1,0 +1,244 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+)
+
+// NATSConfig says what streamcounter expects of a NATS.
+type NATSConfig struct {
+	Prefix string // required
+	// Replicas that the streams are made with; default 1.
+	Replicas int
+	// Monitor is the URL of the server's monitoring port, where it tells how often
+	// it syncs to disk; empty: not looked at.
+	Monitor string
+}
+
+// asks is how long one question may take.
+const asks = 2 * time.Second
+
+// NATS looks at the server that nc is connected to. ctx bounds it. The
+// connection is the caller's own; its error handler is replaced.
+func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
+	config.Replicas = cmp.Or(config.Replicas, 1)
+	n := &natsLook{config: config}
+	nc.SetErrorHandler(n.refused)
+	all := []Finding{natsVersion(nc.ConnectedServerVersion())}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(asks))
+	if err != nil {
+		return append(all, unseen("nats.jetstream", err, ""))
+	}
+	n.js = js
+	account, ok := n.account(ctx)
+	all = append(all, account...)
+	if !ok {
+		return all
+	}
+	highest := 0 // replicas of the stream that has the fewest
+	for i, want := range alerts.Streams(config.Prefix, config.Replicas) {
+		findings, replicas := n.stream(ctx, want)
+		all = append(all, findings...)
+		if i == 0 || replicas < highest {
+			highest = replicas
+		}
+	}
+	return append(all, syncOf(ctx, config.Monitor, highest))
+}
+
+// natsLook asks, and hears of refusals: the server tells them apart from the
+// question, which would only time out.
+type natsLook struct {
+	config NATSConfig
+	js     jetstream.JetStream
+
+	mu   sync.Mutex
+	stop context.CancelCauseFunc // of the question that is being asked
+}
+
+var errRefused = errors.New("NATS refuses it")
+
+func (n *natsLook) refused(_ *nats.Conn, _ *nats.Subscription, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if errors.Is(err, nats.ErrPermissionViolation) && n.stop != nil {
+		n.stop(fmt.Errorf("%w: %w", errRefused, err))
+	}
+}
+
+// ask puts one question; its error wraps errRefused where this user may not.
+func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, asks)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	n.mu.Lock()
+	n.stop = stop
+	n.mu.Unlock()
+	err := do(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errRefused) {
+		return cause
+	}
+	return err
+}
+
+func (n *natsLook) unseen(check string, err error, subject string) Finding {
+	f := Finding{Check: check, Severity: Warning, Found: "cannot see: " + err.Error()}
+	if errors.Is(err, errRefused) {
+		f.Severity, f.Found, f.Fix = Note, "cannot see: this user may not ask", "let it publish "+subject
+	}
+	return f
+}
+
+func natsVersion(have string) Finding {
+	f := Finding{Check: "nats.version", Severity: OK, Found: have}
+	if older(have, alerts.OldestServer) {
+		f.Severity, f.Found = Problem, have+", needed is "+alerts.OldestServer+" or later"
+		f.Why, f.Fix = "throttle decisions need per-message TTL, so the streams cannot be made", "upgrade NATS"
+	}
+	return f
+}
+
+// account looks at JetStream's limits; ok is false where there is no JetStream to look at.
+func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
+	const check = "nats.jetstream"
+	var info *jetstream.AccountInfo
+	err := n.ask(ctx, func(ctx context.Context) (err error) {
+		info, err = n.js.AccountInfo(ctx)
+		return err
+	})
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
+		return []Finding{{Check: check, Severity: Problem, Found: "JetStream is off", Why: "decisions and alerts have nowhere to go: they wait in the outbox",
+			Fix: "jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)"}}, false
+	case err != nil:
+		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
+	}
+	// The throttle stream is on disk, so memory is told and not judged.
+	used, most := info.Store, info.Limits.MaxStore
+	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s of %s, memory %s of %s, streams %d of %s",
+		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size), info.Streams, limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+	if most > 0 && int64(used) >= most/10*8 {
+		f.Severity = Warning
+		if int64(used) >= most/100*95 {
+			f.Severity = Problem
+		}
+		f.Why, f.Fix = "a full account refuses decisions and alerts: they wait in the outbox", "raise the account's storage, or shorten max_age of the alerts"
+	}
+	return []Finding{f}, true
+}
+
+func limit(n int64, word func(int64) string) string {
+	if n < 0 {
+		return "any"
+	}
+	return word(n)
+}
+
+// stream holds one stream against what alerts would make, and gives its replicas,
+// 0 where it is not known.
+func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all []Finding, replicas int) {
+	check := "nats." + want.Name
+	var s jetstream.Stream
+	err := n.ask(ctx, func(ctx context.Context) (err error) {
+		s, err = n.js.Stream(ctx, want.Name)
+		return err
+	})
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return []Finding{{Check: check, Severity: Note, Found: "does not exist yet", Why: "the first `work` that reaches NATS makes it"}}, 0
+	case err != nil:
+		return []Finding{n.unseen(check, err, "$JS.API.STREAM.INFO."+want.Name)}, 0
+	}
+	info := s.CachedInfo()
+	for _, d := range alerts.Differences(want, info.Config) {
+		f := Finding{Check: check, Severity: Warning, Found: d.String(), Why: "this version would make it otherwise, and changes no stream that exists",
+			Fix: "nats stream edit " + want.Name}
+		switch d.Setting {
+		case "subjects", "allow_msg_ttl":
+			f.Severity, f.Why = Problem, "publishing fails, so decisions or alerts wait in the outbox"
+		case "max_msgs_per_subject":
+			f.Why = "the snapshot for subscribers that come later is one message per subject"
+		}
+		all = append(all, f)
+	}
+	if info.Cluster != nil {
+		for _, peer := range info.Cluster.Replicas {
+			if peer.Offline || !peer.Current {
+				all = append(all, Finding{Check: check, Severity: Warning, Found: "the replica on " + peer.Name + " is behind or offline",
+					Why: "without a majority the stream takes nothing", Fix: "look at that server"})
+			}
+		}
+	}
+	if len(all) == 0 {
+		all = append(all, Finding{Check: check, Severity: OK, Found: fmt.Sprintf("%s, %s, duplicates seen within %v",
+			plural(int(info.State.Msgs), "message"), plural(info.Config.Replicas, "replica"), info.Config.Duplicates)})
+	}
+	return all, info.Config.Replicas
+}
+
+// syncOf asks the monitoring port how often JetStream writes to disk.
+func syncOf(ctx context.Context, monitor string, replicas int) Finding {
+	f := Finding{Check: "nats.sync", Severity: Note, Why: "a crash of the machine loses acknowledged messages that were not synced, where there are no replicas"}
+	if replicas >= 3 {
+		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") + " keep what one machine loses"}
+	}
+	if monitor == "" {
+		f.Found, f.Fix = "cannot see how often the server syncs (its default is every 2 minutes)", "give --nats-monitor, or look for sync_interval in its configuration"
+		return f
+	}
+	every, err := syncInterval(ctx, monitor)
+	if err != nil {
+		f.Severity, f.Found, f.Fix = Warning, "cannot see: "+err.Error(), "--nats-monitor http://HOST:8222"
+		return f
+	}
+	f.Severity, f.Found = OK, fmt.Sprintf("every %v", every)
+	if every == 0 {
+		f.Found = "at each message"
+	}
+	if every <= 10*time.Second {
+		f.Why = ""
+		return f
+	}
+	f.Severity, f.Fix = Warning, "sync_interval: 1s (deploy/nats.conf), or three servers and --nats-replicas 3"
+	return f
+}
+
+func syncInterval(ctx context.Context, monitor string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, asks)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true", nil)
+	if err != nil {
+		return 0, errors.New("not a URL") // the error has the URL, which may have a password
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, errors.New("the monitoring port does not answer")
+	}
+	defer resp.Body.Close()
+	var jsz struct {
+		Config struct {
+			Interval time.Duration `json:"sync_interval"`
+			Always   bool          `json:"sync_always"`
+		} `json:"config"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&jsz); err != nil || resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("the monitoring port answers /jsz with %s", resp.Status)
+	}
+	if jsz.Config.Always {
+		return 0, nil
+	}
+	return cmp.Or(jsz.Config.Interval, 2*time.Minute), nil
+}

@@ -1,0 +1,159 @@
+package doctor_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+func jszHandler(jsz string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/jsz" || r.URL.Query().Get("config") != "true" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, jsz)
+	})
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func jetStream(t testing.TB, url string) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	must(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	must(t, err)
+	return js
+}
+
+// A new server, and one after the first `work`.
+func TestNATS(t *testing.T) {
+	own := streamtest.OwnNATS(t)
+	golden(t, "nats-new", lookNATS(t, own.URL(), doctor.NATSConfig{}))
+	_, err := alerts.EnsureStreams(t.Context(), jetStream(t, own.URL()), alerts.Streams("sc", 1))
+	must(t, err)
+	findings := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t, `{"config":{"sync_interval":1000000000}}`)})
+	golden(t, "nats", findings)
+	if worst := doctor.NewReport(findings).Worst; worst != doctor.OK {
+		t.Errorf("the worst is %s, want ok", worst)
+	}
+}
+
+// Streams that somebody has made or changed otherwise.
+func TestDrift(t *testing.T) {
+	own := streamtest.OwnNATS(t)
+	js := jetStream(t, own.URL())
+	want := alerts.Streams("sc", 1)
+	want[0].AllowMsgTTL, want[0].MaxMsgsPerSubject = false, 5
+	want[1].MaxAge, want[1].Duplicates = time.Hour, time.Minute
+	for _, c := range want {
+		_, err := js.CreateStream(t.Context(), c)
+		must(t, err)
+	}
+	golden(t, "drift", lookNATS(t, own.URL(), doctor.NATSConfig{Replicas: 3}))
+}
+
+func TestSync(t *testing.T) {
+	own := streamtest.OwnNATS(t)
+	for _, x := range []struct {
+		jsz, says string
+		severity  doctor.Severity
+	}{
+		{`{"config":{"sync_interval":120000000000}}`, "every 2m0s", doctor.Warning},
+		{`{"config":{}}`, "every 2m0s", doctor.Warning},
+		{`{"config":{"sync_interval":1000000000}}`, "every 1s", doctor.OK},
+		{`{"config":{"sync_interval":120000000000,"sync_always":true}}`, "at each message", doctor.OK},
+		{`no JSON`, "/jsz", doctor.Warning},
+	} {
+		expect(t, lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t, x.jsz)}), "nats.sync", x.severity, x.says)
+	}
+	secret := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: "http://user:hidden@127.0.0.1:1/"})
+	expect(t, secret, "nats.sync", doctor.Warning, "does not answer")
+	for _, f := range secret {
+		if strings.Contains(f.Found+f.Why+f.Fix, "hidden") {
+			t.Errorf("a password is told: %+v", f)
+		}
+	}
+}
+
+// What a real server's monitoring port says is understood.
+func TestSyncOfARealServer(t *testing.T) {
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true, StoreDir: t.TempDir(), SyncInterval: 7 * time.Second, NoLog: true, NoSigs: true}
+	srv, err := server.NewServer(opts)
+	must(t, err)
+	srv.Start()
+	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server is not ready")
+	}
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{Monitor: "http://" + srv.MonitorAddr().String()}), "nats.sync", doctor.OK, "every 7s")
+}
+
+func TestNoJetStream(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
+	must(t, err)
+	srv.Start()
+	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server is not ready")
+	}
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Problem, "JetStream is off", "store_dir")
+}
+
+// An account that is nearly full.
+func TestAccountLimits(t *testing.T) {
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20, NoLog: true, NoSigs: true}
+	srv, err := server.NewServer(opts)
+	must(t, err)
+	srv.Start()
+	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
+	if !srv.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server is not ready")
+	}
+	account := srv.GlobalAccount()
+	must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20, MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
+	js := jetStream(t, srv.ClientURL())
+	_, err = alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
+	must(t, err)
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB", "streams 2 of 2")
+	_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, 900_000))
+	must(t, err)
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Warning, "of 1.0 MB")
+}
+
+// A user who may ask for less is told so, and soon: the server does not answer what it refuses.
+func TestNATSUsers(t *testing.T) {
+	secured := streamtest.NewSecuredNATS(t)
+	expect(t, lookNATS(t, secured.As("doctor"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.doctor")), "nats.jetstream", doctor.OK)
+	if list := secured.Violations(); len(list) > 0 {
+		t.Errorf("the user doctor was refused %v", list)
+	}
+	began := time.Now()
+	findings := lookNATS(t, secured.As("relay"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.relay"))
+	expect(t, findings, "nats.jetstream", doctor.Note, "may not ask", "$JS.API.INFO")
+	expect(t, findings, "nats.SC_ALERTS", doctor.Note, "does not exist yet")
+	findings = lookNATS(t, secured.As("subscriber"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.subscriber"))
+	expect(t, findings, "nats.SC_THROTTLE", doctor.Note, "may not ask", "$JS.API.STREAM.INFO.SC_THROTTLE")
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("refusals took %v: were they waited for?", took)
+	}
+}

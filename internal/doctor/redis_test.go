@@ -1,0 +1,371 @@
+package doctor_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/deploy"
+	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// A redis-server as it comes: snapshots, no append-only file, nodes of 4 KB.
+func TestDefaultRedis(t *testing.T) {
+	own := streamtest.OwnRedis(t, "--save", "3600 1 300 100 60 10000", "--stream-node-max-bytes", "4096")
+	findings := look(t, connect(t, own.URL()))
+	golden(t, "default", findings)
+	if code := doctor.NewReport(findings).ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+}
+
+// With the configuration that is shipped there is nothing to fix.
+func TestShippedRedis(t *testing.T) {
+	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	findings := look(t, c)
+	golden(t, "shipped", findings)
+	if code := doctor.NewReport(findings).ExitCode(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestEviction(t *testing.T) {
+	own := streamtest.OwnRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-lru", "--maxmemory", "100mb")...)
+	c := connect(t, own.URL())
+	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	golden(t, "volatile", look(t, c))
+	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "without effect", "CONFIG SET maxmemory-policy noeviction")
+	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lfu").Err())
+	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "allkeys-lfu")
+}
+
+// Each setting that does harm is told with what fixes it; the fix makes it well.
+func TestSettings(t *testing.T) {
+	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	for _, x := range []struct {
+		setting, bad, good string
+		check              string
+		severity           doctor.Severity
+		fix                string
+	}{
+		{"stream-node-max-bytes", "0", "512", "redis.stream-node-max-bytes", doctor.Warning, "CONFIG SET stream-node-max-bytes 512"},
+		{"stream-node-max-entries", "0", "100", "redis.stream-node-max-entries", doctor.Note, "CONFIG SET stream-node-max-entries 100"},
+		{"stream-node-max-entries", "2", "100", "redis.stream-node-max-entries", doctor.Note, "CONFIG SET stream-node-max-entries 100"},
+		{"lazyfree-lazy-expire", "no", "yes", "redis.lazyfree-lazy-expire", doctor.Note, "CONFIG SET lazyfree-lazy-expire yes"},
+		{"min-replicas-to-write", "1", "0", "redis.replicas", doctor.Problem, "CONFIG SET min-replicas-to-write 0"},
+		{"appendfsync", "no", "everysec", "redis.persistence", doctor.Warning, "CONFIG SET appendfsync everysec"},
+		{"appendonly", "no", "yes", "redis.persistence", doctor.Warning, "CONFIG SET appendonly yes"},
+		{"maxmemory", "1mb", "100mb", "redis.memory", doctor.Problem, "maxmemory"},
+	} {
+		must(t, c.ConfigSet(t.Context(), x.setting, x.bad).Err())
+		expect(t, look(t, c), x.check, x.severity, x.fix)
+		must(t, c.ConfigSet(t.Context(), x.setting, x.good).Err())
+		expect(t, look(t, c), x.check, doctor.OK)
+	}
+}
+
+func TestReplica(t *testing.T) {
+	master, replica := streamtest.OwnRedis(t), streamtest.OwnRedis(t)
+	m, r := connect(t, master.URL()), connect(t, replica.URL())
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	must(t, r.ReplicaOf(t.Context(), host, port).Err())
+	streamtest.Eventually(t, 20*time.Second, "the replica is connected", func() (bool, string) {
+		info := m.Info(t.Context(), "replication").Val()
+		return strings.Contains(info, "connected_slaves:1"), info
+	})
+	expect(t, look(t, r), "redis.replicas", doctor.Problem, "replica of "+host, "--redis")
+	expect(t, look(t, m), "redis.replicas", doctor.Note, "1 replica, min-replicas-to-write 0", "CONFIG SET min-replicas-to-write 1")
+	must(t, m.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	expect(t, look(t, m), "redis.replicas", doctor.OK)
+}
+
+func TestWrongPartitions(t *testing.T) {
+	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 8)))
+	golden(t, "partitions", look(t, c))
+	must(t, c.HSet(t.Context(), "sc:meta", "version", "2").Err())
+	expect(t, look(t, c), "redis.meta", doctor.Problem, `version "2"`, "has 1")
+}
+
+// The embedded Redis tells nothing of itself: that is no error.
+func TestEmbedded(t *testing.T) {
+	c := connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
+	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	golden(t, "embedded", look(t, c))
+}
+
+// Clocks apart, as seen from a machine whose clock is handed in.
+func TestClock(t *testing.T) {
+	c := connect(t, streamtest.OwnRedis(t).URL())
+	for _, x := range []struct {
+		off      time.Duration
+		severity doctor.Severity
+		says     string
+	}{
+		{0, doctor.OK, "within a second"}, {2 * time.Minute, doctor.Warning, "2m0s behind"}, {-2 * time.Minute, doctor.Warning, "2m0s ahead"}, {9 * time.Minute, doctor.Problem, "9m0s behind"},
+	} {
+		findings := look(t, c, func(r *doctor.RedisConfig) { r.Now = func() time.Time { return time.Now().Add(x.off) } })
+		expect(t, findings, "redis.clock", x.severity, x.says)
+	}
+}
+
+// What waits and what was lost, each at the age at which it matters.
+func TestState(t *testing.T) {
+	ctx, k := t.Context(), keysOf(t, 16)
+	for _, x := range []struct {
+		age             time.Duration
+		waiting, unsent doctor.Severity
+	}{
+		{time.Second, doctor.OK, doctor.OK}, {2 * time.Minute, doctor.Warning, doctor.Warning}, {6 * time.Minute, doctor.Problem, doctor.Problem},
+	} {
+		c := connect(t, streamtest.OwnRedis(t).URL())
+		must(t, stream.CheckMeta(ctx, c, k))
+		clean := look(t, c)
+		for _, check := range []string{"state.unread", "state.pending", "state.outbox", "state.dead"} {
+			expect(t, clean, check, doctor.OK)
+		}
+		id := fmt.Sprintf("%d-0", c.Time(ctx).Val().Add(-x.age).UnixMilli())
+		add := func(key string) {
+			t.Helper()
+			must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: id, Values: []any{"key", "k"}}).Err())
+		}
+		add(k.Events(3)) // read and not counted
+		must(t, c.XGroupCreate(ctx, k.Events(3), eventlog.Group, "0").Err())
+		must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c", Streams: []string{k.Events(3), ">"}}).Err())
+		add(k.Events(5)) // nobody has ever read there
+		add(k.Outbox(7))
+		findings := look(t, c)
+		expect(t, findings, "state.unread", x.waiting, "1 partition", "partition 5")
+		expect(t, findings, "state.pending", x.waiting, "1 event read", "partition 3")
+		expect(t, findings, "state.outbox", x.unsent, "1 transition ", "partition 7")
+		expect(t, findings, "state.dead", doctor.OK)
+		add(k.Dead(9))
+		add(k.Events(6)) // one read, one not
+		must(t, c.XGroupCreate(ctx, k.Events(6), eventlog.Group, id).Err())
+		for _, p := range []int{4, 6} { // younger, before and after the oldest
+			must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", "k"}}).Err())
+		}
+		findings = look(t, c)
+		expect(t, findings, "state.dead", doctor.Warning, "1 dead", "sc:{9}:dead")
+		expect(t, findings, "state.unread", x.waiting, "3 partitions", "partition 5")
+	}
+}
+
+// Each user sees what it may, and says what it may not.
+func TestUsers(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
+	must(t, stream.CheckMeta(t.Context(), connect(t, secured.As("operator")), keysOf(t, 16)))
+	for _, user := range []string{"doctor", "serve", "producer"} {
+		golden(t, "user-"+user, look(t, connect(t, secured.As(user))))
+	}
+	expect(t, look(t, connect(t, secured.As("operator"))), "redis.acl", doctor.Note, "user operator may do everything")
+}
+
+// A right that is taken from a user is missed, whichever it is. The server says so, not
+// a list of ours.
+func TestMissingRights(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t)
+	operator, c := connect(t, secured.As("operator")), connect(t, secured.As("doctor"))
+	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer")
+	tried := 0
+	for line := range strings.Lines(deploy.UsersACL) {
+		fields := strings.Fields(line)
+		user := fields[1]
+		if user != "work" && user != "serve" && user != "producer" {
+			continue
+		}
+		for _, f := range fields[2:] {
+			command, ok := strings.CutPrefix(f, "+")
+			if !ok || strings.HasSuffix(f, ")") {
+				continue
+			}
+			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
+			if command != "hget" || user != "producer" { // what a selector gives, it gives still
+				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ", "+"+command)
+			}
+			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "+"+command).Err())
+			tried++
+		}
+	}
+	if tried < 60 {
+		t.Errorf("%d rights were tried: is the file read?", tried)
+	}
+	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
+	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")
+	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())
+	expect(t, look(t, c), "redis.acl-log", doctor.Note, "cannot see", "operator") // it could reset the log too
+	must(t, operator.Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "+acl|log").Err())
+	expect(t, look(t, c), "redis.acl-log", doctor.OK)
+	_ = connect(t, secured.As("work")).FlushAll(t.Context()).Err()
+	expect(t, look(t, c), "redis.acl-log", doctor.Warning, "work was refused the command flushall")
+	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "-acl|dryrun", "-config|get", "-xpending").Err())
+	findings := look(t, c)
+	expect(t, findings, "redis.acl", doctor.Note, "user doctor, cannot see", "+acl|dryrun")
+	expect(t, findings, "redis.settings", doctor.Note, "cannot see", "stream-node-max-bytes", "+config|get")
+	must(t, operator.Do(t.Context(), "HSET", "sc:meta", "version", 1, "partitions", 16).Err())
+	expect(t, look(t, c), "state", doctor.Note, "cannot see", "xpending")
+}
+
+// A Cluster of two masters, and what a client sees that does not know it is one.
+func TestCluster(t *testing.T) {
+	ctx := t.Context()
+	var nodes []*streamtest.RedisProcess
+	for range 2 {
+		port := freePort(t) // the usual one, 10000 above, may be none
+		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(port), "--loglevel", "notice")...))
+	}
+	first, second := connect(t, nodes[0].URL()), connect(t, nodes[1].URL())
+	findings := look(t, first)
+	expect(t, findings, "redis.cluster", doctor.Problem, "names only one", "--redis")
+
+	must(t, first.ClusterAddSlotsRange(ctx, 0, 12000).Err())
+	must(t, second.ClusterAddSlotsRange(ctx, 12001, 16383).Err())
+	must(t, second.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", 2).Err())
+	host, port, _ := strings.Cut(nodes[1].Addr(), ":")
+	bus := second.ConfigGet(ctx, "cluster-port").Val()["cluster-port"]
+	must(t, first.Do(ctx, "CLUSTER", "MEET", host, port, bus).Err())
+	for _, c := range []*redis.Client{first, second} {
+		streamtest.Eventually(t, 30*time.Second, "the Cluster is up", func() (bool, string) {
+			text := c.ClusterInfo(ctx).Val()
+			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, "cluster_known_nodes:2"), text
+		})
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()}, MaxRedirects: 3})
+	defer cluster.Close()
+	must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
+	must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
+	findings = look(t, cluster)
+	expect(t, findings, "redis.cluster", doctor.Note, "16 partitions over 2 masters: 4, 12", "reshard")
+	expect(t, findings, "redis.stream-node-max-bytes", doctor.Warning, nodes[1].Addr())
+	expect(t, findings, "redis.version", doctor.OK, "each of 2 masters")
+	expect(t, findings, "redis.clock", doctor.OK)
+	expect(t, findings, "state.unread", doctor.OK)
+	// The shipped users, with what docs/operations.md adds for a Cluster.
+	for _, c := range []*redis.Client{first, second} {
+		for line := range strings.Lines(deploy.UsersACL) {
+			args := []any{"ACL", "SETUSER"}
+			for _, f := range strings.Fields(line)[1:] {
+				args = append(args, f)
+			}
+			if user := args[2]; user == "doctor" || user == "work" {
+				must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+command", "+cluster|info")...).Err())
+			}
+		}
+	}
+	as := func(user string) *redis.ClusterClient {
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr()}, Username: user, Password: "pw", DisableIdentity: true})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	if held, err := lua.Lease(ctx, as("work"), "sc:{3}:relay", "me", 1000); !held || err != nil {
+		t.Errorf("work on a Cluster: %t, %v", held, err)
+	}
+	for _, f := range append(findings, look(t, as("doctor"))...) {
+		if strings.Contains(f.Found, "cannot see") && f.Check != "redis.acl-log" {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, c := range []*redis.Client{first, second} {
+		if list := c.ACLLog(ctx, 10).Val(); len(list) > 0 {
+			t.Errorf("refused on a Cluster: %+v", list)
+		}
+	}
+}
+
+// A server that stands still holds a look up no longer than it is told to.
+func TestSilentRedis(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	c := connect(t, own.URL())
+	must(t, c.Ping(t.Context()).Err())
+	own.Pause()
+	began := time.Now()
+	if findings := doctor.Start(t.Context(), c, false, 200*time.Millisecond); len(findings) > 0 {
+		t.Errorf("a server that says nothing gave %+v", findings)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	report := doctor.NewReport(doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16)}))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if report.ExitCode() == 0 {
+		t.Errorf("a silent server is well: %+v", report)
+	}
+}
+
+// At a start only what does harm is told, and a user with few rights is asked for nothing more.
+func TestStart(t *testing.T) {
+	own := streamtest.OwnRedis(t, append(shipped(t), "--stream-node-max-bytes", "4096", "--maxmemory-policy", "volatile-ttl")...)
+	c := connect(t, own.URL())
+	var checks []string
+	for _, f := range doctor.Start(t.Context(), c, false, time.Second) {
+		checks = append(checks, f.Check)
+	}
+	if got, want := strings.Join(checks, " "), "redis.maxmemory-policy redis.stream-node-max-bytes"; got != want {
+		t.Errorf("told at the start: %s; want %s", got, want)
+	}
+	secured := streamtest.NewSecuredRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-ttl")...)
+	for _, user := range []string{"work", "serve"} {
+		findings := doctor.Start(t.Context(), connect(t, secured.As(user)), true, time.Second)
+		expect(t, findings, "redis.maxmemory-policy", doctor.Problem)
+		if len(findings) != 1 {
+			t.Errorf("%s is told %+v", user, findings)
+		}
+	}
+	if list := secured.Refused(t); len(list) > 0 {
+		t.Errorf("a start was refused %v", list)
+	}
+}
+
+func TestText(t *testing.T) {
+	r := doctor.NewReport([]doctor.Finding{
+		{Check: "redis.reachable", Severity: doctor.OK, Found: "redis://h:1"},
+		{Check: "redis.maxmemory-policy", Severity: doctor.Problem, Found: "allkeys-lru", Why: "it evicts", Fix: "CONFIG SET maxmemory-policy noeviction"},
+		{Check: "nats.sync", Severity: doctor.Note, Found: "cannot see"},
+	})
+	var b bytes.Buffer
+	must(t, r.WriteText(&b))
+	want := `ok       redis.reachable         redis://h:1
+problem  redis.maxmemory-policy  allkeys-lru
+                                 why: it evicts
+                                 fix: CONFIG SET maxmemory-policy noeviction
+note     nats.sync               cannot see
+
+1 ok, 1 note, 0 warnings, 1 problem
+`
+	if b.String() != want {
+		t.Errorf("have:\n%swant:\n%s", b.String(), want)
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	of := func(check string, s doctor.Severity) doctor.Finding { return doctor.Finding{Check: check, Severity: s} }
+	for _, x := range []struct {
+		findings []doctor.Finding
+		want     int
+	}{
+		{nil, 0},
+		{[]doctor.Finding{of("a", doctor.OK), of("b", doctor.Note)}, 0},
+		{[]doctor.Finding{of("a", doctor.Warning), of("b", doctor.Note)}, 1},
+		{[]doctor.Finding{of("a", doctor.Problem)}, 1},
+		{[]doctor.Finding{of("a", doctor.Warning), of(doctor.RedisReachable, doctor.Problem)}, 2},
+		{[]doctor.Finding{of(doctor.NATSReachable, doctor.Problem), of(doctor.RedisReachable, doctor.OK)}, 2},
+		{[]doctor.Finding{of(doctor.NATSReachable, doctor.OK)}, 0},
+	} {
+		if got := doctor.NewReport(x.findings).ExitCode(); got != x.want {
+			t.Errorf("%+v: exit code %d, want %d", x.findings, got, x.want)
+		}
+	}
+}

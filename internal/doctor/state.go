@@ -1,0 +1,164 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// How long a decision may wait for NATS before it is worth a word.
+const outboxLate, outboxStuck = 30 * time.Second, 5 * time.Minute
+
+// worst keeps the oldest of something over the partitions.
+type worst struct {
+	age       time.Duration
+	partition int
+	total     int64 // over all partitions
+	parts     int   // partitions that have any
+}
+
+func (w *worst) see(p int, n int64, age time.Duration) {
+	if n == 0 {
+		return
+	}
+	w.total, w.parts = w.total+n, w.parts+1
+	if w.parts == 1 || age > w.age {
+		w.age, w.partition = age, p
+	}
+}
+
+// oldest words how old, and where.
+func (w *worst) oldest() string {
+	return fmt.Sprintf("the oldest %v old, in partition %d", w.age.Round(time.Second), w.partition)
+}
+
+// stateOf looks at the keys of the prefix: who fixed it, what waits, what was lost.
+func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) []Finding {
+	k := config.Keys
+	meta, ours := metaOf(ctx, c, k)
+	all := []Finding{meta}
+	if !ours {
+		return all // what stands there would be misread
+	}
+
+	backlogs, failed := eventlog.Backlogs(ctx, c, k)
+	pipe := c.Pipeline()
+	pending := make([]*redis.XPendingCmd, k.Partitions)
+	outbox, dead := make([]*redis.IntCmd, k.Partitions), make([]*redis.IntCmd, k.Partitions)
+	head, letter := make([]*redis.XMessageSliceCmd, k.Partitions), make([]*redis.XMessageSliceCmd, k.Partitions)
+	for p := range k.Partitions {
+		pending[p] = pipe.XPending(ctx, k.Events(p), eventlog.Group)
+		outbox[p], head[p] = pipe.XLen(ctx, k.Outbox(p)), pipe.XRangeN(ctx, k.Outbox(p), "-", "+", 1)
+		dead[p], letter[p] = pipe.XLen(ctx, k.Dead(p)), pipe.XRevRangeN(ctx, k.Dead(p), "+", "-", 1)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+
+	var unreadIn, pendingIn, outboxIn, deadIn worst
+	for p := range k.Partitions {
+		if err := cmp.Or(failed, seen(pending[p].Err()), seen(outbox[p].Err()), seen(head[p].Err()), seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
+			f := unseen("state", err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
+			f.Why = "not looked at: unread events, pending ones, outbox, dead letters"
+			return append(all, f)
+		}
+		b := backlogs[p]
+		if b.Unread {
+			unreadIn.see(p, 1, b.Oldest)
+		}
+		if x := pending[p].Val(); x != nil && x.Count > 0 {
+			pendingIn.see(p, x.Count, eventlog.Age([]redis.XMessage{{ID: x.Lower}}, b.NowMs))
+		}
+		outboxIn.see(p, outbox[p].Val(), eventlog.Age(head[p].Val(), b.NowMs))
+		deadIn.see(p, dead[p].Val(), eventlog.Age(letter[p].Val(), b.NowMs))
+	}
+	return append(all, waiting("state.unread", unreadIn, "unread events in "+plural(unreadIn.parts, "partition"), "every event is read", config.Retention, "start workers: streamcounter work"),
+		waiting("state.pending", pendingIn, plural(int(pendingIn.total), "event")+" read and not counted", "no event is pending", config.Retention, "look at the log of `work`, and that one runs"),
+		outboxOf(outboxIn), deadOf(deadIn, k))
+}
+
+// seen takes for no error what Redis says of a stream or a group that is not there.
+func seen(err error) error {
+	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") || strings.Contains(err.Error(), "no such key") {
+		return nil
+	}
+	return err
+}
+
+// metaOf holds the prefix against what fixed it at the first start; ours is false
+// where it is in use otherwise or not at all.
+func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Finding, ours bool) {
+	f = Finding{Check: "redis.meta", Severity: Problem}
+	have, err := c.HGetAll(ctx, k.Meta()).Result()
+	switch {
+	case err != nil:
+		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +hgetall"), true
+	case len(have) == 0:
+		f.Severity, f.Found = Note, "the prefix "+k.Prefix+" is not in use yet"
+		f.Why = "nothing of ours has started here, or it has with another --prefix"
+	case have["version"] != strconv.Itoa(stream.Version):
+		f.Found = fmt.Sprintf("the Redis contract is version %q, this program has %d", have["version"], stream.Version)
+		f.Why, f.Fix = "processes of this version refuse to start", "use the version that made it, or a new --prefix"
+	case have["partitions"] != strconv.Itoa(k.Partitions):
+		f.Found = fmt.Sprintf("%s has %q partitions, --partitions says %d", k.Meta(), have["partitions"], k.Partitions)
+		f.Why, f.Fix = "the same key would be counted in two places, so a process refuses to start", "--partitions "+have["partitions"]+", or a new --prefix"
+	default:
+		f.Severity, f.Found = OK, fmt.Sprintf("%s, contract %d", plural(k.Partitions, "partition"), stream.Version)
+	}
+	return f, f.Severity == OK
+}
+
+// waiting judges events by how much of the retention they have waited.
+func waiting(check string, w worst, what, none string, retention time.Duration, fix string) Finding {
+	if w.total == 0 {
+		return Finding{Check: check, Severity: OK, Found: none}
+	}
+	f := Finding{Check: check, Severity: OK, Found: what + ", " + w.oldest()}
+	switch {
+	case w.age >= retention/2:
+		f.Severity = Problem
+	case w.age >= retention/10:
+		f.Severity = Warning
+	default:
+		return f
+	}
+	f.Why = fmt.Sprintf("events are trimmed after %v, counted or not", retention)
+	f.Fix = fix
+	return f
+}
+
+func outboxOf(w worst) Finding {
+	f := Finding{Check: "state.outbox", Severity: OK, Found: "every decision is published"}
+	if w.total == 0 {
+		return f
+	}
+	f.Found = plural(int(w.total), "transition") + " not yet published, " + w.oldest()
+	switch {
+	case w.age >= outboxStuck:
+		f.Severity = Problem
+	case w.age >= outboxLate:
+		f.Severity = Warning
+	default:
+		return f
+	}
+	f.Why = "subscribers do not hear who is throttled, and the outbox has no bound"
+	f.Fix = "look at NATS, and at the log of `work`"
+	return f
+}
+
+func deadOf(w worst, k *stream.Keys) Finding {
+	f := Finding{Check: "state.dead", Severity: OK, Found: "no dead letters"}
+	if w.total == 0 {
+		return f
+	}
+	name := k.Dead(w.partition)
+	return Finding{Check: f.Check, Severity: Warning, Found: fmt.Sprintf("%s in %s, such as in %s", plural(int(w.total), "dead letter"), plural(w.parts, "partition"), name),
+		Why: "a producer writes what cannot be counted, or events were lost: each letter has its reason", Fix: "XREVRANGE " + name + " + - COUNT 10; when fixed, DEL " + name}
+}

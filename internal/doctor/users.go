@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/deploy"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// roles are the users of deploy/users.acl that do the work.
+var roles = []string{"work", "serve", "producer"}
+
+// samples has a call of each command that a role needs, for ACL DRYRUN: E is an
+// event stream and M the meta hash, as producers may touch no other keys.
+var samples = []string{
+	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "set E v", "del E", "unlink E",
+	"hget M f", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
+	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zremrangebyrank E 0 1",
+	"xadd E * f v", "pexpire E 1", "pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
+	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",
+	"xgroup create E g 0", "xgroup setid E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E", "xinfo consumers E g",
+}
+
+// needs gives the commands of a role, in the file's words (xgroup|create).
+func needs(role string) []string {
+	var out []string
+	for line := range strings.Lines(deploy.UsersACL) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[1] != role {
+			continue
+		}
+		for _, f := range fields {
+			if name, ok := strings.CutPrefix(strings.TrimSuffix(f, ")"), "+"); ok && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// sampleOf is a call of a command, as words.
+func sampleOf(command string, k *stream.Keys) []any {
+	for _, s := range samples {
+		words := strings.Fields(s)
+		if words[0] != command && (len(words) < 2 || words[0]+"|"+words[1] != command) {
+			continue
+		}
+		var args []any
+		for _, w := range words {
+			switch w {
+			case "E":
+				w = k.Events(0)
+			case "M":
+				w = k.Meta()
+			}
+			args = append(args, w)
+		}
+		if words[0] == "eval" {
+			args = []any{"eval", "return 1", "1", k.Events(0)}
+		}
+		return args
+	}
+	return nil
+}
+
+var errNoUser = errors.New("no such user")
+
+// missing gives what a user lacks of each role, by asking the server.
+func missing(ctx context.Context, c redis.UniversalClient, user string, k *stream.Keys) (map[string][]string, error) {
+	pipe := c.Pipeline()
+	asked := map[string]*redis.Cmd{}
+	for _, role := range roles {
+		for _, command := range needs(role) {
+			if asked[command] == nil {
+				asked[command] = pipe.Do(ctx, append([]any{"ACL", "DRYRUN", user}, sampleOf(command, k)...)...)
+			}
+		}
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	out := map[string][]string{}
+	for _, role := range roles {
+		for _, command := range needs(role) {
+			reply, err := asked[command].Text()
+			if err != nil && strings.Contains(err.Error(), "not found") {
+				return nil, errNoUser
+			}
+			if err != nil {
+				return nil, err
+			}
+			if reply != "OK" {
+				out[role] = append(out[role], command)
+			}
+		}
+	}
+	return out, nil
+}
+
+// usersOf looks at what the user that we are may do, and at the users that are shipped.
+func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) []Finding {
+	const check = "redis.acl"
+	me, err := c.Do(ctx, "ACL", "WHOAMI").Text()
+	if err != nil {
+		return []Finding{unseen(check, err, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
+	}
+	lacks, err := missing(ctx, c, me, k)
+	if err != nil {
+		f := unseen(check, err, "ACL SETUSER "+me+" +acl|dryrun")
+		f.Found = "user " + me + ", " + f.Found
+		return []Finding{f}
+	}
+	all := []Finding{ownRights(ctx, c, me, lacks)}
+	var known []string
+	for _, role := range roles {
+		lacks, err := missing(ctx, c, role, k)
+		if errors.Is(err, errNoUser) {
+			continue
+		}
+		if err != nil {
+			return append(all, unseen("redis.users", err, ""))
+		}
+		known = append(known, role)
+		if list := lacks[role]; len(list) > 0 {
+			all = append(all, Finding{Check: "redis.users", Severity: Problem, Found: "user " + role + " may not run " + strings.Join(list, ", ") + " on " + k.Prefix + ":*",
+				Why: "`" + role + "` fails where it needs them", Fix: "ACL SETUSER " + role + " ~" + k.Prefix + ":* +" + strings.Join(list, " +") + " (deploy/users.acl has it whole)"})
+		}
+	}
+	if len(known) > 0 && all[len(all)-1].Check != "redis.users" {
+		all = append(all, Finding{Check: "redis.users", Severity: OK, Found: "users " + strings.Join(known, ", ") + " may do what they need"})
+	}
+	return append(all, refusals(ctx, c, me, known)...)
+}
+
+func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks map[string][]string) Finding {
+	f := Finding{Check: "redis.acl", Severity: OK}
+	var fits []string
+	for _, role := range roles {
+		if len(lacks[role]) == 0 {
+			fits = append(fits, role)
+		}
+	}
+	everything, _ := c.Do(ctx, "ACL", "DRYRUN", me, "FLUSHALL").Text()
+	switch {
+	case len(fits) == 0 && me == "doctor":
+		f.Found = "user doctor may look, and no more"
+	case len(fits) == 0:
+		f.Severity, f.Found = Note, fmt.Sprintf("user %s may do the work of none of %s", me, strings.Join(roles, ", "))
+		f.Why = "for work it lacks " + strings.Join(lacks["work"], ", ")
+	case everything == "OK":
+		f.Severity, f.Found = Note, "user "+me+" may do everything"
+		f.Why = "a process of streamcounter needs a part of it, and a mistake or an intruder could flush the rest"
+		f.Fix = "give each process a user of deploy/users.acl"
+	default:
+		f.Found = "user " + me + " may do what " + strings.Join(fits, ", ") + " need"
+	}
+	return f
+}
+
+// refusals reads whether users of ours were refused something. The shipped user doctor
+// may not ask, as +acl|log would let it clear the log, so the server is asked first
+// whether we may: a refusal would itself stand in the log.
+func refusals(ctx context.Context, c redis.UniversalClient, me string, users []string) []Finding {
+	const check = "redis.acl-log"
+	if len(users) == 0 {
+		return nil
+	}
+	if may, err := c.Do(ctx, "ACL", "DRYRUN", me, "ACL", "LOG", "128").Text(); err == nil && may != "OK" {
+		return []Finding{{Check: check, Severity: Note, Found: "cannot see: this user may not ask, as it could then clear the log",
+			Fix: "ask as a user who may run ACL LOG, such as operator"}}
+	}
+	entries, err := c.ACLLog(ctx, 128).Result()
+	if err != nil {
+		return []Finding{unseen(check, err, "")}
+	}
+	var said []string
+	for _, e := range entries {
+		if slices.Contains(users, e.Username) && e.Reason != "auth" {
+			said = append(said, fmt.Sprintf("%s was refused the %s %s", e.Username, e.Reason, e.Object))
+		}
+	}
+	if len(said) == 0 {
+		return []Finding{{Check: check, Severity: OK, Found: "no user was refused anything"}}
+	}
+	slices.Sort(said)
+	said = slices.Compact(said)
+	more := ""
+	if len(said) > 3 {
+		said, more = said[:3], fmt.Sprintf(", and %d more", len(said)-3)
+	}
+	return []Finding{{Check: check, Severity: Warning, Found: strings.Join(said, ", ") + more,
+		Why: "what was refused was not done", Fix: "give the rights (deploy/users.acl), then ACL LOG RESET"}}
+}

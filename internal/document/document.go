@@ -1,0 +1,306 @@
+// Package document reads YAML files that people write, strictly, and says where
+// in the file a mistake is. Rules files, tokens, extractors and the limits of
+// Envoy's rate limit service are read with it. Read next: values.go has the kinds
+// of values, excerpt.go the errors.
+package document
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
+)
+
+// Bounds of a file. The parser's time grows with the size alone, whatever the file holds.
+const (
+	// MaxBytes is the largest file.
+	MaxBytes = 1 << 20
+	// MaxEntries is the longest list.
+	MaxEntries = 20_000
+	// maxDepth is how deep lists and mappings may stand in each other: nested
+	// descriptors take 2 each. An alias inside of what it names ends here.
+	maxDepth = 40
+	// aliased is how many more values than bytes a file may have. Aliases are counted
+	// at each use: by them a few lines of YAML can stand for any number of values.
+	aliased = 10_000
+)
+
+// Node is a value of the file and where it stands.
+type Node = yaml.Node
+
+// Document is a YAML file while it is read. Walking the syntax tree ourselves,
+// rather than decoding into structs, is what keeps every value's place, refuses
+// what a decoder lets through (1.5 as 1, 0100 as 64, a second document), and
+// words every error for those who write the file.
+type Document struct {
+	name   string
+	source string
+	places map[string]*Node // field, as in rules[0].windows[1].per → where it stands
+	depth  int              // of the value that is being read
+	left   int              // how many more values may come
+	secret bool             // errors show nothing of the file
+}
+
+// Setter takes in the value of a field, whose name from the top is at.
+type Setter func(n *Node, at string) error
+
+// Field is one that a mapping may have, or must.
+type Field struct {
+	Name string
+	Need bool
+	Set  Setter
+}
+
+// Whether a mapping must have a field.
+const (
+	Needed   = true
+	Optional = false
+)
+
+// Read parses data and lets top take in the body of its one document. Errors
+// begin with NAME:LINE:COLUMN and show the place. holds says what an empty file
+// should have had.
+func Read(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
+	return read(&Document{name: name}, data, holds, top)
+}
+
+// ReadSecret is Read for a file that holds secrets: its errors say where and what
+// is wanted, and show nothing of what is there, as a slip can put a secret anywhere.
+func ReadSecret(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
+	return read(&Document{name: name, secret: true}, data, holds, top)
+}
+
+func read(d *Document, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	d.source, d.places, d.left = string(data), map[string]*Node{}, len(data)+aliased
+	if len(data) > MaxBytes {
+		return nil, d.errorf(nil, "the file is too large: want at most %d bytes", MaxBytes)
+	}
+	if n := notText(d.source); n != nil {
+		return nil, d.errorf(n, "want UTF-8 text without control characters")
+	}
+	body, err := d.body(data, holds)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.visit(body, "", top(d))
+}
+
+// notText is the place of the first byte that no YAML file may have, nil if there
+// is none. The parser would say so without the place.
+func notText(s string) *Node {
+	for i, r := range s {
+		_, size := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && size == 1 || unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r) {
+			before := s[:i]
+			line := before[strings.LastIndexByte(before, '\n')+1:]
+			return &Node{Line: strings.Count(before, "\n") + 1, Column: utf8.RuneCountInString(line) + 1}
+		}
+	}
+	return nil
+}
+
+// body is that of the file's one document.
+func (d *Document) body(data []byte, holds string) (body *Node, err error) {
+	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
+	if err != nil {
+		return nil, d.errorf(nil, "%w", err)
+	}
+	for {
+		var doc Node
+		err := loader.Load(&doc)
+		switch {
+		case errors.Is(err, io.EOF) && body == nil:
+			return nil, d.errorf(nil, "the file is empty: want %s", holds)
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case err != nil:
+			return nil, d.syntax(err)
+		case len(doc.Content) == 0 || doc.Content[0].Tag == tagNull:
+			continue // nothing between two ---
+		case body != nil:
+			return nil, d.errorf(doc.Content[0], "a second document: want one in a file")
+		}
+		body = doc.Content[0]
+	}
+}
+
+// Mapping takes these fields and no others; a null is as good as no field.
+func (d *Document) Mapping(fields ...Field) Setter {
+	var names, need []string
+	for _, f := range fields {
+		names = append(names, f.Name)
+		if f.Need {
+			need = append(need, f.Name)
+		}
+	}
+	want := strings.Join(names, ", ")
+	return func(n *Node, at string) error {
+		if n.Kind != yaml.MappingNode {
+			return d.errorf(n, "%s%s: want a mapping of %s", label(at), d.show(n), want)
+		}
+		given := make([]bool, len(fields))
+		err := d.pairs(n, map[string]bool{}, func(key, value *Node) error {
+			i := slices.Index(names, key.Value)
+			if i < 0 || key.Kind != yaml.ScalarNode {
+				return d.errorf(key, "unknown field%s: want %s", d.quoted(key.Value), want)
+			}
+			if value.Tag == tagNull {
+				return nil
+			}
+			given[i] = true
+			return d.visit(value, strings.TrimPrefix(at+"."+key.Value, "."), fields[i].Set)
+		})
+		if err != nil {
+			return err
+		}
+		for i, f := range fields {
+			if f.Need && !given[i] {
+				return d.errorf(n, "%s is missing: want at least %s", f.Name, strings.Join(need, ", "))
+			}
+		}
+		return nil
+	}
+}
+
+// pairs gives each field of a mapping once, its own before those of the mappings
+// that it takes in by <<, of which the first goes before the next.
+func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *Node) error) error {
+	own := map[string]*Node{}
+	var merged []*Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Tag == tagMerge {
+			merged = append(merged, value)
+			continue
+		}
+		if first := own[key.Value]; first != nil {
+			return d.errorf(key, "field%s stands here twice; first in line %d", d.quoted(key.Value), first.Line)
+		}
+		own[key.Value] = key
+		if seen[key.Value] {
+			continue
+		}
+		seen[key.Value] = true
+		if err := each(key, value); err != nil {
+			return err
+		}
+	}
+	for _, from := range merged {
+		if err := d.merge(from, seen, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge gives the fields of what stands after <<, a mapping or a list of them.
+func (d *Document) merge(n *Node, seen map[string]bool, each func(key, value *Node) error) error {
+	n, err := d.enter(n)
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	switch n.Kind {
+	case yaml.MappingNode:
+		return d.pairs(n, seen, each)
+	case yaml.SequenceNode:
+		for _, one := range n.Content {
+			if err := d.merge(one, seen, each); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return d.errorf(n, "<< %s: want a mapping to take fields from, or a list of them", d.show(n))
+}
+
+// List hands each element of a list to element.
+func (d *Document) List(element Setter) Setter {
+	return func(n *Node, at string) error {
+		if n.Kind != yaml.SequenceNode {
+			return d.errorf(n, "%s%s: want a list", label(at), d.show(n))
+		}
+		if len(n.Content) > MaxEntries {
+			return d.errorf(n.Content[MaxEntries], "a list: want at most %d entries", MaxEntries)
+		}
+		for i, v := range n.Content {
+			if err := d.visit(v, fmt.Sprintf("%s[%d]", at, i), element); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// visit notes where the node stands and hands it on.
+func (d *Document) visit(n *Node, at string, set Setter) error {
+	n, err := d.enter(n)
+	if err != nil {
+		return err
+	}
+	defer d.leave()
+	d.places[at] = n
+	return set(n, at)
+}
+
+// enter goes one value down, through an alias to what it names, if the file may
+// have as many and as deep. leave goes back up.
+func (d *Document) enter(n *Node) (*Node, error) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if d.depth++; d.depth > maxDepth {
+		return nil, d.errorf(n, "lists and mappings in each other: want at most %d", maxDepth)
+	}
+	if d.left--; d.left < 0 {
+		return nil, d.errorf(n, "more than %d values, aliases counted at each use", len(d.source)+aliased)
+	}
+	return n, nil
+}
+
+func (d *Document) leave() { d.depth-- }
+
+// syntax words what the parser says.
+func (d *Document) syntax(err error) error {
+	var e *yaml.LoadError
+	if !errors.As(err, &e) {
+		return d.errorf(nil, "%w", err)
+	}
+	at := &Node{Line: e.Mark.Line, Column: e.Mark.Column}
+	for _, open := range []string{"flow", "quoted", "alias", "anchor", "tag"} { // what has a beginning is found there
+		if strings.Contains(e.ContextMsg, open) && e.ContextMark.Line > 0 {
+			at = &Node{Line: e.ContextMark.Line, Column: e.ContextMark.Column}
+		}
+	}
+	switch star, ok := d.star(at); {
+	case ok && d.secret:
+		return d.errorf(at, "text that begins with * needs quotes")
+	case d.secret: // the parser's words can quote the file
+		return d.errorf(at, "it is no YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
+	case ok:
+		return d.errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star, star)
+	case e.ContextMsg != "":
+		return d.errorf(at, "%s: %s", e.ContextMsg, e.Message)
+	}
+	return d.errorf(at, "%s", e.Message)
+}
+
+// star is the word at a place, if it begins with one.
+func (d *Document) star(at *Node) (string, bool) {
+	lines := d.lines()
+	if at.Line < 1 || at.Line > len(lines) {
+		return "", false
+	}
+	line := []rune(lines[at.Line-1])
+	rest := string(line[min(max(at.Column-1, 0), len(line)):])
+	word, _, _ := strings.Cut(rest, " ")
+	return strings.TrimRight(word, ",]}"), strings.HasPrefix(rest, "*")
+}

@@ -1,0 +1,116 @@
+package document
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// ErrorAt says that the field, named from the top as in rules[0].match, is wrong.
+func (d *Document) ErrorAt(field, format string, args ...any) error {
+	return d.errorf(d.places[field], format, args...)
+}
+
+// Errorf says that the node is wrong.
+func (d *Document) Errorf(n *Node, format string, args ...any) error {
+	return d.errorf(n, format, args...)
+}
+
+// Line is where a field stands, 0 if it does not.
+func (d *Document) Line(field string) int {
+	if n := d.places[field]; n != nil {
+		return n.Line
+	}
+	return 0
+}
+
+// errorf begins an error with the place; nil, or one without a line, is the beginning.
+func (d *Document) errorf(at *Node, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant
+		err = errors.New(strings.ToValidUTF8(text[:maxMessage], "") + "…")
+	}
+	switch {
+	case at == nil || at.Line == 0:
+		return fmt.Errorf("%s:1:1: %w", d.name, err)
+	case d.secret:
+		return fmt.Errorf("%s:%d:%d: %w", d.name, at.Line, at.Column, err)
+	}
+	return fmt.Errorf("%s:%d:%d: %w\n%s", d.name, at.Line, at.Column, err, d.excerpt(at.Line, at.Column))
+}
+
+// lines are those of the file, without their ends.
+func (d *Document) lines() []string {
+	return strings.Split(strings.TrimRight(strings.ReplaceAll(d.source, "\r\n", "\n"), "\n"), "\n")
+}
+
+// excerpt shows a place with up to three lines before and after.
+func (d *Document) excerpt(line, column int) string {
+	var b strings.Builder
+	lines := d.lines()
+	from := max(0, column-maxShown*3/4) // of a long line, the part around the caret
+	for i := max(1, line-3); i <= min(line+3, len(lines)); i++ {
+		mark := ' '
+		if i == line {
+			mark = '>'
+		}
+		head := fmt.Sprintf("%c %2d | ", mark, i)
+		shown := []rune(lines[i-1])
+		shown = shown[min(from, len(shown)):min(from+maxShown, len(shown))]
+		b.WriteString(head + string(shown) + "\n")
+		if i == line {
+			before := head + string(shown[:min(column-1-from, len(shown))])
+			b.WriteString(strings.Map(blank, before) + "^\n")
+		}
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+const (
+	maxShown   = 200 // characters of a line
+	maxMessage = 500 // bytes of what is said of it
+)
+
+// blank keeps tabs, so that a caret stands below its character.
+func blank(c rune) rune {
+	if c == '\t' {
+		return c
+	}
+	return ' '
+}
+
+// label names a field in an error without the way to it: per, alerts[1].
+func label(at string) string {
+	if at == "" {
+		return ""
+	}
+	return at[strings.LastIndexByte(at, '.')+1:] + " "
+}
+
+// show is what stands there, for an error that goes on with what is wanted.
+func (d *Document) show(n *Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "is a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "is a list"
+	case n.Tag == tagNull:
+		return "is empty"
+	case d.secret:
+		return "is something else"
+	case n.Tag == tagText:
+		return strconv.Quote(n.Value)
+	}
+	return n.Value
+}
+
+// quoted is a word of the file after a space, or nothing where it may be secret.
+func (d *Document) quoted(word string) string {
+	if d.secret {
+		return ""
+	}
+	return " " + strconv.Quote(word)
+}

@@ -1,0 +1,73 @@
+package document
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Tags that the parser gives to values.
+const (
+	tagText  = "!!str"
+	tagWhole = "!!int"
+	tagTruth = "!!bool"
+	tagNull  = "!!null"
+	tagMerge = "!!merge"
+)
+
+// Leaf reads one value; the error of parse says what is wanted.
+func Leaf[T any](d *Document, dst *T, parse func(*Node) (T, error)) Setter {
+	return func(n *Node, at string) error {
+		v, err := parse(n)
+		if err != nil {
+			return d.errorf(n, "%s%s: want %w", label(at), d.show(n), err)
+		}
+		*dst = v
+		return nil
+	}
+}
+
+// Text takes numbers and truths as they are written: a key can be 42 or true.
+func Text(n *Node) (string, error) {
+	switch n.Tag {
+	case tagText, tagWhole, "!!float", tagTruth, "!!timestamp":
+		return n.Value, nil
+	}
+	return "", errors.New("text")
+}
+
+// IsText tells whether a value is text, and no number, truth, list or mapping.
+func IsText(n *Node) bool { return n.Tag == tagText }
+
+// IsPlain tells whether a value stands without quotes, on no lines of its own and without a tag.
+func IsPlain(n *Node) bool { return n.Kind == yaml.ScalarNode && n.Style == 0 }
+
+// IsMapping tells whether a value is a mapping.
+func IsMapping(n *Node) bool { return n.Kind == yaml.MappingNode }
+
+// Truth takes true and false.
+func Truth(n *Node) (bool, error) {
+	if n.Tag == tagTruth {
+		if v, err := strconv.ParseBool(strings.ToLower(n.Value)); err == nil {
+			return v, nil
+		}
+	}
+	return false, errors.New("true or false")
+}
+
+// Whole takes whole numbers in decimals alone: other programs read 0100 as 64. The
+// bounds word the error; the caller compares the number with them, in words
+// of its own, unless it is no 64-bit number at all.
+func Whole(least, most int64) func(*Node) (int64, error) {
+	return func(n *Node) (int64, error) {
+		digits := strings.ReplaceAll(n.Value, "_", "")
+		v, err := strconv.ParseInt(digits, 10, 64)
+		if n.Tag != tagWhole || err != nil || len(digits) > 1 && strings.TrimLeft(digits, "+-")[0] == '0' {
+			return 0, fmt.Errorf("a whole number from %d to %d", least, most)
+		}
+		return v, nil
+	}
+}

@@ -1,0 +1,77 @@
+// Package entry is the form of an event as an entry of its stream in Redis: the
+// fields, their decoding, and the IDs.
+package entry
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Field names of an event. Others are ignored.
+const (
+	fieldKey   = "key"
+	fieldCount = "count"
+	fieldID    = "id"
+)
+
+// Message is one entry of an event stream as it was read.
+type Message struct {
+	ID     string
+	Values map[string]any
+}
+
+// Decode reads an event. The error says what is wrong with it and wraps
+// api.ErrBadKey, api.ErrBadCount or api.ErrBadID: such an event is dead.
+func (m Message) Decode() (api.Event, error) {
+	key, ok := m.Values[fieldKey].(string)
+	if !ok {
+		return api.Event{}, fmt.Errorf("%w: the event has no field %q", api.ErrBadKey, fieldKey)
+	}
+	e := api.Event{Key: key, Count: 1}
+	if text, ok := m.Values[fieldCount].(string); ok {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
+				api.Shorten(text), api.MaxCount)
+		}
+		e.Count = n
+	}
+	e.ID, _ = m.Values[fieldID].(string)
+	return e, e.Validate()
+}
+
+// Ms is the event's time: the millisecond of its ID.
+func (m Message) Ms() int64 { return Ms(m.ID) }
+
+// Ms is the millisecond of an entry's ID; 0 of what is none.
+func Ms(id string) int64 {
+	ms, _, _ := strings.Cut(id, "-")
+	n, _ := strconv.ParseInt(ms, 10, 64)
+	return n
+}
+
+// CompareIDs orders the IDs of a stream's entries, as cmp.Compare does. What is no ID is 0-0.
+func CompareIDs(a, b string) int {
+	aMs, aSeq := splitID(a)
+	bMs, bSeq := splitID(b)
+	return cmp.Or(cmp.Compare(aMs, bMs), cmp.Compare(aSeq, bSeq))
+}
+
+func splitID(id string) (ms, seq uint64) {
+	a, b, _ := strings.Cut(id, "-")
+	ms, _ = strconv.ParseUint(a, 10, 64)
+	seq, _ = strconv.ParseUint(b, 10, 64)
+	return ms, seq
+}
+
+// Fields are the names and values of the entry that XADD makes of a valid event.
+func Fields(e api.Event) []any {
+	if e.ID == "" {
+		return []any{fieldKey, e.Key, fieldCount, e.Count}
+	}
+	return []any{fieldKey, e.Key, fieldCount, e.Count, fieldID, e.ID}
+}

@@ -1,0 +1,73 @@
+package entry_test
+
+import (
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/entry"
+)
+
+// validKey is the contract once more, without the help of the product: 1 to 512
+// bytes of UTF-8, none of them U+0000 to U+001F and U+007F to U+009F.
+func validKey(key string) bool {
+	if len(key) < 1 || len(key) > 512 || string([]rune(key)) != key {
+		return false
+	}
+	for _, r := range key {
+		invisible := strings.ContainsRune("\u061c\u200b\u200e\u200f\u202a\u202b\u202c"+
+			"\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff", r)
+		if r < 0x20 || r >= 0x7f && r < 0xa0 || invisible {
+			return false
+		}
+	}
+	return true
+}
+
+// validCount gives the integer that a text is, if that is from 1 to 10^9.
+func validCount(text string) (int64, bool) {
+	if strings.Trim(text, "+-0123456789") != "" {
+		return 0, false
+	}
+	n, ok := new(big.Int).SetString(text, 10)
+	if !ok || n.Sign() < 1 || n.Cmp(big.NewInt(1_000_000_000)) > 0 {
+		return 0, false
+	}
+	return n.Int64(), true
+}
+
+// FuzzDecode: an event is taken if and only if the contract says so, and is
+// then what was written.
+func FuzzDecode(f *testing.F) {
+	for _, s := range []struct{ field, key, count string }{
+		{"key", "user:42", "1"}, {"key", "a", "1000000000"}, {"key", "a", "1000000001"}, {"key", "", "1"},
+		{"Key", "a", "1"}, {"key", "a", "0"}, {"key", "a", "-1"},
+		{"key", "a", "1.5"}, {"key", "a", "1e3"}, {"key", "a", "0x10"}, {"key", "a", "1_000"}, {"key", "a", " 1"},
+		{"key", "a", "+7"}, {"key", "a", "007"}, {"key", "a", "--1"},
+		{"key", "a", "99999999999999999999"}, {"key", "a", "NaN"}, {"key", "\xff", "1"}, {"key", "\xed\xa0\x80", "1"},
+		{"key", "a\x00b", "1"}, {"key", "a\x7f", "1"}, {"key", "\u0085", "1"},
+		{"key", "\u2028\u202e", "1"}, {"key", strings.Repeat("é", 256), "1"},
+		{"key", strings.Repeat("é", 256) + "x", "1"}, {"count", "a", "5"},
+	} {
+		f.Add(s.field, s.key, true, s.count, "id", "x")
+		f.Add(s.field, s.key, false, s.count, "count ", "9")
+	}
+	f.Fuzz(func(t *testing.T, field, key string, counted bool, count, other, value string) {
+		values := map[string]any{other: value, field: key}
+		if counted {
+			values["count"] = count
+		}
+		wantKey, hasKey := values["key"].(string)
+		want, ok := int64(1), hasKey && validKey(wantKey)
+		if text, has := values["count"].(string); has && ok {
+			want, ok = validCount(text)
+		}
+		got, err := entry.Message{ID: "1-1", Values: values}.Decode()
+		if (err == nil) != ok || ok && (got.Key != wantKey || got.Count != want) {
+			t.Fatalf("%q: %+v, error %v; the contract says %v", values, got, err, ok)
+		}
+		if err != nil && len(err.Error()) > 400 {
+			t.Fatalf("an error of %d bytes", len(err.Error()))
+		}
+	})
+}

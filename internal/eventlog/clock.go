@@ -1,0 +1,62 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Clocks gives the clock of the server that holds each partition, in ms: the one
+// by which that partition's events and keys have their times. On a Cluster the
+// nodes' clocks differ. A partition whose server does not answer is left out, and
+// the error says why; the others are there all the same.
+func Clocks(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map[int]int64, error) {
+	cluster, ok := c.(*redis.ClusterClient)
+	if !ok {
+		t, err := c.Time(ctx).Result()
+		if err != nil {
+			return nil, fmt.Errorf("reading the clock of Redis: %w", err)
+		}
+		out := make(map[int]int64, k.Partitions)
+		for p := range k.Partitions {
+			out[p] = t.UnixMilli()
+		}
+		return out, nil
+	}
+	byNode := map[*redis.Client][]int{} // master → its partitions
+	for p := range k.Partitions {
+		node, err := cluster.MasterForKey(ctx, k.Events(p))
+		if err != nil {
+			return nil, fmt.Errorf("finding the master of %s: %w", k.Events(p), err)
+		}
+		byNode[node] = append(byNode[node], p)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	out := make(map[int]int64, k.Partitions)
+	for node, parts := range byNode {
+		all.Go(func() {
+			t, err := node.Time(ctx).Result()
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("reading the clock of %s: %w", node.Options().Addr, err))
+				return
+			}
+			for _, p := range parts {
+				out[p] = t.UnixMilli()
+			}
+		})
+	}
+	all.Wait()
+	if failed != nil {
+		cluster.ReloadState(ctx) // it may be a master no more
+	}
+	return out, failed
+}

@@ -1,0 +1,276 @@
+package eventlog_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+const noBlock = -time.Second
+
+// newReader has its groups made.
+func newReader(t *testing.T, c *redis.Client, k *stream.Keys, consumer string) *eventlog.Reader {
+	t.Helper()
+	r := eventlog.NewReader(c, k, consumer, k.All())
+	must(t, r.CreateGroups(t.Context()))
+	return r
+}
+
+// xadd appends one event as a producer in another language does, and gives its ID.
+func xadd(t *testing.T, c *redis.Client, k *stream.Keys, p int, key string) string {
+	t.Helper()
+	id, err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", key}}).Result()
+	must(t, err)
+	return id
+}
+
+// read gives the keys that a Read answers: "partition:key", in order.
+func read(t *testing.T, r *eventlog.Reader, block time.Duration) []string {
+	t.Helper()
+	return readLater(t, r, block)()
+}
+
+// readLater starts a read and gives what waits for its answer.
+func readLater(t *testing.T, r *eventlog.Reader, block time.Duration) func() []string {
+	var batches []eventlog.Batch
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		batches, err = r.Read(t.Context(), 100, block)
+	}()
+	return func() (got []string) {
+		t.Helper()
+		<-done
+		must(t, err)
+		for _, b := range batches {
+			got = append(got, words(t, b)...)
+		}
+		return got
+	}
+}
+
+func words(t *testing.T, b eventlog.Batch) []string {
+	t.Helper()
+	var got []string
+	for _, m := range b.Messages {
+		e, err := m.Decode()
+		must(t, err)
+		got = append(got, fmt.Sprintf("%d:%s", b.Partition, e.Key))
+	}
+	return got
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+func TestReadSeveralPartitions(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 3)
+		xadd(t, c, k, 2, "before the group")
+		r := newReader(t, c, k, "w1")
+		must(t, r.CreateGroups(t.Context())) // another worker did
+		xadd(t, c, k, 0, "a")
+		xadd(t, c, k, 2, "b")
+		xadd(t, c, k, 0, "c")
+		got := read(t, r, time.Second)
+		// partitions come in any order
+		slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:2], b[:2]) })
+		expect(t, "first read", got, "0:a", "0:c", "2:before the group", "2:b")
+		expect(t, "second read", read(t, r, noBlock))
+	})
+}
+
+func TestReadGivesEachEventToOneConsumer(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 1)
+		one, two := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
+		for _, key := range []string{"a", "b", "c"} {
+			xadd(t, c, k, 0, key)
+		}
+		first, err := one.Read(t.Context(), 2, noBlock)
+		must(t, err)
+		expect(t, "w1 reads two", words(t, first[0]), "0:a", "0:b")
+		expect(t, "w2 reads the rest", read(t, two, noBlock), "0:c")
+	})
+}
+
+func TestReadWaits(t *testing.T) {
+	c, k := connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
+	r := newReader(t, c, k, "w1")
+	answer := readLater(t, r, time.Minute)
+	awaitBlockedReader(t, c)
+	xadd(t, c, k, 1, "a")
+	expect(t, "the waiting reader", answer(), "1:a")
+}
+
+func awaitBlockedReader(t *testing.T, c *redis.Client) {
+	t.Helper()
+	streamtest.Eventually(t, 10*time.Second, "a reader waits", func() (bool, string) {
+		info := c.Info(t.Context(), "clients").Val()
+		return strings.Contains(info, "blocked_clients:1"), info
+	})
+}
+
+// A stream that is gone took its group along. What is appended before the next
+// read and after it must be read: the new group begins at the beginning.
+func TestReadAfterTheStreamIsGone(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 2)
+		r := newReader(t, c, k, "w1")
+		xadd(t, c, k, 0, "a")
+		xadd(t, c, k, 1, "b")
+		read(t, r, noBlock)
+		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		expect(t, "with no stream", read(t, r, noBlock))
+		xadd(t, c, k, 0, "after the read")
+		expect(t, "then", read(t, r, noBlock), "0:after the read")
+
+		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		xadd(t, c, k, 0, "before the read")
+		expect(t, "with a stream and no group", read(t, r, noBlock))
+		expect(t, "then", read(t, r, noBlock), "0:before the read")
+	})
+}
+
+// The same while a reader waits: 7.0 tells it UNBLOCKED, others NOGROUP.
+func TestReadWhileTheStreamGoes(t *testing.T) {
+	c, k := connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
+	r := newReader(t, c, k, "w1")
+	answer := readLater(t, r, time.Minute)
+	awaitBlockedReader(t, c)
+	must(t, c.Del(t.Context(), k.Events(1)).Err())
+	expect(t, "the waiting reader", answer())
+	xadd(t, c, k, 1, "a")
+	expect(t, "then", read(t, r, noBlock), "1:a")
+}
+
+func TestClaim(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 2)
+		dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
+		for _, key := range []string{"a", "b", "c"} {
+			xadd(t, c, k, 1, key)
+		}
+		read(t, dead, noBlock)
+
+		b, next, trimmed, err := heir.Claim(ctx, 1, time.Hour, "0-0", 10)
+		must(t, err)
+		if len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
+			t.Errorf("claimed %v before its time (cursor %s, trimmed %v)", words(t, b), next, trimmed)
+		}
+
+		b, next, _, err = heir.Claim(ctx, 1, 0, "0-0", 2)
+		must(t, err)
+		expect(t, "first claim", words(t, b), "1:a", "1:b")
+		if next == "0-0" {
+			t.Fatal("the cursor says that all were seen after 2 of 3")
+		}
+		b, next, _, err = heir.Claim(ctx, 1, 0, next, 2)
+		must(t, err)
+		expect(t, "second claim", words(t, b), "1:c")
+		if next != "0-0" {
+			t.Errorf("cursor %s after the last, want 0-0", next)
+		}
+		if held := c.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: k.Events(1), Group: eventlog.Group, Start: "-",
+			End: "+", Count: 10, Consumer: "w2"}).Val(); len(held) != 3 {
+			t.Errorf("the heir holds %v, want all three", held)
+		}
+		b, _, _, err = heir.Claim(ctx, 0, 0, "0-0", 10)
+		must(t, err)
+		expect(t, "claim of another partition", words(t, b))
+	})
+}
+
+// Events that were trimmed while somebody held them are told apart, once.
+func TestClaimTellsWhatWasTrimmed(t *testing.T) {
+	ctx, c, k := t.Context(), connect(t, streamtest.Redis(t)), newKeys(t, 1) // the embedded one does not tell
+	dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
+	ids := []string{xadd(t, c, k, 0, "a"), xadd(t, c, k, 0, "b")}
+	read(t, dead, noBlock)
+	must(t, c.XTrimMaxLen(ctx, k.Events(0), 0).Err())
+	b, next, trimmed, err := heir.Claim(ctx, 0, 0, "0-0", 10)
+	must(t, err)
+	expect(t, "claimed", words(t, b))
+	expect(t, "trimmed", trimmed, ids...)
+	if next != "0-0" {
+		t.Errorf("cursor %s, want 0-0", next)
+	}
+	_, _, trimmed, err = heir.Claim(ctx, 0, 0, "0-0", 10)
+	must(t, err)
+	expect(t, "trimmed, asked again", trimmed)
+}
+
+func TestClaimAfterTheStreamIsGone(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 1)
+		r := newReader(t, c, k, "w1")
+		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		b, next, trimmed, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
+		if err != nil || len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
+			t.Errorf("claimed %v, cursor %s, trimmed %v, error %v; want nothing", b.Messages, next, trimmed, err)
+		}
+		xadd(t, c, k, 0, "a")
+		expect(t, "read", read(t, r, noBlock), "0:a")
+	})
+}
+
+// What cannot be repaired is an error that says where, not an empty read.
+func TestReaderErrors(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 1)
+		must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
+		r := eventlog.NewReader(c, k, "w1", k.All())
+		_, readErr := r.Read(ctx, 1, noBlock)
+		_, _, _, claimErr := r.Claim(ctx, 0, 0, "0-0", 1)
+		for what, err := range map[string]error{"create": r.CreateGroups(ctx), "read": readErr, "claim": claimErr} {
+			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+				t.Errorf("%s on a key that is no stream: error %v, want one with WRONGTYPE", what, err)
+			}
+		}
+	})
+}
+
+// The whole way: what was appended is read in its partition, in order.
+func TestAppendedEventsAreRead(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 4)
+		r := newReader(t, c, k, "w1")
+		must(t, newLog(t, c, k, time.Minute).Append(t.Context(), events(50)).Err)
+		batches, err := r.Read(t.Context(), 100, noBlock)
+		must(t, err)
+		got := map[string]api.Event{}
+		for _, b := range batches {
+			var last int64
+			for _, m := range b.Messages {
+				e, err := m.Decode()
+				must(t, err)
+				if p := k.Partition(e.Key); p != b.Partition {
+					t.Errorf("%s came in partition %d, want %d", e.Key, b.Partition, p)
+				}
+				if m.Ms() < last {
+					t.Errorf("%s came after one of %d ms", m.ID, last)
+				}
+				got[e.Key], last = e, m.Ms()
+			}
+		}
+		for _, e := range events(50) {
+			if got[e.Key] != e {
+				t.Errorf("%+v came as %+v", e, got[e.Key])
+			}
+		}
+	})
+}

@@ -1,0 +1,14 @@
+// Package faults tries to break the promise: every stored event counts once, no
+// window admits more than its limit, and every transition is published once, in
+// order. It runs the real program against a real Redis and a real NATS, and
+// kills, freezes, cuts and misleads all of them in an order that a seed gives.
+// Then it lets them come to rest and verifies, from what Redis and NATS hold,
+// against what it recorded.
+//
+//	make faults SEED=7 MINUTES=10
+//
+// Read faults_test.go (the story), then driver_test.go (the load and what is
+// recorded), inflict_test.go (the faults),
+// late_test.go (events that are claimed late), verify_test.go and tap_test.go (the
+// promises), and verdict_test.go (how a broken one is told).
+package faults

@@ -1,0 +1,84 @@
+package faults
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// setting reads a number from the environment.
+func setting(t testing.TB, name string, def uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return def
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q: want a whole number", name, text)
+	}
+	return n
+}
+
+// TestFaults runs the load, strikes for as long as it is told (half a minute if
+// it is not), lets everything come to rest, and verifies.
+func TestFaults(t *testing.T) {
+	seed, minutes := setting(t, "SEED", 1), setting(t, "MINUTES", 0)
+	lasts := time.Duration(minutes) * time.Minute
+	if minutes == 0 {
+		lasts = 30 * time.Second
+	}
+	t.Logf("SEED=%d MINUTES=%d", seed, minutes)
+	s := newSystem(t, 3)
+	s.minutes = minutes
+	heard, guard, tap := listen(t, s), startGuard(t, s), startTap(t, s)
+	d := &driver{s: s, record: newRecord()}
+
+	ctx, cancel := context.WithTimeout(context.Background(), lasts)
+	defer cancel()
+	driven := make(chan struct{})
+	go func() {
+		defer close(driven)
+		d.run(ctx, seed)
+	}()
+	struck := inflict(ctx, s, seed, d.record)
+	<-driven
+	s.rest()
+	s.drained(2 * time.Minute)
+
+	v := &verdict{t: t, rec: d.record, tap: tap, logs: s.logs()}
+	alerts, all := s.alerts()
+	v.alerts = alerts
+	v.verifyEvents()
+	v.verifyChecks()
+	levels := v.verifyAlerts()
+	twice := v.verifyTap()
+	v.end()
+	heard.heardAll(t, all)
+	throttled := verifyGuard(t, v.logs, guard)
+
+	var units int64
+	for n := range maps.Values(d.record.allowed) {
+		units += n
+	}
+	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d "+
+		"answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys, %d of which crossed "+
+		"their limit twice at one millisecond; %d keys throttled at the end, as the guard knows",
+		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units,
+		d.errors.Load(), levels, len(alerts), twice, throttled)
+	for _, name := range slices.Sorted(maps.Keys(struck)) {
+		t.Logf("%4d  %s", struck[name], name)
+	}
+	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || twice == 0 || throttled == 0 {
+		t.Error("there was no load: the run proves nothing")
+	}
+	for _, f := range faults {
+		if struck[f.name] == 0 && minutes > 0 && (f.name != "clock stepped" || s.clock != nil) {
+			t.Errorf("%s never struck", f.name)
+		}
+	}
+}

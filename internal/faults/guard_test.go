@@ -1,0 +1,59 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/client/guard"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// startGuard subscribes to throttle decisions as a service does, for the whole run.
+func startGuard(t testing.TB, s *system) *guard.Guard {
+	t.Helper()
+	nc, err := nats.Connect(s.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := guard.New(nc, guard.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+		nc.Close()
+	})
+	return g
+}
+
+// verifyGuard: at the end the guard throttles the keys that are at their limit for
+// the day, and no other. It gives how many these are.
+func verifyGuard(t testing.TB, logs map[string][]entry, g *guard.Guard) (throttled int) {
+	t.Helper()
+	full := map[string]bool{}
+	for key, entries := range logs {
+		if n := len(entries); !falls(key) && n > 0 && entries[n-1].total >= eventLimit {
+			full[key] = true
+		}
+	}
+	streamtest.Eventually(t, time.Minute, "the guard knows who is throttled", func() (bool, string) {
+		wrong := ""
+		for key := range logs {
+			if g.Throttled(key) != full[key] {
+				wrong = fmt.Sprintf("%s: throttled %v, its count says %v", key, g.Throttled(key), full[key])
+			}
+		}
+		return wrong == "", wrong
+	})
+	return len(full)
+}

@@ -1,0 +1,246 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+)
+
+// relayLease is what a relay's lease of a partition lasts (consumers.Config).
+const relayLease = 3 * time.Second
+
+// fault is one kind. It does its harm and repairs what it must not leave; what it
+// stopped is running again when it returns.
+type fault struct {
+	name string
+	do   func(ctx context.Context, s *system, r *rand.Rand, rec *record) error
+}
+
+var faults = []fault{
+	{"worker killed", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
+		p := s.work[r.IntN(len(s.work))]
+		p.kill()
+		p.start()
+		return nil
+	}},
+	{"worker frozen beyond min-idle", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		p := s.work[r.IntN(len(s.work))]
+		p.freeze()
+		pace(ctx, time.Duration(1500+r.IntN(2500))*time.Millisecond)
+		p.thaw()
+		return nil
+	}},
+	{"relay frozen beyond its lease", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		p := s.work[r.IntN(len(s.work))]
+		p.freeze()
+		pace(ctx, relayLease+time.Duration(r.IntN(1000))*time.Millisecond)
+		p.thaw()
+		return nil
+	}},
+	{"server killed", func(_ context.Context, s *system, _ *rand.Rand, _ *record) error {
+		s.serve.kill()
+		s.serve.start()
+		return nil
+	}},
+	{"replies lost", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
+		for _, p := range s.proxies() {
+			p.lose.Store(int64(r.IntN(4)))
+		}
+		return nil
+	}},
+	{"replies delayed", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		list := s.proxies()
+		p := list[r.IntN(len(list))]
+		p.delay.Store(int64(time.Duration(20+r.IntN(300)) * time.Millisecond))
+		pace(ctx, time.Second)
+		p.delay.Store(0)
+		return nil
+	}},
+	{"connections cut", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
+		list := s.proxies()
+		list[r.IntN(len(list))].cut()
+		return nil
+	}},
+	{"connections half closed", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
+		list := s.proxies()
+		list[r.IntN(len(list))].halfClose()
+		return nil
+	}},
+	{"events claimed by a stranger", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		_, _, err := s.admin.XAutoClaim(ctx, &redis.XAutoClaimArgs{Stream: s.keys.Events(r.IntN(s.keys.Partitions)),
+			Group:    eventlog.Group,
+			Consumer: "stranger", MinIdle: 0, Start: "0", Count: 100}).Result()
+		return gone(err)
+	}},
+	{"scripts flushed", func(ctx context.Context, s *system, _ *rand.Rand, _ *record) error {
+		return s.admin.ScriptFlush(ctx).Err()
+	}},
+	{"event stream deleted", func(ctx context.Context, s *system, r *rand.Rand, rec *record) error {
+		// Nobody makes the group again until there are events in the new stream.
+		for _, p := range s.work {
+			p.freeze()
+		}
+		defer func() {
+			pace(ctx, 300*time.Millisecond)
+			for _, p := range s.work {
+				p.thaw()
+			}
+		}()
+		// What nobody has counted yet is lost, and is told in the same step.
+		list, err := redis.NewScript(`
+			if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+			local from, waiting = '-', {}
+			for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+				for i = 1, #group, 2 do
+					if group[i] == 'last-delivered-id' then from = '(' .. group[i + 1] end
+				end
+				for _, p in ipairs(redis.call('XPENDING', KEYS[1], group[2], '-', '+', '100000')) do
+					local e = redis.call('XRANGE', KEYS[1], p[1], p[1])[1]
+					if e then waiting[#waiting + 1] = e end
+				end
+			end
+			for _, e in ipairs(redis.call('XRANGE', KEYS[1], from, '+')) do waiting[#waiting + 1] = e end
+			redis.call('DEL', KEYS[1])
+			local out = {}
+			for i, e in ipairs(waiting) do
+				for f = 1, #e[2], 2 do
+					if e[2][f] == 'key' then out[2 * i - 1] = e[2][f + 1] end
+					if e[2][f] == 'count' then out[2 * i] = e[2][f + 1] end
+				end
+			end
+			return out`).Run(ctx, s.admin, []string{s.keys.Events(r.IntN(s.keys.Partitions))}).StringSlice()
+		if err != nil {
+			return err
+		}
+		rec.mu.Lock()
+		defer rec.mu.Unlock()
+		for i := 0; i+1 < len(list); i += 2 {
+			n, err := strconv.ParseInt(list[i+1], 10, 64)
+			if err != nil {
+				return err
+			}
+			note(rec.excused, api.Event{Key: list[i], Count: n})
+		}
+		return nil
+	}},
+	{"clock stepped", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		if s.clock == nil {
+			return errNoClock
+		}
+		// Ahead and behind, by less than what events are kept for.
+		s.clock.Set(time.Duration(r.IntN(61)-30) * time.Second)
+		return nil
+	}},
+	{"Redis killed and restarted", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		s.redis.Kill()
+		pace(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
+		s.redis.Start()
+		return nil
+	}},
+	{"Redis frozen", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		s.redis.Pause()
+		pace(ctx, time.Duration(200+r.IntN(1500))*time.Millisecond)
+		s.redis.Resume()
+		return nil
+	}},
+	{"NATS away", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		s.nats.Stop()
+		pace(ctx, s.natsAway(r))
+		s.nats.Start()
+		return nil
+	}},
+	{"out of memory", func(ctx context.Context, s *system, _ *rand.Rand, _ *record) error {
+		if err := s.admin.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+			return err
+		}
+		pace(ctx, time.Second)
+		return s.admin.ConfigSet(context.WithoutCancel(ctx), "maxmemory", "0").Err()
+	}},
+	{"Redis busy", func(ctx context.Context, s *system, _ *rand.Rand, _ *record) error {
+		if err := s.admin.ConfigSet(ctx, "busy-reply-threshold", "50").Err(); err != nil {
+			return err
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.admin.Eval(context.WithoutCancel(ctx), "while true do end", nil)
+		}()
+		pace(ctx, 700*time.Millisecond)
+		err := s.admin.ScriptKill(context.WithoutCancel(ctx)).Err()
+		<-ended
+		return err
+	}},
+}
+
+var errNoClock = errors.New("the clock of Redis is the system's here")
+
+func (s *system) proxies() []*proxy {
+	return append([]*proxy{s.toAsk, s.toAdd}, s.toWork...)
+}
+
+// natsAway is how long NATS is to be away: now and then a minute, if there is time.
+func (s *system) natsAway(r *rand.Rand) time.Duration {
+	if s.minutes >= 5 && r.IntN(3) == 0 {
+		return time.Minute
+	}
+	return time.Duration(500+r.IntN(3000)) * time.Millisecond
+}
+
+// gone takes a stream or group that is not there for no error: another fault did it.
+func gone(err error) error {
+	if err != nil && strings.Contains(err.Error(), "NOGROUP") {
+		return nil
+	}
+	return err
+}
+
+// inflict strikes until ctx ends: each kind once in a random order, and again.
+// It gives how many of each kind struck.
+func inflict(ctx context.Context, s *system, seed uint64, rec *record) (struck map[string]int) {
+	random := rand.New(rand.NewPCG(seed, 300))
+	struck = map[string]int{}
+	for ctx.Err() == nil {
+		for _, i := range random.Perm(len(faults)) {
+			if !pace(ctx, time.Duration(100+random.IntN(900))*time.Millisecond) {
+				return struck
+			}
+			f := faults[i]
+			switch err := f.do(ctx, s, random, rec); {
+			case errors.Is(err, errNoClock):
+				continue
+			case err != nil && ctx.Err() == nil:
+				s.t.Logf("%s: %v", f.name, err)
+				continue
+			}
+			struck[f.name]++
+		}
+	}
+	return struck
+}
+
+// rest ends all faults and sees that every part runs.
+func (s *system) rest() {
+	if s.clock != nil {
+		s.clock.Set(0)
+	}
+	for _, p := range s.proxies() {
+		p.lose.Store(0)
+		p.delay.Store(0)
+	}
+	for _, p := range append([]*part{s.serve}, s.work...) {
+		p.thaw()
+		if !p.running() {
+			s.t.Errorf("%s has ended by itself: %s", p.args[0], fmt.Sprint(p.cmd.ProcessState))
+			p.start()
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// TestSentinelFailover kills a master under load while its replica is away, and
+// lets a Sentinel put the replica in its place. What is left must be consistent:
+// nothing is counted twice, nothing that was refused is counted, every total adds
+// up. What asynchronous replication lost is measured; with min-replicas-to-write
+// the master stops taking writes once its replica is silent, which bounds it.
+func TestSentinelFailover(t *testing.T) {
+	lost := map[string]int{}
+	for name, bounds := range map[string][]string{
+		"without bound":         nil,
+		"min-replicas-to-write": {"--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost[name] = failover(t, bounds)
+		})
+	}
+	if n, ran := lost["without bound"]; ran && n == 0 { // skipped where there is no Redis
+		t.Error("nothing was lost without a bound: the bound proves nothing")
+	}
+	t.Logf("acknowledged events lost, whose replica had been away for 4s when the master died: %v", lost)
+}
+
+func failover(t *testing.T, bounds []string) (lost int) {
+	master := streamtest.OwnRedis(t, bounds...)
+	host, port, err := net.SplitHostPort(master.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without the bound: it has no replica of its own to wait for, once it is the master.
+	replica := streamtest.OwnRedis(t, "--replicaof", host, port, "--repl-diskless-sync-delay", "0", "--appendonly",
+		"yes", "--appendfsync", "always")
+	s := &system{t: t, nats: streamtest.OwnNATS(t)}
+	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
+		t.Fatal(err)
+	}
+	direct := connect(t, replica.Addr())
+	streamtest.Eventually(t, 30*time.Second, "the replica follows", func() (bool, string) {
+		info := direct.InfoMap(context.Background(), "replication").Val()["Replication"]
+		return info["master_link_status"] == "up", fmt.Sprint(info)
+	})
+	sentinel := startSentinel(t, host, port)
+	options := func() *redis.FailoverOptions {
+		return &redis.FailoverOptions{MasterName: "counters", SentinelAddrs: []string{sentinel}, MaxRetries: -1,
+			ContextTimeoutEnabled: true,
+			DialTimeout:           time.Second, ReadTimeout: 2 * time.Second, DialerRetries: 1}
+	}
+	open := func() redis.UniversalClient {
+		c := redis.NewFailoverClient(options())
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	s.producer = open
+	s.admin = open().(*redis.Client)
+
+	file := testkit.WriteFile(t, "rules.yml", rules)
+	program, at := build(t), testkit.FreeAddr(t)
+	s.base, s.grpc = "http://"+at, testkit.FreeAddr(t)
+	common := []string{"--redis", "redis+sentinel://" + sentinel + "/counters", "--rules", file, "--partitions", "4"}
+	s.serve = newPart(t, program, append([]string{"serve", "--http", at, "--grpc", s.grpc}, common...)...)
+	for range 2 {
+		s.work = append(s.work, newPart(t, program, append([]string{"work", "--nats", s.nats.URL(), "--http",
+			"127.0.0.1:0", "--min-idle", "1s"}, common...)...))
+	}
+	s.start()
+
+	d := &driver{s: s, record: newRecord()}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	driven := make(chan struct{})
+	go func() {
+		defer close(driven)
+		d.run(ctx, 1)
+	}()
+	defer func() {
+		cancel()
+		<-driven
+	}()
+	more := func(what string, n int64) {
+		t.Helper()
+		from := d.events.Load()
+		streamtest.Eventually(t, time.Minute, what, func() (bool, string) {
+			return d.events.Load() >= from+n, fmt.Sprint(d.events.Load())
+		})
+	}
+	more("a load", 500)
+	replica.Kill() // frozen, it would find what it missed in its socket
+	pace(ctx, 4*time.Second)
+	master.Kill()
+	replica.Start()
+	more("events are taken by the new master", 500)
+	cancel()
+	<-driven
+	s.drained(2 * time.Minute)
+
+	logs := s.logs()
+	for key, numbers := range d.record.acked {
+		counted := map[int64]bool{}
+		for _, e := range logs[key] {
+			counted[e.count] = true
+		}
+		for n := range numbers {
+			if !counted[n] {
+				lost++
+				note(d.record.excused, eventOf(key, n))
+			}
+		}
+	}
+	v := &verdict{t: t, rec: d.record, tap: &tap{}, logs: logs}
+	v.verifyEvents()
+	v.end()
+	for key, entries := range logs {
+		if charged := int64(len(entries)); len(key) > 7 && key[:7] == "c:once:" && charged > 1 {
+			t.Errorf("%s was asked for once and charged %d times", key, charged)
+		}
+	}
+	t.Logf("%d events acknowledged, %d of them lost; %d unknown", numbers(d.record.acked), lost,
+		numbers(d.record.unknown))
+	return lost
+}
+
+// startSentinel starts one that decides alone whether the master is down, and
+// returns when it knows the replica.
+func startSentinel(t *testing.T, host, port string) (addr string) {
+	t.Helper()
+	addr = streamtest.Sentinel(t, "port", fmt.Sprintf(
+		"sentinel monitor counters %s %s 1\nsentinel down-after-milliseconds counters 1000\nsentinel "+
+			"failover-timeout counters 5000\n",
+		host, port))
+	c := redis.NewSentinelClient(&redis.Options{Addr: addr})
+	defer c.Close()
+	streamtest.Eventually(t, 30*time.Second, "the Sentinel knows the replica", func() (bool, string) {
+		list, err := c.Replicas(context.Background(), "counters").Result()
+		return err == nil && len(list) == 1, fmt.Sprint(list, err)
+	})
+	return addr
+}

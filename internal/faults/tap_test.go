@@ -1,0 +1,123 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// moved is a transition as the outbox and the published one both tell it.
+type moved struct {
+	state     string
+	level     int64
+	at, since int64
+}
+
+func (m moved) String() string {
+	return fmt.Sprintf("%s %d since %d", m.state, m.level, m.since)
+}
+
+func movedOf(tr api.Transition) moved {
+	return moved{string(tr.State), int64(tr.Level), tr.AtMs, tr.SinceMs}
+}
+
+// tap reads the outboxes beside the relay, so it knows what was to be published,
+// whatever became of it. An entry that came and went while the tap was away is not
+// there: what it has is true, and may not be all.
+type tap struct {
+	mu   sync.Mutex
+	seen map[string][]moved // key → its alerts, in order
+}
+
+// startTap reads until the test ends.
+func startTap(t testing.TB, s *system) *tap {
+	t.Helper()
+	tp := &tap{seen: map[string][]moved{}}
+	ctx, stop := context.WithCancel(context.Background())
+	var reading sync.WaitGroup
+	for p := range s.keys.Partitions {
+		c := connect(t, s.redis.Addr())
+		reading.Go(func() { tp.read(ctx, c, s.keys.Outbox(p)) })
+	}
+	t.Cleanup(func() {
+		stop()
+		reading.Wait()
+	})
+	return tp
+}
+
+func (tp *tap) read(ctx context.Context, c *redis.Client, outbox string) {
+	for last := "0"; ctx.Err() == nil; {
+		list, err := c.XRead(ctx, &redis.XReadArgs{Streams: []string{outbox, last}, Count: 10_000,
+			Block: time.Second}).Result()
+		if err != nil {
+			pace(ctx, 10*time.Millisecond)
+			continue
+		}
+		for _, m := range list[0].Messages {
+			last = m.ID
+			tp.note(m.Values)
+		}
+	}
+}
+
+func (tp *tap) note(values map[string]any) {
+	var m moved
+	key := fmt.Sprint(values["key"])
+	m.state = fmt.Sprint(values["state"])
+	if m.state != "raised" && m.state != "cleared" {
+		return // throttle decisions: the guard is asked for those
+	}
+	for name, into := range map[string]*int64{"level": &m.level, "at": &m.at, "since": &m.since} {
+		_, _ = fmt.Sscan(fmt.Sprint(values[name]), into)
+	}
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	tp.seen[key] = append(tp.seen[key], m)
+}
+
+// all gives what it has seen so far.
+func (tp *tap) all() map[string][]moved {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	all := make(map[string][]moved, len(tp.seen))
+	for key, list := range tp.seen {
+		all[key] = slices.Clip(list)
+	}
+	return all
+}
+
+// verifyTap: what stood in an outbox was published, in that order.
+func (v *verdict) verifyTap() (crossedTwice int) {
+	v.t.Helper()
+	for key, seen := range v.tap.all() {
+		published, from, raised := v.published(key), 0, map[int64]int{}
+		for _, m := range seen {
+			i := slices.Index(published[from:], m)
+			if i < 0 {
+				v.fail(key, "%s: %v stood in the outbox and was not published in its turn", key, m)
+				break
+			}
+			from += i + 1
+			if m.state == "raised" {
+				raised[m.since]++
+			}
+		}
+		if strings.HasPrefix(key, "b:late:") {
+			for _, n := range raised {
+				if n > 1 {
+					crossedTwice++
+				}
+			}
+		}
+	}
+	return crossedTwice
+}

@@ -1,0 +1,255 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// entry is one of a key's log.
+type entry struct{ ms, count, total int64 }
+
+// drained waits until every stored event is counted and every transition is
+// published and none is due.
+func (s *system) drained(within time.Duration) {
+	s.t.Helper()
+	ctx := context.Background()
+	streamtest.Eventually(s.t, within, "everything is counted and published", func() (bool, string) {
+		backlogs, err := eventlog.Backlogs(ctx, s.admin, s.keys)
+		if err != nil {
+			return false, err.Error()
+		}
+		var unread, pending, outbox, due int64
+		for p, b := range backlogs {
+			if b.Oldest > 0 {
+				unread++
+			}
+			pending += b.Pending
+			n, err := s.admin.XLen(ctx, s.keys.Outbox(p)).Result()
+			if err != nil {
+				return false, err.Error()
+			}
+			outbox += n
+			// Some keys fall within seconds; those of e: and r: stand for a day.
+			members, err := s.admin.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
+			if err != nil {
+				return false, err.Error()
+			}
+			for _, key := range members {
+				if falls(key) {
+					due++
+				}
+			}
+		}
+		return unread+pending+outbox+due == 0,
+			fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox, %d short keys at a "+
+				"level", unread, pending, outbox, due)
+	})
+}
+
+// logs reads every log: key → its entries.
+func (s *system) logs() map[string][]entry {
+	s.t.Helper()
+	ctx, logs := context.Background(), map[string][]entry{}
+	for p := range s.keys.Partitions {
+		form := s.keys.Counter(p, "log", "")
+		names := s.admin.Scan(ctx, 0, form+"*", 1000).Iterator()
+		for names.Next(ctx) {
+			list, err := s.admin.XRange(ctx, names.Val(), "-", "+").Result()
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			var entries []entry
+			for _, m := range list {
+				ms, _, _ := strings.Cut(m.ID, "-")
+				entries = append(entries, entry{number(s.t, ms), number(s.t, m.Values["count"]),
+					number(s.t, m.Values["total"])})
+			}
+			logs[strings.TrimPrefix(names.Val(), form)] = entries
+		}
+		if err := names.Err(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return logs
+}
+
+func number(t testing.TB, text any) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(fmt.Sprint(text), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// verifyEvents: acked ⊆ counted ⊆ acked ∪ unknown, each at most once, but for
+// what was deleted before anybody read it; and totals that add up.
+func (v *verdict) verifyEvents() {
+	v.t.Helper()
+	logs, rec := v.logs, v.rec
+	keys := map[string]bool{}
+	for _, m := range []map[string]map[int64]bool{rec.acked, rec.unknown} {
+		for k := range m {
+			keys[k] = true
+		}
+	}
+	for key := range logs {
+		if !keys[key] && !strings.HasPrefix(key, "c:") {
+			v.fail(key, "%s was counted and never appended", key)
+		}
+	}
+	for key := range keys {
+		counted, total := map[int64]bool{}, int64(0)
+		for _, e := range logs[key] {
+			if counted[e.count] {
+				v.fail(key, "event %d of %s was counted twice", e.count, key)
+			}
+			counted[e.count] = true
+			if !rec.acked[key][e.count] && !rec.unknown[key][e.count] {
+				v.fail(key, "event %d of %s was counted, and its append was refused", e.count, key)
+			}
+			if total += e.count; e.total != total {
+				v.fail(key, "%s: the total at event %d is %d, a recount says %d", key, e.count, e.total, total)
+			}
+		}
+		for n := range rec.acked[key] {
+			if !counted[n] && !rec.excused[key][n] {
+				v.fail(key, "event %d of %s was acknowledged and not counted", n, key)
+			}
+		}
+	}
+}
+
+// verifyChecks: what was granted is charged, and no window holds more than its limit.
+func (v *verdict) verifyChecks() {
+	v.t.Helper()
+	logs, rec := v.logs, v.rec
+	for key := range rec.allowed {
+		if logs[key] == nil {
+			v.fail(key, "%s was granted and has no count", key)
+		}
+	}
+	for key, entries := range logs {
+		if !strings.HasPrefix(key, "c:") {
+			continue
+		}
+		var charged int64
+		for i, e := range entries {
+			charged += e.count
+			var held int64
+			for j := i; j >= 0 && entries[j].ms > e.ms-checkPer.Milliseconds(); j-- {
+				held += entries[j].count
+			}
+			if held > checkLimit {
+				v.fail(key, "%s: the window that ends at %d holds %d, the limit is %d", key, e.ms, held, checkLimit)
+			}
+		}
+		if strings.HasPrefix(key, "c:once:") && charged > 1 {
+			v.fail(key, "%s was asked for once and charged %d times", key, charged)
+		}
+		if charged < rec.allowed[key] || charged > rec.allowed[key]+rec.maybe[key] {
+			v.fail(key, "%s: %d units were charged; %d were granted, %d more may have been", key, charged,
+				rec.allowed[key], rec.maybe[key])
+		}
+	}
+}
+
+// alerts reads the stream of alerts, key → transitions in order, and by sequence.
+func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	js := s.jetStream()
+	str, err := js.Stream(ctx, "SC_ALERTS")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	byKey, bySeq = map[string][]api.Transition{}, map[uint64]string{}
+	if str.CachedInfo().State.Msgs == 0 {
+		return byKey, bySeq
+	}
+	c, err := str.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	messages, err := c.Messages()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer messages.Stop()
+	for left := uint64(1); left > 0; {
+		m, err := messages.Next(jetstream.NextMaxWait(10 * time.Second))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		left = meta.NumPending
+		var tr api.Transition
+		if err := json.Unmarshal(m.Data(), &tr); err != nil {
+			s.t.Fatal(err)
+		}
+		byKey[tr.Key] = append(byKey[tr.Key], tr)
+		bySeq[meta.Sequence.Stream] = tr.ID
+	}
+	return byKey, bySeq
+}
+
+// verifyAlerts replays each key's log. A key of events only rises: each level
+// once, at the entry that reached it. A key with a window of seconds
+// rises and falls in turns, and has fallen at the end.
+func (v *verdict) verifyAlerts() (levels int) {
+	v.t.Helper()
+	logs, alerts := v.logs, v.alerts
+	for key, entries := range logs {
+		var got []string
+		for _, a := range alerts[key] {
+			got = append(got, fmt.Sprintf("%s %d since %d", a.State, a.Level, a.SinceMs))
+		}
+		levels += len(got)
+		if falls(key) {
+			for i, a := range alerts[key] {
+				if want := []api.State{"raised", "cleared"}[i%2]; a.State != want {
+					v.fail(key, "%s: transition %d is %s, expected %s", key, i, got[i], want)
+				}
+			}
+			if len(got)%2 == 1 {
+				v.fail(key, "%s: the last of its transitions is %s", key, got[len(got)-1])
+			}
+			continue
+		}
+		var want []string
+		for i, e := range entries {
+			for _, pct := range []int64{50, 80, 100} {
+				if threshold := eventLimit * pct / 100; e.total >= threshold &&
+					(i == 0 || entries[i-1].total < threshold) {
+					want = append(want, fmt.Sprintf("raised %d since %d", pct, e.ms))
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			v.fail(key, "%s: alerts %v, a replay says %v", key, got, want)
+		}
+	}
+	for key := range maps.Keys(alerts) {
+		if logs[key] == nil {
+			v.fail(key, "%s has alerts and no count", key)
+		}
+	}
+	return levels
+}

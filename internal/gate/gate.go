@@ -1,0 +1,112 @@
+// Package gate is what the middleware of HTTP and gRPC have in common: the guard
+// first, which costs no round trip, then the check, and what to tell the caller.
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/headers"
+)
+
+// Guard knows who is throttled; client.Guard does.
+type Guard interface {
+	Lookup(key string) (api.Transition, bool)
+}
+
+// Checker decides and charges; client.Client does, with a policy for when nobody answers.
+type Checker interface {
+	Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error)
+}
+
+// Gate lets requests through or not.
+type Gate struct {
+	Guard   Guard   // nil: everybody is checked
+	Checker Checker // nil: the guard alone decides
+	// Now stands in for the clock in tests, in ms since 1970; nil is the machine's.
+	Now func() int64
+}
+
+// Outcome is what becomes of a request.
+type Outcome int
+
+// The outcomes.
+const (
+	Pass        Outcome = iota
+	Over                // over the limit
+	Unavailable         // nobody decided, or a policy denies for want of an answer
+	Invalid             // it can never be admitted: its key or cost is wrong
+	Gone                // the caller left before there was an answer
+)
+
+// Verdict is an outcome and why.
+type Verdict struct {
+	Outcome Outcome
+	Answer  api.CheckAnswer // has windows where somebody counted
+	Err     error           // may be there beside Pass: see client.Client
+}
+
+// Ask decides one request. A cost below 1 is only held against the guard.
+func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
+	if g.Guard != nil {
+		if d, throttled := g.Guard.Lookup(key); throttled {
+			return Verdict{Outcome: Over, Answer: g.answer(d, cost)}
+		}
+	}
+	if g.Checker == nil || cost < 1 {
+		return Verdict{}
+	}
+	a, err := g.Checker.Check(ctx, api.CheckRequest{Key: key, Cost: cost})
+	v := Verdict{Answer: a, Err: err}
+	switch {
+	case a.Allowed:
+	case err == nil:
+		v.Outcome = Over
+	case ctx.Err() != nil:
+		v.Outcome = Gone
+	case errors.Is(err, api.ErrBadKey), errors.Is(err, api.ErrBadCount), errors.Is(err, api.ErrCostExceedsLimit):
+		v.Outcome = Invalid
+	default:
+		v.Outcome = Unavailable
+	}
+	return v
+}
+
+// answer words a throttle decision as the denial of a check.
+func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
+	now := time.Now().UnixMilli()
+	if g.Now != nil {
+		now = g.Now()
+	}
+	wait := max(d.UntilMs-now, 1) // it is over, and its end is on the way
+	return api.CheckAnswer{
+		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: wait, Source: api.SourceRedis,
+		Windows: []api.WindowState{{Limit: d.Limit, WindowMs: d.WindowMs, Used: d.Used, ResetMs: wait,
+			NextFreeMs: wait}},
+	}
+}
+
+// Header is what the caller is told beside the answer, nothing where nobody counted.
+func (v Verdict) Header() http.Header {
+	h := http.Header{}
+	headers.Set(h, []api.CheckAnswer{v.Answer}, v.Answer.RetryAfterMs)
+	return h
+}
+
+// Address is the part of an address that stands for one caller: an IPv4 address, or the
+// /64 of an IPv6 one, as whoever has one address of it has them all.
+func Address(a netip.Addr) string {
+	a = a.Unmap().WithZone("")
+	if a.Is4() {
+		return a.String()
+	}
+	p, err := a.Prefix(64)
+	if err != nil {
+		return ""
+	}
+	return p.String()
+}

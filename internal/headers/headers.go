@@ -1,0 +1,109 @@
+// Package headers words the answers of checks as HTTP headers, for the
+// server and for the middleware in client/httpmw alike: RateLimit-Policy and
+// RateLimit by the IETF draft, the older X-RateLimit-*, and Retry-After.
+package headers
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dunglas/httpsfv" // structured fields (RFC 9651) whole, and maintained
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Set tells the caller its limits: RateLimit-Policy and RateLimit by the IETF
+// draft (structured fields, whole seconds), and the older X-RateLimit-* for the
+// window that has least left. It sets Retry-After where retryMs is above 0, and
+// nothing at all where no answer has a window.
+func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
+	var policies, states httpsfv.List
+	var all []api.WindowState
+	for i := range answers {
+		a := &answers[i]
+		if slices.ContainsFunc(answers[:i], func(b api.CheckAnswer) bool {
+			return b.Key == a.Key &&
+				b.Rule == a.Rule
+		}) {
+			continue // the same key asked for twice
+		}
+		for j := range a.Windows {
+			w := &a.Windows[j]
+			name := policyName(a, j)
+			policies = append(policies, item(name, "q", w.Limit, "w", Seconds(w.WindowMs)))
+			states = append(states, item(name, "r", w.Remaining, "t", Seconds(w.NextFreeMs)))
+			all = append(all, *w)
+		}
+	}
+	tightest := api.Tightest(all)
+	if tightest == nil {
+		return
+	}
+	if v, err := httpsfv.Marshal(policies); err == nil { // only numbers beyond 10^15 fail
+		h.Set("RateLimit-Policy", v)
+	}
+	if v, err := httpsfv.Marshal(states); err == nil {
+		h.Set("RateLimit", v)
+	}
+	h.Set("X-RateLimit-Limit", strconv.FormatInt(tightest.Limit, 10))
+	h.Set("X-RateLimit-Remaining", strconv.FormatInt(tightest.Remaining, 10))
+	h.Set("X-RateLimit-Reset", strconv.FormatInt(Seconds(tightest.NextFreeMs), 10))
+	if retryMs > 0 {
+		h.Set("Retry-After", strconv.FormatInt(Seconds(retryMs), 10))
+	}
+}
+
+// Waits reads from a RateLimit header that Set wrote how long each window waits
+// for its first units, in ms, in the order of the windows. A check's body does
+// not have it. Nil where the header is missing or is not as Set writes it.
+func Waits(h http.Header) []int64 {
+	list, err := httpsfv.UnmarshalList(h.Values("RateLimit"))
+	if err != nil {
+		return nil
+	}
+	waits := make([]int64, 0, len(list))
+	for _, member := range list {
+		it, ok := member.(httpsfv.Item)
+		if !ok {
+			return nil
+		}
+		t, _ := it.Params.Get("t")
+		s, ok := t.(int64)
+		if !ok {
+			return nil
+		}
+		waits = append(waits, s*1000)
+	}
+	return waits
+}
+
+// policyName is the rule's name and the window: api-1m. It always names the window, as
+// a guard knows a decision's window and not how many its rule has.
+func policyName(a *api.CheckAnswer, i int) string {
+	return a.Rule + "-" + compact(a.Windows[i].WindowMs)
+}
+
+// compact words a window by its largest whole unit: 1m, 36h, 1500ms.
+func compact(ms int64) string {
+	for _, u := range []struct {
+		ms   int64
+		name string
+	}{{86_400_000, "d"}, {3_600_000, "h"}, {60_000, "m"}, {1000, "s"}} {
+		if ms%u.ms == 0 {
+			return strconv.FormatInt(ms/u.ms, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(ms, 10) + "ms"
+}
+
+func item(name, k1 string, v1 int64, k2 string, v2 int64) httpsfv.Item {
+	it := httpsfv.NewItem(strings.ToValidUTF8(name, ""))
+	it.Params.Add(k1, v1)
+	it.Params.Add(k2, v2)
+	return it
+}
+
+// Seconds rounds milliseconds up: an answer is never told to come back too early.
+func Seconds(ms int64) int64 { return (ms + 999) / 1000 }

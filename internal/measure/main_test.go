@@ -1,0 +1,9 @@
+package measure_test
+
+import (
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }

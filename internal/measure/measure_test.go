@@ -1,0 +1,75 @@
+package measure_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+func connect(t *testing.T, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(addr, "redis://")})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestWhatAServerTells(t *testing.T) {
+	ctx, c := t.Context(), connect(t, streamtest.OwnRedis(t).Addr())
+	before, err := measure.CPU(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := measure.Memory(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Set(ctx, "large", strings.Repeat("x", 10<<20), 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Eval(ctx, "for i = 1, 1000000 do redis.sha1hex('x') end", nil).Err(); err != nil &&
+		!errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	if after, err := measure.CPU(ctx, c); err != nil || after <= before {
+		t.Errorf("CPU %v, then %v, %v", before, after, err)
+	}
+	if n, err := measure.Memory(ctx, c); err != nil || n < memory+10<<20 {
+		t.Errorf("memory %d, then %d, %v", memory, n, err)
+	}
+}
+
+func TestWhatAServerDoesNotTell(t *testing.T) {
+	ctx, c := t.Context(), connect(t, streamtest.EmbeddedRedis(t).Addr())
+	if n, err := measure.CPU(ctx, c); !errors.Is(err, measure.ErrNotTold) {
+		t.Errorf("CPU %v, %v", n, err)
+	}
+	if n, err := measure.Sum(ctx, connect(t, streamtest.Redis(t)), "memory", "no_such_field"); !errors.Is(err,
+		measure.ErrNotTold) {
+		t.Errorf("%v, %v", n, err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	ctx, c := t.Context(), connect(t, streamtest.Redis(t))
+	prefix := streamtest.Prefix(t)
+	for i := range 2500 {
+		if err := c.Set(ctx, fmt.Sprintf("%s-a-%d", prefix, i), 1, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Set(ctx, prefix+"-b", 1, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := measure.Remove(ctx, c, prefix+"-a-"); err != nil {
+		t.Fatal(err)
+	}
+	if left := c.Keys(ctx, prefix+"*").Val(); len(left) != 1 || left[0] != prefix+"-b" {
+		t.Errorf("left: %v", left)
+	}
+}

@@ -1,0 +1,30 @@
+// Package pause waits between attempts: until a time has passed or a context has
+// ended. It imports the standard library alone.
+package pause
+
+import (
+	"context"
+	"time"
+)
+
+// For waits for d or until ctx ends, and reports whether d has passed.
+func For(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// BeforeDeadline is For, but does not wait where less than 2*d is left until ctx's
+// deadline: what is sent after the wait could not be answered in time, so whether it
+// was done would be unknown.
+func BeforeDeadline(ctx context.Context, d time.Duration) bool {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*d {
+		return false
+	}
+	return For(ctx, d)
+}

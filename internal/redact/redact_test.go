@@ -1,0 +1,100 @@
+package redact_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/redact"
+)
+
+func TestURL(t *testing.T) {
+	for target, want := range map[string]string{
+		"redis://h:1":                           "redis://h:1",
+		"redis://u:p@h:1/2":                     "redis://u:xxxxx@h:1/2",
+		"rediss://:p@h:1":                       "rediss://:xxxxx@h:1",
+		"redis://u:p@a:1,b:2":                   "redis://u:xxxxx@a:1,b:2",
+		"redis+sentinel://u:p@a:1,b:2/m":        "redis+sentinel://u:xxxxx@a:1,b:2/m",
+		"nats://u:p@a:1,nats://u:q@b:2":         "nats://u:xxxxx@a:1,nats://u:xxxxx@b:2",
+		"nats://token@h:4222":                   "nats://xxxxx@h:4222",
+		"redis://[::1]:6379":                    "redis://[::1]:6379",
+		"redis://h:1?password=p":                "redis://h:1?…",
+		"redis://h:1/3?p":                       "redis://h:1/3?…",
+		"http://h:1/metrics#p":                  "http://h:1/metrics?…",
+		"redis://h:1/p":                         "redis://h:1/…",
+		"dns:///streamcounter:8082":             "dns:///streamcounter:8082",
+		"":                                      "",
+		"embedded":                              "embedded",
+		"embedded:6379":                         "embedded:6379",
+		"127.0.0.1:4222":                        "127.0.0.1:4222",
+		"localhost:4222":                        "localhost:4222",
+		"unix:///run/redis.sock":                "unix:///run/redis.sock",
+		"hunter2":                               "…",
+		"hunter2://h:1":                         "…",
+		"u:p@h:1":                               "…",
+		"localhost:p":                           "…",
+		"redis://u:p":                           "redis://…",
+		"redis://:12":                           "redis://…",
+		"redis://:a,b@h:1":                      "redis://…",
+		"redis://u:1,2@h:1":                     "redis://…",
+		"redis://h?password=p@ss":               "redis://…",
+		"redis://:p@ss@h":                       "redis://…",
+		"redis://:p/ss@h":                       "redis://…",
+		"redis://u:p@":                          "redis://…",
+		"redis://h:1,p":                         "redis://h:1,p", // a host
+		"redis://h:1,secret://p":                "redis://…",
+		"redis+sentinel://u:p#w@a:1,b:2/m":      "redis+sentinel://…",
+		"redis://h:1\nredis://p":                "redis://…",
+		"redis://" + strings.Repeat("h", 3):     "redis://hhh",
+		"http://user:p@proxy.example:8080/base": "http://user:xxxxx@proxy.example:8080/base",
+	} {
+		if got := redact.URL(target); got != want {
+			t.Errorf("%q is shown as %q, want %q", target, got, want)
+		}
+	}
+}
+
+func TestError(t *testing.T) {
+	_, unreadable := url.Parse("redis://user:hunter2") //nolint:staticcheck // it is to be refused
+	_, refused := http.Get("http://hunter2@127.0.0.1:1/?password=hunter2")
+	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "hunter2"}}
+	for name, err := range map[string]error{"parse": unreadable, "get": refused, "look-up": unknown} {
+		for _, e := range []error{err, fmt.Errorf("reading: %w", err)} {
+			if got := redact.Error(e).Error(); !strings.Contains(e.Error(), "hunter2") || strings.Contains(got, "hunter2") {
+				t.Errorf("%s: %v is shown as %s", name, e, got)
+			}
+		}
+	}
+	if plain := errors.New("plain"); redact.Error(plain) != plain || redact.Error(nil) != nil {
+		t.Error("another error is changed")
+	}
+}
+
+// FuzzURL: whatever is around a secret, it is not shown where it is a user's
+// password or token, a query, or no URL at all.
+func FuzzURL(f *testing.F) {
+	for _, s := range [][3]string{
+		{"redis://user:", "hunter2", "@10.0.0.1:6379/0"}, {"rediss://:", "pa/ss", "@host"}, {"redis://u:", "p@ss@", "@host:1"}, {"redis+sentinel://u:", "p#w?x", "@a:1,b:2/main"},
+		{"nats://", "token", "@h:4222"}, {"", "u:pw", "@h:1"}, {"redis://u:", "p:q", "@h:1,redis://h:2"}, {"redis://h:1,redis://u:", "second", "@h:2/3?db=x"}, {"", "bare", ""},
+		{"redis://h?password=", "p@ss", ""}, {"redis://u:", "1,2", "@h"}, {"nats://", "a,b", "@h,h:2"}, {"redis://h/", "p", "?x"}, {"unix://u:", "sock", "@/tmp/x"},
+	} {
+		f.Add(s[0], s[1], s[2])
+	}
+	f.Fuzz(func(t *testing.T, before, secret, after string) {
+		secret = "s3cr3t" + secret + "s3cr3t"
+		// Before a secret stands a name and a colon, a scheme, "?" or nothing; behind it an @ or nothing.
+		if i := strings.LastIndexAny(before, "/@,"); before != "" && !strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "?password=") && i != len(before)-1 {
+			return
+		}
+		if !strings.HasPrefix(after, "@") && !strings.Contains(before, "?") && before != "" {
+			return // a host
+		}
+		if shown := redact.URL(before + secret + after); strings.Contains(shown, "s3cr3t") {
+			t.Fatalf("%q is shown as %q", before+secret+after, shown)
+		}
+	})
+}

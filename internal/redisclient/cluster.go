@@ -1,0 +1,215 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// How often a command is sent on after an answer that says it was not executed,
+// and how long the waits between are: about half a second in all. What must work
+// whatever it takes (a fold, a read) is begun again by its caller.
+const (
+	redirects     = 10
+	redirectFirst = 10 * time.Millisecond
+	redirectMost  = 100 * time.Millisecond
+)
+
+// NewCluster opens a client of a Redis Cluster that never sends a command again
+// unless the command certainly was not executed: the server's own answer says so
+// (MOVED, ASK, TRYAGAIN, CLUSTERDOWN and the like), or no connection was to be had.
+//
+// go-redis does send again, whatever MaxRetries is: up to MaxRedirects times where
+// a connection broke, and a whole pipeline where its first command was put off
+// (redis/go-redis#1481, #2096). An append or a check would then count twice. So it
+// is told to try once, and the redirects are followed here. It also learns of a
+// failover only from redirects, which a dead master does not give (#3979): here
+// the map of slots is asked for after each broken connection.
+func NewCluster(o *redis.ClusterOptions) *redis.ClusterClient {
+	opts := *o
+	opts.MaxRetries, opts.MaxRedirects = -1, -1
+	// All our commands say where their keys are; the policies would ask for COMMAND.
+	opts.DisableRoutingPolicies = true
+	c := redis.NewClusterClient(&opts)
+	r := &redirector{cluster: c, first: make(chan struct{}, 1)}
+	c.OnNewNode(func(n *redis.Client) { r.nodes.Store(n.Options().Addr, n) })
+	c.AddHook(r)
+	return c
+}
+
+// redirector follows what the nodes answer. It is a hook around go-redis's
+// cluster client, which does one attempt and makes the client of each node that
+// an answer names.
+type redirector struct {
+	cluster *redis.ClusterClient
+	nodes   sync.Map      // address → *redis.Client
+	known   atomic.Bool   // the map of slots has been read
+	first   chan struct{} // one slot: who reads it for the first time
+}
+
+// start reads the map of slots before the first command. go-redis would have each
+// command that begins before it is there read it for itself, all of them at once.
+func (r *redirector) start(ctx context.Context) {
+	if r.known.Load() {
+		return
+	}
+	select {
+	case r.first <- struct{}{}:
+		defer func() { <-r.first }()
+	case <-ctx.Done():
+		return
+	}
+	if !r.known.Load() {
+		// Where it fails, the command fails for the same reason and says so.
+		_, err := r.cluster.MasterForKey(ctx, "")
+		r.known.Store(err == nil)
+	}
+}
+
+// target is where a command is to go on; node is nil where the map of slots says it.
+type target struct {
+	node *redis.Client
+	ask  bool // the node only takes the slot over: ASKING goes before the command
+}
+
+// next tells whether a command that was answered with err may be sent again, and where.
+func (r *redirector) next(err error) (to target, again bool) {
+	if addr, ok := redis.IsMovedError(err); ok {
+		return target{node: r.node(addr)}, true
+	}
+	if addr, ok := redis.IsAskError(err); ok {
+		return target{node: r.node(addr), ask: true}, true
+	}
+	var dial *net.OpError
+	again = redis.IsTryAgainError(err) || redis.IsClusterDownError(err) || redis.IsLoadingError(err) ||
+		redis.IsMasterDownError(err) || redis.IsReadOnlyError(err) || errors.As(err, &dial) && dial.Op == "dial"
+	return target{}, again
+}
+
+func (r *redirector) node(addr string) *redis.Client {
+	if i := strings.LastIndexByte(addr, ':'); i >= 0 {
+		addr = net.JoinHostPort(strings.Trim(addr[:i], "[]"), addr[i+1:])
+	}
+	n, _ := r.nodes.Load(addr)
+	c, _ := n.(*redis.Client)
+	return c
+}
+
+// DialHook implements redis.Hook.
+func (r *redirector) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (r *redirector) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.start(ctx)
+		err := next(ctx, cmd)
+		for attempt := 0; err != nil && attempt < redirects; attempt++ {
+			r.learn(ctx, err)
+			to, again := r.next(err)
+			if !again || to.node == nil && !wait(ctx, attempt) {
+				break
+			}
+			cmd.SetErr(nil)
+			switch {
+			case to.node == nil:
+				err = next(ctx, cmd)
+			case to.ask:
+				err = send(ctx, to, []redis.Cmder{cmd})
+			default:
+				err = to.node.Process(ctx, cmd)
+			}
+		}
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook. Each command is judged by its own
+// answer, and goes on in its place among those that go on to the same node.
+func (r *redirector) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		r.start(ctx)
+		err := next(ctx, cmds)
+		left := cmds
+		for attempt := 0; err != nil && attempt < redirects; attempt++ {
+			var order []target
+			groups := map[target][]redis.Cmder{}
+			for _, cmd := range left {
+				if cmd.Err() == nil {
+					continue
+				}
+				r.learn(ctx, cmd.Err())
+				if to, again := r.next(cmd.Err()); again {
+					if groups[to] == nil {
+						order = append(order, to)
+					}
+					groups[to] = append(groups[to], cmd)
+				}
+			}
+			if len(order) == 0 || groups[target{}] != nil && !wait(ctx, attempt) {
+				break
+			}
+			left = nil
+			for _, to := range order {
+				for _, cmd := range groups[to] {
+					cmd.SetErr(nil) // an old answer must not stand for one that is lost now
+				}
+				left = append(left, groups[to]...)
+				if to.node == nil {
+					_ = next(ctx, groups[to]) // each command has its own error
+				} else {
+					_ = send(ctx, to, groups[to])
+				}
+			}
+		}
+		for _, cmd := range cmds {
+			if cmd.Err() != nil {
+				return cmd.Err()
+			}
+		}
+		return nil
+	}
+}
+
+// send takes commands to one node; each has its own error then.
+func send(ctx context.Context, to target, cmds []redis.Cmder) error {
+	pipe := to.node.Pipeline()
+	for _, cmd := range cmds {
+		if to.ask {
+			_ = pipe.Process(ctx, redis.NewStatusCmd(ctx, "asking"))
+		}
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+// learn asks for the map of slots where an error says that it may have changed.
+// Asked for often, go-redis does so once in 200 ms.
+func (r *redirector) learn(ctx context.Context, err error) {
+	var answered redis.Error
+	switch {
+	case !errors.As(err, &answered):
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, redis.ErrClosed) {
+			r.cluster.ReloadState(ctx)
+		}
+	case redis.IsTryAgainError(err), redis.HasErrorPrefix(err, "ASK"): // the owner is the same
+	default:
+		if _, again := r.next(err); again {
+			r.cluster.ReloadState(ctx)
+		}
+	}
+}
+
+// wait reports whether to try again after it. Where the deadline is near it says
+// no at once: the command would be sent, and its answer come too late to know.
+func wait(ctx context.Context, attempt int) bool {
+	return pause.BeforeDeadline(ctx, min(redirectFirst<<attempt, redirectMost))
+}

@@ -1,0 +1,279 @@
+package reload_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/streamcounter/streamcounter/internal/reload"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// joined is a value of all files; one that holds "bad" cannot be used.
+func joined(files []reload.File) (string, error) {
+	var all []string
+	for _, f := range files {
+		all = append(all, string(f.Data))
+	}
+	text := strings.Join(all, "|")
+	if strings.Contains(text, "bad") {
+		return "", errors.New("it is bad")
+	}
+	return text, nil
+}
+
+// world is a value that is followed, on a clock that is not real.
+type world struct {
+	t *testing.T
+	*reload.Files[string]
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	heard []error
+}
+
+// Write takes the log.
+func (w *world) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(line)
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+// attempts gives the outcome of each reload so far.
+func (w *world) attempts() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.heard)
+}
+
+// followed runs a story about the files at paths, or those that list gives.
+func followed(t *testing.T, list func() ([]string, error), story func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t}
+		var err error
+		w.Files, err = reload.OpenList("letters", slog.New(slog.NewTextHandler(w, nil)), joined, list)
+		must(t, err)
+		w.OnReload(func(err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.heard = append(w.heard, err)
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.Run(ctx)
+		}()
+		story(w)
+		cancel()
+		<-ended
+	})
+}
+
+func these(paths ...string) func() ([]string, error) {
+	return func() ([]string, error) { return paths, nil }
+}
+
+// pass lets as many looks at the files happen.
+func (w *world) pass(looks int) {
+	time.Sleep(time.Duration(looks) * reload.Every)
+	synctest.Wait()
+}
+
+// want lets a change be seen, and compares the value and how many attempts there were.
+func (w *world) want(step, value string, attempts int) {
+	w.t.Helper()
+	w.pass(3)
+	if heard := w.attempts(); w.Value() != value || len(heard) != attempts {
+		w.t.Errorf("%s: %q after %d attempts %v, want %q after %d", step, w.Value(), len(heard), heard, value,
+			attempts)
+	}
+}
+
+func TestFilesAreFollowed(t *testing.T) {
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	write(t, a, "1")
+	write(t, b, "2")
+	followed(t, these(a, b), func(w *world) {
+		w.want("nothing changed", "1|2", 0)
+		write(t, b, "3")
+		w.want("the second changed", "1|3", 1)
+		write(t, a, "bad")
+		w.pass(100)
+		w.want("a bad one keeps what was there, and is tried once", "1|3", 2)
+		must(t, os.Remove(a))
+		w.pass(100)
+		w.want("one is gone", "1|3", 3)
+		if err := w.attempts()[2]; !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "load letters") {
+			t.Error(err)
+		}
+		// As an editor does: another file takes the name.
+		write(t, a+".new", "4")
+		must(t, os.Rename(a+".new", a))
+		w.want("one was renamed over it", "4|3", 4)
+		write(t, a, strings.Repeat("x", reload.MaxBytes+1))
+		w.want("one is too large", "4|3", 5)
+		write(t, a, "")
+		w.want("one is empty", "|3", 6)
+		must(t, w.Reload())
+		w.want("told to, though nothing changed", "|3", 7)
+		if n := strings.Count(w.logged(), "level=ERROR"); n != 3 {
+			t.Errorf("%d errors in the log, want 3:\n%s", n, w.logged())
+		}
+	})
+}
+
+// What is being written is not taken before it stands still.
+func TestHalfAFileIsNotTaken(t *testing.T) {
+	a := filepath.Join(t.TempDir(), "a")
+	write(t, a, "1")
+	followed(t, these(a), func(w *world) {
+		w.pass(1)
+		for i := range 9 {
+			write(t, a, fmt.Sprint("bad", i))
+			w.pass(1)
+		}
+		write(t, a, "2")
+		w.want("written in ten pieces", "2", 1)
+	})
+}
+
+// Kubernetes: a -> ..data/a, ..data -> a directory of its own for each version;
+// only ..data is swapped.
+func TestASwappedLinkIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	version := func(i int) {
+		name := fmt.Sprintf("..2026_%d", i)
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+		write(t, filepath.Join(dir, name, "a"), fmt.Sprint(i))
+		must(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
+		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%d", i-1))))
+	}
+	version(1)
+	must(t, os.Symlink(filepath.Join("..data", "a"), filepath.Join(dir, "a")))
+	followed(t, these(filepath.Join(dir, "a")), func(w *world) {
+		for i := 2; i < 5; i++ {
+			version(i)
+			w.want("swapped", fmt.Sprint(i), i-1)
+		}
+	})
+}
+
+// Files that come and go are seen, also one that takes another's place with the same content.
+func TestAListIsFollowed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a"), "1")
+	followed(t, func() ([]string, error) { return filepath.Glob(filepath.Join(dir, "?")) }, func(w *world) {
+		write(t, filepath.Join(dir, "b"), "2")
+		w.want("one came", "1|2", 1)
+		must(t, os.Rename(filepath.Join(dir, "b"), filepath.Join(dir, "c")))
+		w.want("one has another name", "1|2", 2)
+		must(t, os.Remove(filepath.Join(dir, "a")))
+		w.want("one went", "2", 3)
+	})
+}
+
+func TestReload(t *testing.T) {
+	a := filepath.Join(t.TempDir(), "a")
+	write(t, a, "1")
+	f, err := reload.Open("letters", nil, joined, a)
+	must(t, err)
+	var first, second error
+	f.OnReload(func(err error) { first = err })
+	f.OnReload(func(err error) { second = err })
+	write(t, a, "bad")
+	if err := f.Reload(); err == nil || first != err || second != err || f.Value() != "1" {
+		t.Errorf("%v, hooks %v and %v, value %s", err, first, second, f.Value())
+	}
+	write(t, a, "2")
+	if err := f.Reload(); err != nil || first != nil || second != nil || f.Value() != "2" {
+		t.Errorf("%v, hooks %v and %v, value %s", err, first, second, f.Value())
+	}
+}
+
+func TestOpenNeedsGoodFiles(t *testing.T) {
+	a := filepath.Join(t.TempDir(), "a")
+	if _, err := reload.Open("letters", nil, joined, a, a); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "load letters") {
+		t.Errorf("no file: %v", err)
+	}
+	write(t, a, "bad")
+	if _, err := reload.Open("letters", nil, joined, a, a); err == nil || err.Error() != "it is bad" {
+		t.Errorf("a bad file: %v", err)
+	}
+	gone := errors.New("no list")
+	if _, err := reload.OpenList("letters", nil, joined,
+		func() ([]string, error) { return nil, gone }); !errors.Is(err, gone) {
+		t.Errorf("no list: %v", err)
+	}
+}
+
+func TestFixed(t *testing.T) {
+	f := reload.Fixed("1")
+	f.OnReload(func(error) { t.Error("reloaded") })
+	must(t, f.Reload())
+	f.Run(t.Context()) // has nothing to wait for
+	if f.Value() != "1" {
+		t.Error(f.Value())
+	}
+}
+
+// A file without an end is not read to it.
+func TestReadIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	f, err := os.Create(path)
+	must(t, err)
+	defer f.Close()
+	if err := f.Truncate(1 << 40); err != nil { // sparse
+		t.Skipf("no sparse files here: %v", err)
+	}
+	if _, err := reload.Read("letters", path); err == nil ||
+		!strings.Contains(err.Error(), "larger than 1048576 bytes") {
+		t.Error(err)
+	}
+	write(t, path, strings.Repeat("x", reload.MaxBytes))
+	paths := make([]string, reload.MaxTotal/reload.MaxBytes)
+	for i := range paths {
+		paths[i] = path
+	}
+	if _, err := reload.Read("letters", paths...); err != nil {
+		t.Error(err)
+	}
+	if _, err := reload.Read("letters", append(paths, path)...); err == nil ||
+		!strings.Contains(err.Error(), "more than 16 MB in all") {
+		t.Error(err)
+	}
+}

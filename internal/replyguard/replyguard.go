@@ -1,0 +1,142 @@
+// Package replyguard bounds what a Redis server can make its client allocate.
+// go-redis makes room for as many elements and bytes as a reply announces, before
+// any has arrived: "*1000000000" costs 16 GB. A Conn reads the headers of replies
+// as they pass (RESP2 and RESP3), and ends the connection at one that announces
+// more than Redis would send us. Read replyguard.go; there is no other file.
+package replyguard
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// Bounds of one reply.
+const (
+	// MaxElements that are announced and have not come, in all levels of a reply.
+	// Our greatest replies have some tens of thousands.
+	MaxElements = 1 << 18
+	// MaxBytes of a reply; a string counts when it is announced. Redis takes no
+	// string above this (proto-max-bulk-len).
+	MaxBytes = 512 << 20
+	// maxLine bounds a line: a status, an error, a number.
+	maxLine = 1 << 20
+)
+
+// ErrTooLarge ends a connection.
+var ErrTooLarge = errors.New("the reply of Redis is too large")
+
+// Conn is a connection to Redis whose replies are bounded.
+type Conn struct {
+	net.Conn
+	s      scanner
+	failed error
+}
+
+// New guards the replies that are read from c, which may be a TLS connection.
+func New(c net.Conn) net.Conn {
+	guarded := &Conn{Conn: c}
+	if raw, ok := c.(syscall.Conn); ok {
+		return rawConn{guarded, raw}
+	}
+	return guarded
+}
+
+// rawConn lets a pool see whether the other end has closed, as it does without a guard.
+type rawConn struct {
+	*Conn
+	raw syscall.Conn
+}
+
+func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
+
+// Read gives no byte of what is refused, nor any after it.
+func (c *Conn) Read(p []byte) (int, error) {
+	if c.failed != nil {
+		return 0, c.failed
+	}
+	n, err := c.Conn.Read(p)
+	if c.failed = c.s.scan(p[:n]); c.failed != nil {
+		return 0, errors.Join(c.failed, c.Close())
+	}
+	return n, err
+}
+
+// scanner follows replies through pieces of any size. It judges announcements
+// alone: whether a reply makes sense is for the client to find.
+type scanner struct {
+	kind   byte  // first byte of the line; 0: at the beginning of one
+	number int64 // in the line, so far
+	minus  bool
+	line   int   // bytes of the line so far
+	skip   int64 // bytes of a string that are still to come, with its CR LF
+	open   int64 // elements that are announced and have not come
+	bytes  int64 // of the reply
+}
+
+func (s *scanner) scan(p []byte) error {
+	for len(p) > 0 {
+		if s.skip > 0 {
+			n := min(s.skip, int64(len(p)))
+			s.skip -= n
+			p = p[n:]
+			s.endOfReply()
+			continue
+		}
+		b := p[0]
+		p = p[1:]
+		s.line++
+		switch {
+		case s.line > maxLine:
+			return fmt.Errorf("%w: a line of over %d bytes", ErrTooLarge, maxLine)
+		case s.kind == 0:
+			s.kind, s.number, s.minus = b, 0, false
+		case b == '\n':
+			if err := s.header(); err != nil {
+				return err
+			}
+		case b == '-' && s.line == 2:
+			s.minus = true
+		case b >= '0' && b <= '9' && s.number <= MaxBytes:
+			s.number = s.number*10 + int64(b-'0')
+		}
+	}
+	return nil
+}
+
+// header takes account of a line that is complete.
+func (s *scanner) header() error {
+	kind, n := s.kind, s.number
+	s.bytes += int64(s.line)
+	s.kind, s.line = 0, 0
+	if kind != '|' { // attributes stand before a value, and are none
+		s.open = max(s.open-1, 0)
+	}
+	if s.minus { // nil
+		n = 0
+	} else if kind == '$' || kind == '=' || kind == '!' {
+		s.skip = n + 2
+		s.bytes += s.skip
+	}
+	switch kind {
+	case '*', '~', '>':
+		s.open += n
+	case '%', '|':
+		s.open += 2 * n
+	}
+	switch {
+	case s.open > MaxElements:
+		return fmt.Errorf("%w: it announces %d elements, expected at most %d", ErrTooLarge, s.open, MaxElements)
+	case s.bytes > MaxBytes:
+		return fmt.Errorf("%w: it announces %d bytes, expected at most %d", ErrTooLarge, s.bytes, MaxBytes)
+	}
+	s.endOfReply()
+	return nil
+}
+
+func (s *scanner) endOfReply() {
+	if s.open == 0 && s.skip == 0 {
+		s.bytes = 0
+	}
+}

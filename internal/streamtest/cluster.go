@@ -1,0 +1,382 @@
+package streamtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// slots is how many hash slots a Redis Cluster has.
+const slots = 16384
+
+// clusterSettings are what each node runs with beside redisSettings. Replicas
+// copy at once, stand for election however long they were cut off, and are
+// listed by the cluster within a second, which is when the first ping has given
+// them an offset: a test waits for all of that.
+var clusterSettings = []string{
+	"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1500",
+	"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+	"--protected-mode", "no",
+}
+
+// RedisCluster is a real Redis Cluster of one test's own: three masters with a
+// replica each. What fails in a method ends the test, so they are for the test's
+// own goroutine.
+type RedisCluster struct {
+	t     testing.TB
+	nodes []*clusterNode // three masters, then the replica of each, as they began
+}
+
+type clusterNode struct {
+	*RedisProcess
+	bus    int // port on which the nodes talk
+	id     string
+	redis  *redis.Client
+	killed bool
+	frozen bool
+}
+
+// slotMap is who serves what, as this node tells it to clients.
+func (n *clusterNode) slotMap() ([]redis.ClusterSlot, error) {
+	//nolint:staticcheck // deprecated, but what the clients ask for, on every version
+	return n.redis.ClusterSlots(context.Background()).Result()
+}
+
+// Cluster starts a Redis Cluster for this test alone, from the same servers as
+// OwnRedis, and returns when all nodes agree on it. It ends with the test.
+func Cluster(t testing.TB, args ...string) *RedisCluster {
+	t.Helper()
+	c := &RedisCluster{t: t}
+	dir := t.TempDir()
+	for range 6 {
+		c.nodes = append(c.nodes, startNode(t, filepath.Join(dir, strconv.Itoa(len(c.nodes))), args))
+	}
+	c.join()
+	return c
+}
+
+func startNode(t testing.TB, dir string, args []string) *clusterNode {
+	t.Helper()
+	bus, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = slices.Concat(clusterSettings, []string{"--cluster-port", strconv.Itoa(bus)}, args)
+	b, err := clusterProcess(dir, args)
+	if err != nil {
+		if !errors.Is(err, exec.ErrNotFound) {
+			t.Fatal(err)
+		}
+		c, cErr := redisOnHostNetwork(args)
+		if cErr != nil {
+			missing(t, "a Redis Cluster", remedyRedis, noRedis(cErr, err))
+		}
+		b = c
+	}
+	n := &clusterNode{RedisProcess: &RedisProcess{t: t, b: b}, bus: bus}
+	n.redis = redis.NewClient(&redis.Options{Addr: n.Addr(), MaxRetries: -1, DialerRetries: 1,
+		ReadTimeout: 10 * time.Second})
+	t.Cleanup(func() {
+		_ = n.redis.Close()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		b.remove()
+	})
+	return n
+}
+
+// join makes a cluster of nodes that know nothing of each other.
+func (c *RedisCluster) join() {
+	c.t.Helper()
+	ctx, masters := context.Background(), len(c.nodes)/2
+	for i, n := range c.nodes {
+		id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
+		c.must(err)
+		n.id = id
+		c.must(n.redis.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
+		if i < masters {
+			c.must(n.redis.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1).Err())
+		}
+	}
+	// Each meets each: gossip alone would take seconds.
+	for _, n := range c.nodes {
+		for _, other := range c.nodes {
+			if host, port, _ := net.SplitHostPort(other.Addr()); n != other {
+				c.must(n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
+			}
+		}
+	}
+	Eventually(c.t, 30*time.Second, "the nodes know each other", func() (bool, string) {
+		for _, n := range c.nodes {
+			list, err := n.redis.ClusterNodes(ctx).Result()
+			if err != nil || strings.Count(list, "connected") != len(c.nodes) ||
+				strings.Contains(list, "handshake") || strings.Contains(list, "disconnected") {
+				return false, fmt.Sprint(list, err)
+			}
+		}
+		return true, ""
+	})
+	for i, n := range c.nodes[masters:] {
+		// It may not have heard yet that the other is a master.
+		Eventually(c.t, 10*time.Second, "a replica is taken", func() (bool, string) {
+			err := n.redis.ClusterReplicate(ctx, c.nodes[i].id).Err()
+			return err == nil, fmt.Sprint(err)
+		})
+	}
+	c.AwaitWhole()
+}
+
+// AwaitWhole waits until all nodes that run agree on the masters, all slots are
+// served, and each living replica follows its master.
+func (c *RedisCluster) AwaitWhole() {
+	c.t.Helper()
+	ctx := context.Background()
+	Eventually(c.t, 60*time.Second, "the cluster is whole", func() (bool, string) {
+		views, replicas := map[string]bool{}, 0
+		for _, n := range c.nodes {
+			if n.killed {
+				continue
+			}
+			info, err := n.redis.ClusterInfo(ctx).Result()
+			if err != nil || !strings.Contains(info, "cluster_state:ok") ||
+				!strings.Contains(info, "cluster_slots_ok:16384") {
+				return false, fmt.Sprintf("%s: %v %s", n.Addr(), err, info)
+			}
+			list, err := n.slotMap()
+			if err != nil {
+				return false, err.Error()
+			}
+			view, following := "", map[string]bool{}
+			for _, s := range list {
+				view += fmt.Sprintf("%d-%d %s\n", s.Start, s.End, s.Nodes[0].Addr)
+				for _, r := range s.Nodes[1:] {
+					following[r.Addr] = true
+				}
+			}
+			views[fmt.Sprintf("%s %d replicas", view, len(following))] = true
+			if len(following)+c.masters() != c.running() {
+				return false, fmt.Sprint(n.Addr(), " knows these replicas: ", following)
+			}
+			state, err := n.redis.Info(ctx, "replication").Result()
+			if err != nil {
+				return false, err.Error()
+			}
+			if strings.Contains(state, "role:slave") {
+				replicas++
+				if !strings.Contains(state, "master_link_status:up") {
+					return false, state
+				}
+			}
+		}
+		return len(views) == 1 && replicas+c.masters() == c.running(),
+			fmt.Sprintf("%d replicas, views: %v", replicas, views)
+	})
+}
+
+func (c *RedisCluster) masters() int { return len(c.nodes) / 2 }
+
+func (c *RedisCluster) running() (n int) {
+	for _, node := range c.nodes {
+		if !node.killed {
+			n++
+		}
+	}
+	return n
+}
+
+// URL is the cluster as --redis takes it: three of its nodes.
+func (c *RedisCluster) URL() string {
+	urls := make([]string, c.masters())
+	for i := range urls {
+		urls[i] = c.nodes[i].URL()
+	}
+	return strings.Join(urls, ",")
+}
+
+// Addrs gives the addresses of all nodes, those that began as masters first.
+func (c *RedisCluster) Addrs() []string {
+	list := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		list[i] = n.Addr()
+	}
+	return list
+}
+
+// Slot is the hash slot of a key.
+func (c *RedisCluster) Slot(key string) int {
+	c.t.Helper()
+	slot, err := c.nodes[0].redis.ClusterKeySlot(context.Background(), key).Result()
+	c.must(err)
+	return int(slot)
+}
+
+// MasterOf gives the address of the master that serves a slot, as most of the
+// running nodes see it.
+func (c *RedisCluster) MasterOf(slot int) string {
+	c.t.Helper()
+	votes, best := map[string]int{}, ""
+	for _, n := range c.nodes {
+		if n.killed || n.frozen {
+			continue
+		}
+		list, err := n.slotMap()
+		c.must(err)
+		for _, s := range list {
+			if s.Start <= slot && slot <= s.End {
+				if votes[s.Nodes[0].Addr]++; votes[s.Nodes[0].Addr] > votes[best] {
+					best = s.Nodes[0].Addr
+				}
+			}
+		}
+	}
+	return best
+}
+
+// OtherMaster gives the address of a master that does not serve a slot.
+func (c *RedisCluster) OtherMaster(slot int) string {
+	c.t.Helper()
+	owner := c.MasterOf(slot)
+	for s := 0; s < slots; s += slots / 6 {
+		if at := c.MasterOf(s); at != owner {
+			return at
+		}
+	}
+	c.t.Fatalf("%s serves all slots", owner)
+	return ""
+}
+
+func (c *RedisCluster) at(addr string) *clusterNode {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if n.Addr() == addr {
+			return n
+		}
+	}
+	c.t.Fatalf("no node has the address %q", addr)
+	return nil
+}
+
+// Migrate moves a slot to the master at `to` while it is in use, as redis-cli
+// does: a few keys at a time. step, where it is not nil, runs before the first
+// keys and after each few, while clients are sent from one node to the other.
+func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
+	c.t.Helper()
+	ctx := context.Background()
+	src, dst := c.at(c.MasterOf(slot)), c.at(to)
+	if step == nil {
+		step = func(int) {}
+	}
+	host, port, _ := net.SplitHostPort(to)
+	c.must(dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
+	c.must(src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
+	step(0)
+	for moved := 0; ; {
+		keys, err := src.redis.ClusterGetKeysInSlot(ctx, slot, 10).Result()
+		c.must(err)
+		if len(keys) == 0 {
+			break
+		}
+		args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+		for _, k := range keys {
+			args = append(args, k)
+		}
+		c.must(src.redis.Do(ctx, args...).Err())
+		moved += len(keys)
+		step(moved)
+	}
+	// The new owner first: the slot must never be nobody's.
+	for _, n := range append([]*clusterNode{dst, src}, c.nodes...) {
+		if n.killed {
+			continue
+		}
+		err := n.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", dst.id).Err()
+		if err != nil && !strings.Contains(err.Error(), "SETSLOT only with masters") {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// KillMasterOf kills the master of a slot by SIGKILL and gives its address.
+func (c *RedisCluster) KillMasterOf(slot int) string {
+	c.t.Helper()
+	n := c.at(c.MasterOf(slot))
+	n.Kill()
+	n.killed = true
+	return n.Addr()
+}
+
+// AwaitNewMaster waits until another node than `old` serves a slot, and gives its address.
+func (c *RedisCluster) AwaitNewMaster(slot int, old string) string {
+	c.t.Helper()
+	at := old
+	Eventually(c.t, 60*time.Second, fmt.Sprintf("another master than %s serves slot %d", old, slot),
+		func() (bool, string) {
+			at = c.MasterOf(slot)
+			return at != old && at != "", at
+		})
+	return at
+}
+
+// CutReplicaOf freezes the replica of a slot's master and cuts the link between
+// them, so that what the master takes from now on is lost with it if it dies; the
+// function that it gives lets the replica go on.
+func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
+	c.t.Helper()
+	master := c.at(c.MasterOf(slot))
+	list, err := master.slotMap()
+	c.must(err)
+	for _, s := range list {
+		if s.Start <= slot && slot <= s.End && len(s.Nodes) > 1 {
+			n := c.at(s.Nodes[1].Addr)
+			n.Pause()
+			n.frozen = true
+			// What was sent before would still reach it, out of its socket.
+			c.must(master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
+			return sync.OnceFunc(func() {
+				n.Resume()
+				n.frozen = false
+			})
+		}
+	}
+	c.t.Fatalf("the master of slot %d has no replica", slot)
+	return nil
+}
+
+// Revive starts the killed nodes again, as replicas of those that took over.
+func (c *RedisCluster) Revive() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if n.killed {
+			n.Start()
+			n.killed = false
+		}
+	}
+	c.AwaitWhole()
+}
+
+// Each gives every running node a client of its own, by address.
+func (c *RedisCluster) Each(do func(addr string, node *redis.Client)) {
+	for _, n := range c.nodes {
+		if !n.killed {
+			do(n.Addr(), n.redis)
+		}
+	}
+}
+
+func (c *RedisCluster) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}

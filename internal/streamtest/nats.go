@@ -1,0 +1,144 @@
+package streamtest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/wait"
+)
+
+var sharedNATS shared
+
+// NATS answers the URL of a NATS server with JetStream that the tests of this
+// package share: take subjects and streams under Prefix. It comes from a
+// container (EnvNATSImage), else it is the nats-server module in this process,
+// which is the same code, so tests run; with EnvRequire only the container will do.
+func NATS(t testing.TB) string {
+	t.Helper()
+	url, err := sharedNATS.get(t, startSharedNATS)
+	if err != nil {
+		missing(t, "a real NATS server", remedyNATS, err)
+	}
+	return url
+}
+
+func startSharedNATS() (url, note string, stop func(), err error) {
+	c, err := natsContainer()
+	if err == nil {
+		return "nats://" + c.addr(), "", c.remove, nil
+	}
+	if required() {
+		return "", "", nil, err
+	}
+	dir, mkErr := os.MkdirTemp("", "streamtest-nats-")
+	if mkErr != nil {
+		return "", "", nil, fmt.Errorf("make a directory for JetStream: %w", mkErr)
+	}
+	s, startErr := startNATS(dir, server.RANDOM_PORT)
+	if startErr != nil {
+		os.RemoveAll(dir)
+		return "", "", nil, startErr
+	}
+	return s.ClientURL(), fmt.Sprintf("NATS is embedded, nats-server %s in this process: %v", server.VERSION, err),
+		func() { stopNATS(s); os.RemoveAll(dir) }, nil
+}
+
+func natsContainer() (*contained, error) {
+	return runContainer(cmp.Or(os.Getenv(EnvNATSImage), DefaultNATSImage), 4222, false, awaitNATS,
+		testcontainers.WithCmd("--jetstream", "--store_dir", "/tmp"),
+		testcontainers.WithTmpfs(map[string]string{"/tmp": "mode=1777"}),
+		testcontainers.WithWaitStrategy(wait.ForLog("Server is ready").WithPollInterval(pollEvery)),
+	)
+}
+
+// NATSServer is an embedded NATS server with JetStream of one test's own, for
+// outages. Its methods may be called from any goroutine.
+type NATSServer struct {
+	t    testing.TB
+	dir  string
+	port int
+
+	mu  sync.Mutex
+	srv *server.Server // nil while it is stopped
+}
+
+// OwnNATS starts a NATS server for this test alone. It ends with the test.
+func OwnNATS(t testing.TB) *NATSServer {
+	t.Helper()
+	n := &NATSServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
+	srv, err := startNATS(n.dir, n.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.srv != nil {
+			stopNATS(n.srv)
+		}
+	})
+	return n
+}
+
+// URL is the server's address as nats://host:port, the same over restarts.
+func (n *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.port) }
+
+// Stop ends the server and returns when it has gone; JetStream's store stays.
+func (n *NATSServer) Stop() {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.srv == nil {
+		n.t.Errorf("stop nats at %s: it is not running", n.URL())
+		return
+	}
+	stopNATS(n.srv)
+	n.srv = nil
+}
+
+// Start starts a stopped server again on the same port and store and returns
+// when it answers.
+func (n *NATSServer) Start() {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.srv != nil {
+		n.t.Errorf("start nats at %s: it is running already", n.URL())
+		return
+	}
+	srv, err := startNATS(n.dir, n.port)
+	if err != nil {
+		n.t.Errorf("start nats at %s: %v", n.URL(), err)
+		return
+	}
+	n.srv = srv
+}
+
+func startNATS(dir string, port int) (*server.Server, error) {
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: dir,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make an embedded NATS server: %w", err)
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(startWithin) {
+		stopNATS(srv)
+		return nil, errors.New("the embedded NATS server is not ready")
+	}
+	return srv, nil
+}
+
+func stopNATS(srv *server.Server) {
+	srv.Shutdown()
+	srv.WaitForShutdown()
+}

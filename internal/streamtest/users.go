@@ -1,0 +1,225 @@
+package streamtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/deploy"
+)
+
+// sharedUsers are the shipped users for the prefixes of tests, and for those alone.
+var sharedUsers = strings.ReplaceAll(deploy.UsersACL, "~sc:", "~t-??????????:") // as in Prefix
+
+// RedisAs answers the URL of the shared Redis for one user of deploy/users.acl,
+// who may there touch keys under a Prefix. What a user was refused fails the
+// package's tests at their end.
+func RedisAs(t testing.TB, user string) string {
+	t.Helper()
+	return as(Redis(t), user)
+}
+
+// as puts a test's name and password into a URL.
+func as(url, user string) string {
+	return strings.Replace(url, "://", "://"+user+":"+password(user)+"@", 1)
+}
+
+func password(user string) string { return user + "-password" }
+
+// withPasswords gives each user of an ACL file a password, as whoever installs it does.
+func withPasswords(acl string) string {
+	var b strings.Builder
+	for line := range strings.Lines(acl) {
+		name, rules, ok := strings.Cut(strings.TrimPrefix(line, "user "), " on ")
+		if ok {
+			line = "user " + name + " on >" + password(name) + " " + rules
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// setUsers makes the users of an ACL file on a server that runs, but not its
+// default user, which is the tests' own.
+func setUsers(url, acl string) error {
+	return withRedis(url, func(ctx context.Context, c *redis.Client) error {
+		for line := range strings.Lines(withPasswords(acl)) {
+			fields := strings.Fields(line)
+			if fields[1] == "default" {
+				continue
+			}
+			if err := c.Do(ctx, append([]any{"ACL", "SETUSER", fields[1], "reset"},
+				rulesOf(fields[2:])...)...).Err(); err != nil {
+				return fmt.Errorf("making the user %s: %w", fields[1], err)
+			}
+		}
+		return nil
+	})
+}
+
+// rulesOf joins what stands in parentheses, as ACL SETUSER takes a selector as one argument.
+func rulesOf(fields []string) (rules []any) {
+	open := ""
+	for _, f := range fields {
+		open = strings.TrimSpace(open + " " + f)
+		if strings.HasPrefix(open, "(") && !strings.HasSuffix(open, ")") {
+			continue
+		}
+		rules, open = append(rules, open), ""
+	}
+	return rules
+}
+
+func withRedis(url string, do func(context.Context, *redis.Client) error) error {
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	c := redis.NewClient(opts)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return do(ctx, c)
+}
+
+// refused lists what users were refused, one line each; a wrong password is no
+// right that is missing.
+func refused(url string) (list []string, err error) {
+	err = withRedis(url, func(ctx context.Context, c *redis.Client) error {
+		entries, err := c.ACLLog(ctx, 100).Result()
+		for _, e := range entries {
+			if e.Reason == "auth" {
+				continue
+			}
+			list = append(list, fmt.Sprintf("%s: %s %s (%s), %d times", e.Username, e.Reason, e.Object, e.Context,
+				e.Count))
+		}
+		return err
+	})
+	return list, err
+}
+
+// SecuredRedis is a Redis of one test's own with deploy/users.acl as it is
+// shipped, but for passwords: its default user is off.
+type SecuredRedis struct{ *RedisProcess }
+
+// NewSecuredRedis starts it. It ends with the test.
+func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "users.acl")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Whoever waits for the server has no password: the shipped users come when it runs.
+	write("user default on nopass ~* &* +@all\n")
+	s := &SecuredRedis{OwnRedis(t, append([]string{"--aclfile", path}, args...)...)}
+	write(withPasswords(deploy.UsersACL))
+	err := withRedis(s.URL(), func(ctx context.Context,
+		c *redis.Client) error {
+		return c.Do(ctx, "ACL", "LOAD").Err()
+	})
+	if err != nil {
+		t.Fatalf("loading deploy/users.acl: %v", err)
+	}
+	return s
+}
+
+// As is the server's URL for one of its users.
+func (s *SecuredRedis) As(user string) string { return as(s.URL(), user) }
+
+// Refused lists what its users were refused.
+func (s *SecuredRedis) Refused(t testing.TB) []string {
+	t.Helper()
+	list, err := refused(s.As("operator"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// SecuredNATS is a NATS server of one test's own with the users of
+// deploy/nats-permissions.conf.
+type SecuredNATS struct {
+	srv *server.Server
+	log violations
+}
+
+// NewSecuredNATS starts it. It ends with the test.
+func NewSecuredNATS(t testing.TB) *SecuredNATS {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"nats-permissions.conf": deploy.NATSPermissions,
+		"nats.conf": fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q }\ninclude "+
+			"nats-permissions.conf\n",
+			filepath.Join(dir, "store")),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, user := range []string{"relay", "subscriber", "alerts", "watch", "doctor"} {
+		t.Setenv("STREAMCOUNTER_NATS_"+strings.ToUpper(user)+"_PASSWORD", password(user))
+	}
+	opts, err := server.ProcessConfigFile(filepath.Join(dir, "nats.conf"))
+	if err != nil {
+		t.Fatalf("deploy/nats-permissions.conf: %v", err)
+	}
+	opts.NoSigs = true
+	n := &SecuredNATS{}
+	if n.srv, err = server.NewServer(opts); err != nil {
+		t.Fatal(err)
+	}
+	n.srv.SetLogger(&n.log, false, false)
+	n.srv.Start()
+	t.Cleanup(func() { stopNATS(n.srv) })
+	if !n.srv.ReadyForConnections(startWithin) {
+		t.Fatal("the NATS server with the shipped permissions is not ready")
+	}
+	return n
+}
+
+// As is the server's URL for one of its users.
+func (n *SecuredNATS) As(user string) string { return as(n.srv.ClientURL(), user) }
+
+// URL is the server's address without a user, whom it does not let in.
+func (n *SecuredNATS) URL() string { return n.srv.ClientURL() }
+
+// Violations lists what its users were refused.
+func (n *SecuredNATS) Violations() []string {
+	n.log.mu.Lock()
+	defer n.log.mu.Unlock()
+	return append([]string(nil), n.log.seen...)
+}
+
+// violations keeps what a server's log says of permissions.
+type violations struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (v *violations) Errorf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !strings.Contains(text, "Violation") {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.seen = append(v.seen, text)
+}
+
+func (*violations) Noticef(string, ...any) {}
+func (*violations) Warnf(string, ...any)   {}
+func (*violations) Fatalf(string, ...any)  {}
+func (*violations) Debugf(string, ...any)  {}
+func (*violations) Tracef(string, ...any)  {}

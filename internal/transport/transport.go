@@ -1,0 +1,102 @@
+// Package transport is what every way to ask for a check shares: validation of
+// requests, checks that are each by themselves, and errors that say what may have
+// become of a request.
+package transport
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// NotSent wraps the error of a request that may be sent again.
+func NotSent(err error) error {
+	return fmt.Errorf("%w: %w: %w: %w", api.ErrNoAnswer, api.ErrNotSent, api.ErrUnavailable, err)
+}
+
+// Lost wraps the error of a request whose reply did not come: it may have been
+// charged, and sent again it may be charged twice.
+func Lost(err error) error {
+	return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrOutcomeUnknown, err)
+}
+
+// Validate gives the request with its cost filled in, and refuses what no server takes.
+func Validate(req api.CheckRequest) (api.CheckRequest, error) {
+	req.Cost = cmp.Or(req.Cost, 1)
+	if req.Checks != nil {
+		return req, fmt.Errorf("%w: a request with checks of its own is one for CheckAll", api.ErrBadRequest)
+	}
+	if err := api.ValidateKey(req.Key); err != nil {
+		return req, err
+	}
+	return req, api.ValidateCount(req.Cost)
+}
+
+// ValidateAll does so with each.
+func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
+	if len(reqs) == 0 {
+		return nil, fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
+	}
+	out := make([]api.CheckRequest, len(reqs))
+	for i, r := range reqs {
+		var err error
+		if out[i], err = Validate(r); err != nil {
+			return nil, fmt.Errorf("checks[%d]: %w", i, err)
+		}
+	}
+	return out, nil
+}
+
+// EachValid is CheckEach for those of the requests that a server would take; the
+// others have their error, and nobody is asked.
+func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
+	if len(reqs) == 0 {
+		_, err := ValidateAll(reqs)
+		return nil, err
+	}
+	out := make([]api.Each, len(reqs))
+	var valid []api.CheckRequest
+	var at []int // in valid → in reqs
+	for i, r := range reqs {
+		r, err := Validate(r)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		valid, at = append(valid, r), append(at, i)
+	}
+	if len(valid) == 0 {
+		return out, nil
+	}
+	some, err := check(valid)
+	if err != nil {
+		return nil, err
+	}
+	for j, i := range at {
+		out[i] = some[j]
+	}
+	return out, nil
+}
+
+// atOnce bounds how many checks InParallel has under way.
+const atOnce = 16
+
+// InParallel is CheckEach for a transport that has no call for it.
+func InParallel(ctx context.Context, reqs []api.CheckRequest,
+	check func(context.Context, api.CheckRequest) (api.CheckAnswer, error)) []api.Each {
+	out := make([]api.Each, len(reqs))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, r := range reqs {
+		g.Go(func() error {
+			out[i].CheckAnswer, out[i].Err = check(ctx, r)
+			return nil
+		})
+	}
+	_ = g.Wait() // each has its own error
+	return out
+}

@@ -1,0 +1,97 @@
+package windows
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+)
+
+// unreachable gives, for each rule that can never decide, the earlier rule that takes all of
+// its keys. Shadow rules take none and are always evaluated. It may miss a rule that
+// several others cover together, and never names one that some key reaches.
+func unreachable(list []*Rule) map[int]int {
+	found := map[int]int{}
+	type pattern struct {
+		literal string
+		tokens  []token
+	}
+	patterns := make([]pattern, len(list))
+	for i, r := range list {
+		if r.Shadow {
+			continue
+		}
+		literal, _ := cutLiteral(r.Match)
+		patterns[i] = pattern{literal, tokensOf(r.Match)}
+		for j := range i {
+			if list[j].Shadow || !strings.HasPrefix(literal, patterns[j].literal) {
+				continue
+			}
+			if covers(patterns[j].tokens, patterns[i].tokens) {
+				found[i] = j
+				break
+			}
+		}
+	}
+	return found
+}
+
+// token is a character of a pattern.
+type token struct {
+	char rune
+	wild bool // ? or *
+}
+
+func tokensOf(pattern string) []token {
+	var out []token
+	escaped := false
+	for _, c := range pattern {
+		switch {
+		case escaped:
+			out, escaped = append(out, token{char: c}), false
+		case c == '\\':
+			escaped = true
+		default:
+			out = append(out, token{c, c == '*' || c == '?'})
+		}
+	}
+	return out
+}
+
+var star, one = token{'*', true}, token{'?', true}
+
+// covers tells that each key that fits b fits a too: a fits b itself, where a star of b is
+// left to a star of a, and a ? of b to a ? or a star.
+func covers(a, b []token) bool {
+	fits := make([]bool, len(b)+1) // tokens of b → whether the part of a so far covers so many of them
+	fits[0] = true
+	for _, t := range a {
+		next := make([]bool, len(fits))
+		for n := range fits {
+			switch {
+			case t == star:
+				next[n] = fits[n] || n > 0 && next[n-1]
+			case n > 0:
+				next[n] = fits[n-1] && b[n-1] != star && (t == one || t == b[n-1])
+			}
+		}
+		if fits = next; !slices.Contains(fits, true) {
+			return false
+		}
+	}
+	return fits[len(b)]
+}
+
+// Warnings are what is allowed in the file and surely not meant: rules that can never
+// decide. Each begins with NAME:LINE:COLUMN, as errors do.
+func (r *Rules) Warnings() []error { return r.warnings }
+
+// LogWarnings writes them to a log, which may be nil.
+func (r *Rules) LogWarnings(log *slog.Logger) {
+	if log == nil {
+		return
+	}
+	for _, w := range r.warnings {
+		text, _, _ := strings.Cut(w.Error(), "\n") // without the excerpt
+		log.Warn("the rules have a rule that does nothing", "warning", text)
+	}
+}

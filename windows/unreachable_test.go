@@ -1,0 +1,63 @@
+package windows
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestUnreachableRulesAreTold(t *testing.T) {
+	for _, c := range []struct {
+		first, second string
+		never         bool
+	}{
+		{"*", "user:*", true}, {"user:*", "user:*", true}, {"user:*", "user:42", true}, {"user:*", "user:vip:*", true},
+		{"user:?", "user:4", true}, {"user:?*", "user:??", true}, {"*:admin", "user:*:admin", true}, {`a\*`, `a\*`, true}, {"a**", "a*", true},
+		{"user:*", "*", false}, {"user:?", "user:42", false}, {"user:?", "user:*", false}, {"user:?*", "user:*", false}, {"*:admin", "user:*", false},
+		{`a\*`, "a*", false}, {`a\*`, "ab", false}, {"a?c", "a*c", false}, {"a", "ab", false}, {"ab", "a", false},
+	} {
+		file := fmt.Sprintf("rules:\n  - {name: shadow, match: '*', windows: [{limit: 1, per: 1s}], shadow: true}\n"+
+			"  - {name: first, match: '%s', windows: [{limit: 1, per: 1s}]}\n  - {name: second, match: '%s', windows: [{limit: 1, per: 1s}]}\n", c.first, c.second)
+		rules, err := Parse("rules.yml", []byte(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(rules.Warnings())
+		if want := `rules.yml:4:27: match "` + strings.ReplaceAll(c.second, `\`, `\\`) + `"`; (len(rules.Warnings()) == 1) != c.never || c.never && !strings.HasPrefix(got, "["+want) {
+			t.Errorf("%s above %s: %s, never reached: %t", c.first, c.second, got, c.never)
+		}
+	}
+}
+
+// Never a warning about a rule that some key reaches.
+func TestNoFalseWarning(t *testing.T) {
+	warned := 0
+	rapid.Check(t, func(t *rapid.T) {
+		list := make([]*Rule, rapid.IntRange(2, 5).Draw(t, "rules"))
+		for i := range list {
+			list[i] = &Rule{Name: fmt.Sprint(i), Match: somePattern.Draw(t, "pattern"), Windows: []Window{{1, time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
+		}
+		rules, err := NewRules(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		never := unreachable(rules.list)
+		warned += len(never)
+		for range 20 {
+			key := someKey.Draw(t, "key")
+			if plan := rules.Match(key); plan != nil && plan.Live != nil {
+				for i := range never {
+					if plan.Live == rules.list[i] {
+						t.Fatalf("%q: rule %s decides, of which %v says never", key, plan.Live.Name, never)
+					}
+				}
+			}
+		}
+	})
+	if warned == 0 {
+		t.Error("no rule was found to be never reached: nothing was tested")
+	}
+}
