@@ -198,6 +198,11 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 		for range 20 {
 			s.scribble(ctx)
 		}
+		if round == 30 { // whatever chance brought: a counter that is none, and an event for it
+			spoiled := keyOf(w.keys, 0, "sliding-log/spoiled")
+			s.redis.Set(ctx, s.keys.Counter(0, "log", spoiled), "x", 0)
+			w.append(api.Event{Key: spoiled, Count: 1})
+		}
 		var events []api.Event
 		for i, a := range windows.Algorithms {
 			for p := range w.keys.Partitions {

@@ -261,7 +261,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 
 // Everything that a person types, against one server.
 func TestCommandsAgainstDev(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	d := startDev(t, "--rules", writeFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "1h", 1)))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
 	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis", redisURL, "--json")
 	var sum appendSummary
