@@ -14,8 +14,10 @@ import (
 // written out: CloudEvents 1.0 in binary mode, and what JetStream reads.
 func TestThrottleMessage(t *testing.T) {
 	tr := api.Transition{
-		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10, WindowMs: 60_000,
-		Used: 12, Version: 1_700_000_000_123, AtMs: 1_700_000_000_123, SinceMs: 1_700_000_000_100, UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
+		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10,
+		WindowMs: 60_000,
+		Used:     12, Version: 1_700_000_000_123, AtMs: 1_700_000_000_123, SinceMs: 1_700_000_000_100,
+		UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
 	}
 	m, err := alerts.Message("sc", tr)
 	must(t, err)
@@ -37,8 +39,10 @@ func TestThrottleMessage(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", diff)
 	}
 	payload := map[string]any{
-		"id": id, "rule": "api", "key": "10.0.0.1", "state": "throttled", "level": 100.0, "limit": 10.0, "window_ms": 60_000.0,
-		"used": 12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0, "since_ms": 1_700_000_000_100.0, "until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
+		"id": id, "rule": "api", "key": "10.0.0.1", "state": "throttled", "level": 100.0, "limit": 10.0,
+		"window_ms": 60_000.0,
+		"used":      12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0, "since_ms": 1_700_000_000_100.0,
+		"until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
 	}
 	var got map[string]any
 	must(t, json.Unmarshal(m.Data, &got))
@@ -56,8 +60,10 @@ func TestMessageOfEachState(t *testing.T) {
 		kind    string
 		ttl     []string
 	}{
-		{"throttled", throttle("a", api.StateThrottled, at), "sc.throttle.api.a", "io.streamcounter.throttle.throttled", []string{"1m10s"}},
-		{"released", throttle("a", api.StateReleased, at), "sc.throttle.api.a", "io.streamcounter.throttle.released", []string{"1m0s"}},
+		{"throttled", throttle("a", api.StateThrottled, at), "sc.throttle.api.a",
+			"io.streamcounter.throttle.throttled", []string{"1m10s"}},
+		{"released", throttle("a", api.StateReleased, at), "sc.throttle.api.a", "io.streamcounter.throttle.released",
+			[]string{"1m0s"}},
 		{"raised", alert("a", api.StateRaised, at), "sc.alert.api.80.a", "io.streamcounter.alert.raised", nil},
 		{"cleared", alert("a", api.StateCleared, at), "sc.alert.api.80.a", "io.streamcounter.alert.cleared", nil},
 		{"raised to 100", func() api.Transition {
@@ -81,7 +87,8 @@ func TestMessageOfEachState(t *testing.T) {
 
 // JetStream takes whole seconds, at least one; a decision may not go before it expires.
 func TestThrottleTTL(t *testing.T) {
-	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s", 59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {
+	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s",
+		59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {
 		tr := throttle("a", api.StateThrottled, 1000)
 		tr.ExpiresMs = tr.AtMs + ms
 		m, err := alerts.Message("sc", tr)

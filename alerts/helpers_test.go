@@ -28,7 +28,8 @@ func must(t testing.TB, err error) {
 
 func connect(t *testing.T, url string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
+		nats.ReconnectJitter(0, 0))
 	must(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -82,7 +83,8 @@ func (w *world) count(outcome string) int {
 
 // follow gives what an ordered consumer of a stream receives, one word per
 // message, until it is stopped.
-func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPolicy) (heard <-chan string, stop func()) {
+func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPolicy) (heard <-chan string,
+	stop func()) {
 	t.Helper()
 	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: from, FilterSubjects: []string{w.prefix + ".>"}}
 	consumer, err := w.js.OrderedConsumer(t.Context(), streamName, cfg)
@@ -140,7 +142,9 @@ func ofKey(words []string, key string) []string {
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{
 		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
-		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: time.Now().UnixMilli() + 70_000, // what has expired goes from the stream
+		// what has expired goes from the stream
+		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000,
+		ExpiresMs: time.Now().UnixMilli() + 70_000,
 	}
 }
 

@@ -30,7 +30,8 @@ func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 			return
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"version\":%q,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true}\r\n", version)
+		fmt.Fprintf(c,
+			"INFO {\"server_id\":\"x\",\"version\":%q,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true}\r\n", version)
 		for in := bufio.NewScanner(c); in.Scan(); {
 			switch line := in.Text(); {
 			case line == "PING":
@@ -52,17 +53,19 @@ func TestAnOldServerGetsNothing(t *testing.T) {
 	must(t, err)
 	defer nc.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc", Log: slog.New(slog.DiscardHandler), OnOutcome: func(outcome string) {
-		if outcome == "failed" {
-			cancel()
-		}
-	}})
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc", Log: slog.New(slog.DiscardHandler),
+		OnOutcome: func(outcome string) {
+			if outcome == "failed" {
+				cancel()
+			}
+		}})
 	must(t, err)
 	if err := p.Ensure(t.Context()); !errors.Is(err, alerts.ErrOldServer) || !strings.Contains(err.Error(), "2.10.29") {
 		t.Errorf("Ensure: %v", err)
 	}
 	now := time.Now().UnixMilli()
-	err = p.Publish(ctx, []api.Transition{{ID: "x", Rule: "api", Key: "k", State: api.StateThrottled, Level: 100, Limit: 1, WindowMs: 1000,
+	err = p.Publish(ctx, []api.Transition{{ID: "x", Rule: "api", Key: "k", State: api.StateThrottled, Level: 100,
+		Limit: 1, WindowMs: 1000,
 		Used: 1, AtMs: now, SinceMs: now, UntilMs: now + 1000, ExpiresMs: now + 2000}}, 0)
 	if !errors.Is(err, alerts.ErrOldServer) {
 		t.Errorf("Publish: %v", err)

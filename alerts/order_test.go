@@ -27,7 +27,8 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 		}
 	})
 	must(t, err)
-	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 100 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	one, two := throttle("k", api.StateThrottled, 1000), throttle("k", api.StateReleased, 2000)
 	must(t, p.Publish(t.Context(), []api.Transition{one, two}, 0))

@@ -19,7 +19,8 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	all := history(3, 6)
 	must(t, w.publisher.Publish(t.Context(), all[:6], 0))
 	server.Stop()
-	streamtest.Eventually(t, 20*time.Second, "the connection is lost", func() (bool, string) { return !nc.IsConnected(), nc.Status().String() })
+	streamtest.Eventually(t, 20*time.Second, "the connection is lost",
+		func() (bool, string) { return !nc.IsConnected(), nc.Status().String() })
 	before, failed := nc.Stats().OutMsgs, w.count("failed")
 	done := make(chan error, 1)
 	go func() { done <- w.publisher.Publish(t.Context(), all[3:], 3) }() // three of them again

@@ -51,7 +51,8 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	if c.Prefix == "" {
 		return nil, errors.New("alerts: Prefix is required")
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout), jetstream.WithDefaultTimeout(c.AckTimeout))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout),
+		jetstream.WithDefaultTimeout(c.AckTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
@@ -66,7 +67,8 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 	}
 	differences, err := EnsureStreams(ctx, p.js, Streams(p.config.Prefix, p.config.Replicas))
 	for _, d := range differences {
-		p.config.Log.Warn("a JetStream stream differs from what this version would create; it is left unchanged", "difference", d)
+		p.config.Log.Warn("a JetStream stream differs from what this version would create; it is left unchanged",
+			"difference", d)
 	}
 	return err
 }
@@ -99,7 +101,8 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		}
 		pending = left
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d of %d transitions not published: %w", len(left), len(transitions), errors.Join(ctx.Err(), err))
+			return fmt.Errorf("%d of %d transitions not published: %w", len(left), len(transitions),
+				errors.Join(ctx.Err(), err))
 		}
 		if err == nil {
 			continue
@@ -116,7 +119,8 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 
 // wave sends the first message of each subject, all at once, and waits for
 // their acks. It returns what is left, in order, and the last error, and adds to sent.
-func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg, last error) {
+func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
+	last error) {
 	type flight struct {
 		ack    jetstream.PubAckFuture
 		err    error
@@ -142,7 +146,8 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		f := &flight{resent: sent[id]}
 		sent[id] = true
 		// A copy, as the library sets the reply subject of what it is given.
-		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, jetstream.WithRetryAttempts(0))
+		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data},
+			jetstream.WithRetryAttempts(0))
 		flights[i] = f
 	}
 	timeout := time.NewTimer(p.config.AckTimeout)
@@ -193,14 +198,17 @@ func (p *Publisher) acked(ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 		p.config.OnOutcome("duplicate")
 	default:
 		p.config.OnOutcome("unexpected_duplicate")
-		p.config.Log.Error("JetStream dropped a transition as a copy that was not sent before: subscribers may not have received it",
-			"subject", m.Subject, "id", m.Header.Get(jetstream.MsgIDHeader), "stream", ack.Stream, "sequence", ack.Sequence)
+		p.config.Log.Error(
+			"JetStream dropped a transition as a copy that was not sent before: subscribers may not have received it",
+			"subject", m.Subject, "id", m.Header.Get(jetstream.MsgIDHeader), "stream", ack.Stream, "sequence",
+			ack.Sequence)
 	}
 }
 
 // mayBeMissing tells the answer of a server where no stream takes the subject. It
 // gives none if anybody has subscribed to the subject without JetStream.
 func mayBeMissing(err error) bool {
-	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+		errors.Is(err, jetstream.ErrStreamNotFound) ||
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrAsyncPublishTimeout)
 }

@@ -83,7 +83,8 @@ func TestSnapshotThenChanges(t *testing.T) {
 	ctx := t.Context()
 	must(t, w.publisher.Publish(ctx, []api.Transition{
 		throttle("a", api.StateThrottled, 1), throttle("b", api.StateThrottled, 2), throttle("a", api.StateReleased, 3),
-		throttle("c.d", api.StateThrottled, 4), throttle("a", api.StateThrottled, 5), throttle("b", api.StateReleased, 6),
+		throttle("c.d", api.StateThrottled, 4), throttle("a", api.StateThrottled, 5),
+		throttle("b", api.StateReleased, 6),
 	}, 0))
 	heard, stop := w.follow(t, w.throttle, jetstream.DeliverLastPerSubjectPolicy)
 	defer stop()
@@ -110,7 +111,8 @@ func TestPublishAgain(t *testing.T) {
 	again := first
 	again.AtMs, again.Used, again.UntilMs = 2000, 99, 3000 // as another script would write it
 	for i := range 2 {
-		must(t, w.publisher.Publish(t.Context(), []api.Transition{first, again, alert("a", api.StateCleared, 2000)}, 3*i))
+		must(t, w.publisher.Publish(t.Context(), []api.Transition{first, again, alert("a", api.StateCleared, 2000)},
+			3*i))
 	}
 	got := w.first(t, w.alerts, 2)
 	if diff := cmp.Diff([]string{"a raised@1000", "a cleared@2000"}, got); diff != "" {
@@ -144,7 +146,8 @@ func TestAnUnexpectedDuplicate(t *testing.T) {
 			t.Errorf("%d publishes were %s, want %d", got, outcome, want)
 		}
 	}
-	if id := b.MessageID(w.prefix); strings.Count(logged.String(), "level=ERROR") != 1 || !strings.Contains(logged.String(), id) {
+	if id := b.MessageID(w.prefix); strings.Count(logged.String(), "level=ERROR") != 1 ||
+		!strings.Contains(logged.String(), id) {
 		t.Errorf("the log does not name %s: %s", id, logged.String())
 	}
 }

@@ -16,7 +16,8 @@ import (
 const OldestServer = "2.11"
 
 // ErrOldServer: the NATS server is older than OldestServer.
-var ErrOldServer = errors.New("the NATS server is older than " + OldestServer + ", which throttle decisions need for per-message TTL")
+var ErrOldServer = errors.New("the NATS server is older than " + OldestServer +
+	", which throttle decisions need for per-message TTL")
 
 // checkServer gives ErrOldServer, with the version, for a server that is too old.
 func checkServer(nc *nats.Conn) error {
@@ -66,7 +67,8 @@ func Streams(prefix string, replicas int) []jetstream.StreamConfig {
 // EnsureStreams creates the streams that are missing. One that exists is never
 // altered: where it differs in what matters here, the difference is returned
 // for the operator to see.
-func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream.StreamConfig) (differences []string, err error) {
+func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream.StreamConfig) (differences []string,
+	err error) {
 	for _, w := range want {
 		s, err := js.Stream(ctx, w.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -34,11 +34,13 @@ func TestEnsureStreams(t *testing.T) {
 		}
 	}
 	c := configOf(t, w.js, w.throttle)
-	if len(c.Subjects) != 1 || c.Subjects[0] != w.prefix+".throttle.>" || c.MaxMsgsPerSubject != 1 || !c.AllowMsgTTL || c.Storage != jetstream.FileStorage || c.MaxAge != 0 {
+	if len(c.Subjects) != 1 || c.Subjects[0] != w.prefix+".throttle.>" || c.MaxMsgsPerSubject != 1 ||
+		!c.AllowMsgTTL || c.Storage != jetstream.FileStorage || c.MaxAge != 0 {
 		t.Errorf("throttle stream: %+v", c)
 	}
 	c = configOf(t, w.js, w.alerts)
-	if len(c.Subjects) != 1 || c.Subjects[0] != w.prefix+".alert.>" || c.Retention != jetstream.LimitsPolicy || c.MaxAge != 7*24*time.Hour ||
+	if len(c.Subjects) != 1 || c.Subjects[0] != w.prefix+".alert.>" || c.Retention != jetstream.LimitsPolicy ||
+		c.MaxAge != 7*24*time.Hour ||
 		c.MaxMsgsPerSubject > 0 || c.Storage != jetstream.FileStorage {
 		t.Errorf("alerts stream: %+v", c)
 	}
@@ -47,14 +49,16 @@ func TestEnsureStreams(t *testing.T) {
 // An operator's own settings stay, and what differs is said.
 func TestEnsureStreamsAltersNothing(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
-	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour, MaxMsgsPerSubject: 5, Duplicates: time.Minute}
+	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour,
+		MaxMsgsPerSubject: 5, Duplicates: time.Minute}
 	_, err := w.js.CreateStream(t.Context(), theirs)
 	must(t, err)
 	before := configOf(t, w.js, w.alerts)
 	differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
 	must(t, err)
 	said := strings.Join(differences, "\n")
-	for _, part := range []string{"max_age 1h0m0s, expected 168h0m0s", "max_msgs_per_subject 5, expected 0", "duplicate_window 1m0s, expected 2m0s"} {
+	for _, part := range []string{"max_age 1h0m0s, expected 168h0m0s", "max_msgs_per_subject 5, expected 0",
+		"duplicate_window 1m0s, expected 2m0s"} {
 		if !strings.Contains(said, "stream "+w.alerts+" has "+part) {
 			t.Errorf("differences:\n%s\nwant %q among them", said, part)
 		}
@@ -62,7 +66,8 @@ func TestEnsureStreamsAltersNothing(t *testing.T) {
 	if len(differences) != 3 {
 		t.Errorf("differences:\n%s\nwant 3", said)
 	}
-	if after := configOf(t, w.js, w.alerts); after.MaxAge != before.MaxAge || after.MaxMsgsPerSubject != 5 || after.Duplicates != time.Minute {
+	if after := configOf(t, w.js, w.alerts); after.MaxAge != before.MaxAge || after.MaxMsgsPerSubject != 5 ||
+		after.Duplicates != time.Minute {
 		t.Errorf("the stream was %+v and is %+v", before, after)
 	}
 	configOf(t, w.js, w.throttle) // the other one was made all the same
@@ -75,7 +80,8 @@ func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
 	other := strings.ToUpper(w.prefix) + "_MINE"
 	_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: other, Subjects: []string{w.prefix + ".>"}})
 	must(t, err)
-	if _, err = alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1)); err == nil || !strings.Contains(err.Error(), w.throttle) {
+	if _, err = alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1)); err == nil ||
+		!strings.Contains(err.Error(), w.throttle) {
 		t.Errorf("error %v, want one that names %s", err, w.throttle)
 	}
 }

@@ -69,7 +69,8 @@ func Tightest(list []WindowState) *WindowState {
 	var tightest *WindowState
 	for i := range list {
 		w := &list[i]
-		if tightest == nil || w.Remaining < tightest.Remaining || w.Remaining == tightest.Remaining && w.NextFreeMs > tightest.NextFreeMs {
+		if tightest == nil || w.Remaining < tightest.Remaining || w.Remaining == tightest.Remaining &&
+			w.NextFreeMs > tightest.NextFreeMs {
 			tightest = w
 		}
 	}

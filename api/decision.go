@@ -88,8 +88,9 @@ func (t Transition) MessageID(prefix string) string {
 
 // Bounds of a transition's times.
 const (
-	maxMs     = 253402300799999           // the last ms of the year 9999, where RFC 3339 ends
-	maxLastMs = 800 * 24 * 60 * 60 * 1000 // how long after AtMs a decision may expire: two of the longest windows, and a hold
+	maxMs = 253402300799999 // the last ms of the year 9999, where RFC 3339 ends
+	// how long after AtMs a decision may expire: two of the longest windows, and a hold
+	maxLastMs = 800 * 24 * 60 * 60 * 1000
 )
 
 // Validate reports the first thing wrong with the transition, wrapping
@@ -105,7 +106,8 @@ func (t Transition) Validate() error {
 	switch t.State {
 	case StateThrottled, StateReleased:
 		if t.Level != LevelThrottled {
-			return fmt.Errorf("%w: a throttle decision of level %d, expected %d", ErrBadTransition, t.Level, LevelThrottled)
+			return fmt.Errorf("%w: a throttle decision of level %d, expected %d", ErrBadTransition, t.Level,
+				LevelThrottled)
 		}
 	case StateRaised, StateCleared:
 		if t.Level < 1 || t.Level > LevelThrottled {
@@ -118,8 +120,10 @@ func (t Transition) Validate() error {
 		name             string
 		n, least, atMost int64
 	}{
-		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53}, {"version", t.Version, 1, 1 << 53}, {"at", t.AtMs, 0, maxMs},
-		{"since", t.SinceMs, 0, maxMs}, {"until", t.UntilMs, 0, maxMs}, {"expires", t.ExpiresMs, 0, min(maxMs, t.AtMs+maxLastMs)},
+		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53},
+		{"version", t.Version, 1, 1 << 53}, {"at", t.AtMs, 0, maxMs},
+		{"since", t.SinceMs, 0, maxMs}, {"until", t.UntilMs, 0, maxMs},
+		{"expires", t.ExpiresMs, 0, min(maxMs, t.AtMs+maxLastMs)},
 	} {
 		if f.n < f.least || f.n > f.atMost {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", ErrBadTransition, f.name, f.n, f.least, f.atMost)

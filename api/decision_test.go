@@ -26,11 +26,15 @@ func TestMessageID(t *testing.T) {
 		want   string
 	}{
 		{"as it is", func(*api.Transition) {}, "sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
-		{"released", func(t *api.Transition) { t.State = api.StateReleased }, "sc/throttle/api/100/60000/released/4000/user:42"},
+		{"released", func(t *api.Transition) { t.State = api.StateReleased },
+			"sc/throttle/api/100/60000/released/4000/user:42"},
 		{"raised", func(t *api.Transition) { t.State = api.StateRaised }, "sc/alert/api/100/60000/raised/4000/user:42"},
-		{"cleared", func(t *api.Transition) { t.State, t.Level = api.StateCleared, 80 }, "sc/alert/api/80/60000/cleared/4000/user:42"},
-		{"renewal", func(t *api.Transition) { t.Renewal = true }, "sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
-		{"key that is no token", func(t *api.Transition) { t.Key = "a\x00 b" }, "sc/throttle/api/100/60000/throttled/4000/64000/~YQAgYg"},
+		{"cleared", func(t *api.Transition) { t.State, t.Level = api.StateCleared, 80 },
+			"sc/alert/api/80/60000/cleared/4000/user:42"},
+		{"renewal", func(t *api.Transition) { t.Renewal = true },
+			"sc/throttle/api/100/60000/throttled/4000/64000/user:42"},
+		{"key that is no token", func(t *api.Transition) { t.Key = "a\x00 b" },
+			"sc/throttle/api/100/60000/throttled/4000/64000/~YQAgYg"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tr := throttled()
@@ -85,7 +89,8 @@ func TestMessageIDDiffersWithEachPart(t *testing.T) {
 }
 
 func TestTransitionFields(t *testing.T) {
-	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state", "until_ms", "used", "version", "window_ms"}
+	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state",
+		"until_ms", "used", "version", "window_ms"}
 	if diff := cmp.Diff(contract, fieldsOf(t, throttled())); diff != "" {
 		t.Errorf("fields (-contract +got):\n%s", diff)
 	}

@@ -17,7 +17,10 @@ func inSubtree(subject, prefix string, tokens int) bool {
 	}
 	list := strings.Split(subject, ".")
 	for _, token := range list {
-		if token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c == 0x7f || c == '*' || c == '>' || c > 0x7f }) {
+		if token == "" || strings.ContainsFunc(token, func(c rune) bool {
+			return c <= ' ' || c == 0x7f || c == '*' ||
+				c == '>' || c > 0x7f
+		}) {
 			return false
 		}
 	}
@@ -27,8 +30,10 @@ func inSubtree(subject, prefix string, tokens int) bool {
 // FuzzKeyToken: each key, whatever its bytes, is one token of at most 256 bytes, and
 // comes back from it or is told by its hash; no text but a key's own token is taken for one.
 func FuzzKeyToken(f *testing.F) {
-	for _, key := range []string{"user:42", "", "~", "~~", "a.b", "*", ">", "a b", "\x00", "\r\n", "é", "\xff\xfe", "{tenant}:x", "KEYS[1]", "'); redis.call('FLUSHALL') --", "[a-z]?*",
-		strings.Repeat("a", 128), strings.Repeat("a", 129), strings.Repeat(".", 191), strings.Repeat(".", 192), strings.Repeat("é", 256), "~dXNlcg", "~dXNlcg\n", "~~" + strings.Repeat("0", 64)} {
+	for _, key := range []string{"user:42", "", "~", "~~", "a.b", "*", ">", "a b", "\x00", "\r\n", "é", "\xff\xfe",
+		"{tenant}:x", "KEYS[1]", "'); redis.call('FLUSHALL') --", "[a-z]?*",
+		strings.Repeat("a", 128), strings.Repeat("a", 129), strings.Repeat(".", 191), strings.Repeat(".", 192),
+		strings.Repeat("é", 256), "~dXNlcg", "~dXNlcg\n", "~~" + strings.Repeat("0", 64)} {
 		f.Add(key, "api", 80)
 	}
 	f.Fuzz(func(t *testing.T, key, rule string, level int) {

@@ -19,7 +19,8 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 // answer is that to request i.
 func (c *call) answer(i int, d decision) api.CheckAnswer {
 	r := c.requests[i]
-	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
+	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{},
+		Source: api.SourcePolicy}
 	switch {
 	case r.Never:
 		out.Allowed, out.RetryAfterMs = false, -1

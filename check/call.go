@@ -140,7 +140,8 @@ func (c *call) ask(r Request) (int, error) {
 			continue
 		}
 		if a.Plan != r.Plan {
-			return 0, fmt.Errorf("%w: the key %s stands there twice under different limits", api.ErrBadRequest, api.Shorten(r.Key))
+			return 0, fmt.Errorf("%w: the key %s stands there twice under different limits", api.ErrBadRequest,
+				api.Shorten(r.Key))
 		}
 		return i, nil
 	}

@@ -199,7 +199,8 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 	if err == nil {
 		return &st, nil
 	}
-	if d := s.resolve(ctx, []windows.Request{{Plan: plan, Key: key}}, windows.Verdict{}, err); d.source == api.SourcePolicy {
+	if d := s.resolve(ctx, []windows.Request{{Plan: plan, Key: key}}, windows.Verdict{},
+		err); d.source == api.SourcePolicy {
 		return nil, d.err
 	}
 	return nil, nil
@@ -230,7 +231,8 @@ func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows
 	s.outage.byPolicy(policy, len(asks))
 	switch policy {
 	case windows.OnErrorDeny:
-		return decision{windows.Verdict{Atomic: true}, api.SourcePolicy, "error_deny", fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
+		return decision{windows.Verdict{Atomic: true}, api.SourcePolicy, "error_deny",
+			fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
 	case windows.OnErrorLocal:
 		v, err := s.local.Check(ctx, asks)
 		return decision{v, api.SourceLocal, "local_", err}

@@ -42,7 +42,8 @@ type waiter struct {
 	done     chan struct{}
 }
 
-func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Request) ([]windows.Verdict, error)) *gatherer {
+func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Request) ([]windows.Verdict,
+	error)) *gatherer {
 	return &gatherer{run: run, timeout: timeout}
 }
 

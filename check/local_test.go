@@ -26,13 +26,16 @@ func must(t testing.TB, err error) {
 // While Redis is away a server counts by itself, and does not grow with the keys
 // that are asked for.
 func TestLocalCountsAreBounded(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1})
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialerRetries: 1})
 	defer c.Close()
 	keys, err := stream.NewKeys("sc", 16)
 	must(t, err)
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal, Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
 	must(t, err)
-	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules, Metrics: NewMetrics(prometheus.NewRegistry())})
+	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+		Metrics: NewMetrics(prometheus.NewRegistry())})
 	must(t, err)
 	const many = maxLocalKeys + 1000
 	reqs := make([]api.CheckRequest, many)

@@ -87,11 +87,13 @@ func (o *outage) begin() {
 	}
 	o.log.Error("Redis does not answer: on_error decides checks until it does. Rules with allow enforce no limit, "+
 		"rules with deny answer 503, rules with local count in this process alone",
-		"rules_allow", live[windows.OnErrorAllow], "rules_deny", live[windows.OnErrorDeny], "rules_local", live[windows.OnErrorLocal])
+		"rules_allow", live[windows.OnErrorAllow], "rules_deny", live[windows.OnErrorDeny], "rules_local",
+		live[windows.OnErrorLocal])
 }
 
 func (o *outage) end() {
 	o.log.Warn("Redis answers again: limits are enforced", "took", time.Since(o.since).Round(time.Millisecond).String(),
-		"checks_allow", o.decided[windows.OnErrorAllow], "checks_deny", o.decided[windows.OnErrorDeny], "checks_local", o.decided[windows.OnErrorLocal])
+		"checks_allow", o.decided[windows.OnErrorAllow], "checks_deny", o.decided[windows.OnErrorDeny],
+		"checks_local", o.decided[windows.OnErrorLocal])
 	o.forget()
 }

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // second one is told again.
 func TestAnOutageIsToldOnce(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1})
+	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialerRetries: 1})
 	defer c.Close()
 	keys, err := stream.NewKeys("sc", 16)
 	must(t, err)
@@ -38,7 +39,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 	must(t, err)
 	var out bytes.Buffer // the checks of this test come one after the other
 	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Timeout: time.Second, Log: slog.New(slog.NewJSONHandler(&out, nil))})
+		Metrics: NewMetrics(prometheus.NewRegistry()), Timeout: time.Second,
+		Log: slog.New(slog.NewJSONHandler(&out, nil))})
 	must(t, err)
 	ask := func(key string) api.Source {
 		return s.decide(t.Context(), &call{asks: []windows.Request{{Plan: rules.Match(key), Key: key, Cost: 1}}}).source
@@ -66,7 +68,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			ask([]string{"allow:1", "deny:1", "local:1", "shadow:1"}[i%4])
 		}
 		began := lines(2*outages + 1)
-		if began["rules_allow"] != 2.0 || began["rules_deny"] != 1.0 || began["rules_local"] != 1.0 || began["level"] != "ERROR" {
+		if began["rules_allow"] != 2.0 || began["rules_deny"] != 1.0 || began["rules_local"] != 1.0 ||
+			began["level"] != "ERROR" {
 			t.Errorf("the beginning: %v", began)
 		}
 		server.Start()
@@ -79,7 +82,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			return false, ""
 		})
 		ended := lines(2*outages + 2)
-		if ended["checks_allow"] != float64(asked+5) || ended["checks_deny"] != 5.0 || ended["checks_local"] != 5.0 || ended["took"] == nil {
+		if ended["checks_allow"] != float64(asked+5) || ended["checks_deny"] != 5.0 || ended["checks_local"] != 5.0 ||
+			ended["took"] == nil {
 			t.Errorf("the end, after %d checks: %v", asked, ended)
 		}
 	}

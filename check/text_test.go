@@ -14,9 +14,11 @@ import (
 // What Redis says is not for callers; what is wrong with their request is.
 func TestErrorText(t *testing.T) {
 	redis := errors.New("NOPERM this user has no permissions to access key sc:{3}:log:x at 10.0.0.7:6379")
-	for _, err := range []error{fmt.Errorf("%w: %w", api.ErrUnavailable, redis), fmt.Errorf("%w: %w", api.ErrOutcomeUnknown, redis), redis,
+	for _, err := range []error{fmt.Errorf("%w: %w", api.ErrUnavailable, redis),
+		fmt.Errorf("%w: %w", api.ErrOutcomeUnknown, redis), redis,
 		fmt.Errorf("%w: %w", redis, context.DeadlineExceeded)} {
-		if text := check.ErrorText(err); text == "" || strings.Contains(text, "NOPERM") || strings.Contains(text, "10.0.0.7") {
+		if text := check.ErrorText(err); text == "" || strings.Contains(text, "NOPERM") ||
+			strings.Contains(text, "10.0.0.7") {
 			t.Errorf("%v: %q", err, text)
 		}
 	}

@@ -92,7 +92,8 @@ func New(checker Checker, c Config) (*Client, error) {
 		c.Now = func() int64 { return time.Now().UnixMilli() }
 	}
 	return &Client{shared: &shared{
-		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf), local: newLocal(c.LocalKeys, c.Instances, c.Now),
+		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf),
+		local: newLocal(c.LocalKeys, c.Instances, c.Now),
 		breaker: gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 			Name: "streamcounter", Timeout: openFor,
 			ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
@@ -154,7 +155,10 @@ func (c *Client) With(p Policy) *Client {
 
 // Check implements Checker.
 func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer, error) { return c.checker.Check(ctx, req) })
+	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer,
+		error) {
+		return c.checker.Check(ctx, req)
+	})
 	if err == nil {
 		c.known.learn(a)
 		return a, nil
@@ -169,7 +173,10 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 // CheckAll implements Checker. Where policies differ the strictest decides for
 // all: Deny, then Local, then Allow.
 func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer, error) { return c.checker.CheckAll(ctx, reqs) })
+	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer,
+		error) {
+		return c.checker.CheckAll(ctx, reqs)
+	})
 	if err != nil {
 		return c.fallback(ctx, reqs, err)
 	}
@@ -235,7 +242,8 @@ func ask[T any](caller context.Context, s *shared, call func(context.Context) (T
 			if err != nil && caller.Err() != nil {
 				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
 			}
-			if !errors.Is(err, api.ErrNotSent) || attempt >= s.config.Retries || !pause.BeforeDeadline(ctx, firstPause<<attempt) {
+			if !errors.Is(err, api.ErrNotSent) || attempt >= s.config.Retries ||
+				!pause.BeforeDeadline(ctx, firstPause<<attempt) {
 				return struct{}{}, err
 			}
 		}

@@ -52,7 +52,8 @@ func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest)
 		all := api.ChecksAnswer{Allowed: true, Atomic: true}
 		for _, r := range reqs {
 			name, _, _ := cut(r.Key)
-			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key, Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis})
+			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key,
+				Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis})
 		}
 		return all, nil
 	}
@@ -81,7 +82,8 @@ var (
 // other, all 10 per minute and 30 per hour, before its server went away.
 func taught(t *testing.T, c client.Config) (*client.Client, *stub) {
 	t.Helper()
-	s := &stub{answer: admits(api.WindowState{Limit: 10, WindowMs: 60_000}, api.WindowState{Limit: 30, WindowMs: 3_600_000})}
+	s := &stub{answer: admits(api.WindowState{Limit: 10, WindowMs: 60_000},
+		api.WindowState{Limit: 30, WindowMs: 3_600_000})}
 	c.Retries = -1
 	c.RulePolicies = map[string]client.Policy{"allow": client.Allow, "deny": client.Deny, "local": client.Local}
 	n := newClient(t, s, c)
@@ -135,7 +137,8 @@ func TestLocalCountsItsShare(t *testing.T) {
 		}
 		return a
 	}
-	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2, ResetMs: 60_000, NextFreeMs: 60_000}) {
+	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2,
+		ResetMs: 60_000, NextFreeMs: 60_000}) {
 		t.Errorf("%+v, want 2 of 2 used", a)
 	}
 	now += 15_000
@@ -174,9 +177,10 @@ func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
 // Limit 50 per 10 s, a full burst on each side of a full ten seconds: 50.
 func TestLocalAtABoundary(t *testing.T) {
 	now := int64(1_700_000_009_999)
-	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Now: func() int64 { return now }, RuleOf: func(string) (client.Rule, bool) {
-		return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
-	}})
+	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Now: func() int64 { return now },
+		RuleOf: func(string) (client.Rule, bool) {
+			return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
+		}})
 	admitted := 0
 	for range 2 {
 		for range 50 {
@@ -208,7 +212,8 @@ func TestTheStrictestPolicyDecidesForAll(t *testing.T) {
 			reqs = append(reqs, api.CheckRequest{Key: key})
 		}
 		all, err := n.CheckAll(t.Context(), reqs)
-		if all.Allowed != c.allowed || all.Checks[0].Source != c.source || all.Checks[1].Allowed != c.allowed || (err == nil) != c.allowed {
+		if all.Allowed != c.allowed || all.Checks[0].Source != c.source || all.Checks[1].Allowed != c.allowed ||
+			(err == nil) != c.allowed {
 			t.Errorf("%v: %+v, %v, want allowed %t from %s", c.keys, all, err, c.allowed, c.source)
 		}
 	}
@@ -229,14 +234,16 @@ func TestCheckEachFallsBackOneByOne(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if !list[0].Allowed || list[0].Err != nil || list[1].Allowed || !errors.Is(list[1].Err, api.ErrUnavailable) || !errors.Is(list[2].Err, api.ErrBadKey) {
+	if !list[0].Allowed || list[0].Err != nil || list[1].Allowed || !errors.Is(list[1].Err, api.ErrUnavailable) ||
+		!errors.Is(list[2].Err, api.ErrBadKey) {
 		t.Errorf("%+v, want allowed, denied, and a bad key", list)
 	}
 }
 
 // What is the request's own fault no policy answers; nor what the server says itself.
 func TestErrorsThatNoPolicyAnswers(t *testing.T) {
-	for _, why := range []error{api.ErrBadKey, api.ErrBadCount, api.ErrCostExceedsLimit, api.ErrUnavailable, api.ErrBadRequest} {
+	for _, why := range []error{api.ErrBadKey, api.ErrBadCount, api.ErrCostExceedsLimit, api.ErrUnavailable,
+		api.ErrBadRequest} {
 		s := &stub{answer: fails(fmt.Errorf("%w: so it is", why))}
 		n := newClient(t, s, client.Config{})
 		for range 20 { // and it opens no breaker
@@ -282,7 +289,8 @@ func TestRetries(t *testing.T) {
 // After five failures nobody is asked any more, but now and then one is, and
 // when that is answered all are.
 func TestBreaker(t *testing.T) {
-	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error){"not sent": down, "lost": lost} {
+	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer,
+		error){"not sent": down, "lost": lost} {
 		var fallbacks int
 		s := &stub{answer: answer}
 		n := newClient(t, s, client.Config{Retries: -1, OnFallback: func(p client.Policy, why error) {
@@ -296,7 +304,8 @@ func TestBreaker(t *testing.T) {
 			}
 		}
 		if s.asked < 5 || s.asked > 7 || fallbacks != 50 {
-			t.Errorf("%s: asked %d times of 50, want the first 5 and hardly more; %d fallbacks told", name, s.asked, fallbacks)
+			t.Errorf("%s: asked %d times of 50, want the first 5 and hardly more; %d fallbacks told", name, s.asked,
+				fallbacks)
 		}
 		s.answer = admits()
 		streamtest.Eventually(t, patience, "it is asked again", func() (bool, string) {
@@ -337,7 +346,8 @@ func TestCallersWhoLeave(t *testing.T) {
 // What is remembered of keys and counted of them is bounded; the oldest go.
 func TestKeysAreBounded(t *testing.T) {
 	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
-	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, KnownKeys: 2, LocalKeys: 1, Retries: -1})
+	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, KnownKeys: 2, LocalKeys: 1,
+		Retries: -1})
 	for _, key := range []string{"r:1", "r:2", "r:3"} {
 		if _, err := n.Check(t.Context(), api.CheckRequest{Key: key}); err != nil {
 			t.Fatal(err)

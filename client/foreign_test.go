@@ -70,7 +70,8 @@ func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 		if asked != 1 {
 			t.Errorf("%d %.40s: asked %d times", c.status, c.body, asked)
 		}
-		if _, err := h.Peek(t.Context(), "k"); errors.Is(err, api.ErrOutcomeUnknown) && !strings.Contains(c.body, "outcome-unknown") {
+		if _, err := h.Peek(t.Context(), "k"); errors.Is(err, api.ErrOutcomeUnknown) &&
+			!strings.Contains(c.body, "outcome-unknown") {
 			t.Errorf("%d: a look has no unknown outcome: %v", c.status, err)
 		}
 		s.Close()
@@ -78,7 +79,8 @@ func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 }
 
 func TestHTTPRefusesURLs(t *testing.T) {
-	for _, base := range []string{"", "localhost:8080", "redis://h", "http://", "http://h?x=1", "http://user:sesame@h", "://sesame@h", "http://u:sesame@h:99999999"} {
+	for _, base := range []string{"", "localhost:8080", "redis://h", "http://", "http://h?x=1",
+		"http://user:sesame@h", "://sesame@h", "http://u:sesame@h:99999999"} {
 		if _, err := client.NewHTTP(base, client.HTTPConfig{}); err == nil || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%q: %v, want a refusal without the password", base, err)
 		}
@@ -97,7 +99,8 @@ func TestTokens(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	secure := &tls.Config{RootCAs: roots, ServerName: "example.com"}
-	h, err := client.NewHTTP("https://"+s.Listener.Addr().String(), client.HTTPConfig{Token: func() string { return token }, TLS: secure})
+	h, err := client.NewHTTP("https://"+s.Listener.Addr().String(),
+		client.HTTPConfig{Token: func() string { return token }, TLS: secure})
 	must(t, err)
 	defer h.Close()
 
@@ -112,7 +115,8 @@ func TestTokens(t *testing.T) {
 	served := make(chan struct{})
 	go func() { defer close(served); _ = g.Serve(l) }()
 	defer func() { g.Stop(); <-served }()
-	c, err := scgrpc.New("passthrough:///"+l.Addr().String(), scgrpc.Config{Token: func() string { return token }, TLS: secure})
+	c, err := scgrpc.New("passthrough:///"+l.Addr().String(), scgrpc.Config{Token: func() string { return token },
+		TLS: secure})
 	must(t, err)
 	defer c.Close()
 
@@ -128,8 +132,10 @@ func TestTokens(t *testing.T) {
 
 type shouldRateLimit func(ctx context.Context) error
 
-func (s shouldRateLimit) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(req.Descriptors))}, s(ctx)
+func (s shouldRateLimit) ShouldRateLimit(ctx context.Context, req *rls.RateLimitRequest) (*rls.RateLimitResponse,
+	error) {
+	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK,
+		Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(req.Descriptors))}, s(ctx)
 }
 
 // Statuses without our detail, of proxies and servers to come.

@@ -56,7 +56,9 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 		return nil, fmt.Errorf("client: %s: expected a URL as http://HOST:PORT", api.Shorten(redact.URL(base)))
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token", api.Shorten(redact.URL(base)))
+		return nil, fmt.Errorf(
+			"client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token",
+			api.Shorten(redact.URL(base)))
 	}
 	idle, dial := c.MaxIdle, c.DialTimeout
 	if idle <= 0 {

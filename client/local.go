@@ -49,7 +49,8 @@ func (l *local) check(all *api.ChecksAnswer, rules []*Rule) {
 			c.RetryAfterMs = max(wait, 0)
 			all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
 			if wait < 0 {
-				c.Note = fmt.Sprintf("the cost %d is above this instance's share, one of %d; %s", spent[k], l.instances, c.Note)
+				c.Note = fmt.Sprintf("the cost %d is above this instance's share, one of %d; %s", spent[k],
+					l.instances, c.Note)
 			}
 		}
 	}
@@ -103,7 +104,8 @@ func (l *local) states(log *inprocess.Log, now int64, r *Rule) []api.WindowState
 	for i, limit := range r.Limits {
 		n, per := share(limit.Units, l.instances), limit.Per.Milliseconds()
 		used, more, reset := log.Use(now, per)
-		out[i] = api.WindowState{Limit: n, WindowMs: per, Used: used, Remaining: max(0, n-used), ResetMs: reset, NextFreeMs: more}
+		out[i] = api.WindowState{Limit: n, WindowMs: per, Used: used, Remaining: max(0, n-used), ResetMs: reset,
+			NextFreeMs: more}
 	}
 	return out
 }

@@ -68,7 +68,8 @@ func TestALostReplyIsNotSentAgain(t *testing.T) {
 		}
 		lose(1, func() {
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-			if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) {
+			if !errors.Is(err, api.ErrOutcomeUnknown) || !errors.Is(err, api.ErrNoAnswer) ||
+				errors.Is(err, api.ErrNotSent) {
 				t.Errorf("error %v, want that the outcome is unknown", err)
 			}
 		})
@@ -79,7 +80,8 @@ func TestALostReplyIsNotSentAgain(t *testing.T) {
 		})
 		lose(2, func() {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-			if err != nil || !a.Allowed || a.Source != api.SourcePolicy || !strings.Contains(a.Note, "outcome unknown") {
+			if err != nil || !a.Allowed || a.Source != api.SourcePolicy ||
+				!strings.Contains(a.Note, "outcome unknown") {
 				t.Errorf("%+v, %v, want the policy's answer, which says why", a, err)
 			}
 		})
@@ -96,7 +98,8 @@ func TestWhatWasNotSentSaysSo(t *testing.T) {
 		_ = p.Close() // connections are refused
 		streamtest.Eventually(t, patience, "the transport notices", func() (bool, string) {
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:2"})
-			return errors.Is(err, api.ErrNotSent) && errors.Is(err, api.ErrNoAnswer) && errors.Is(err, api.ErrUnavailable) &&
+			return errors.Is(err, api.ErrNotSent) && errors.Is(err, api.ErrNoAnswer) &&
+				errors.Is(err, api.ErrUnavailable) &&
 				!errors.Is(err, api.ErrOutcomeUnknown), errorText(err)
 		})
 	})
@@ -113,8 +116,10 @@ func errorText(err error) string {
 // answers at the deadline, and the server again when it is back.
 func TestAServerThatFallsSilent(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
-		n := newClient(t, c, client.Config{Timeout: 100 * time.Millisecond, RulePolicies: map[string]client.Policy{"user": client.Local}})
-		streamtest.Eventually(t, patience, "the first answer", func() (bool, string) { // on a busy machine it may be late
+		n := newClient(t, c, client.Config{Timeout: 100 * time.Millisecond,
+			RulePolicies: map[string]client.Policy{"user": client.Local}})
+		// on a busy machine it may be late
+		streamtest.Eventually(t, patience, "the first answer", func() (bool, string) {
 			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "user:3"})
 			return a.Source == api.SourceRedis, a.Note
 		})
@@ -127,7 +132,8 @@ func TestAServerThatFallsSilent(t *testing.T) {
 			if err != nil || a.Source != api.SourceLocal || a.Allowed != (i < 10) {
 				t.Fatalf("check %d: %+v, %v, want this process's own count of 10", i, a, err)
 			}
-			if a, err = n.With(client.Deny).Check(t.Context(), api.CheckRequest{Key: "user:3"}); a.Allowed || !errors.Is(err, api.ErrUnavailable) {
+			if a, err = n.With(client.Deny).Check(t.Context(), api.CheckRequest{Key: "user:3"}); a.Allowed ||
+				!errors.Is(err, api.ErrUnavailable) {
 				t.Fatalf("check %d: %+v, %v, want it denied and the error", i, a, err)
 			}
 		}
@@ -137,7 +143,8 @@ func TestAServerThatFallsSilent(t *testing.T) {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:4"})
 			return err == nil && a.Source == api.SourceRedis, a.Note
 		})
-		t.Logf("longest answer while it was silent: %s of 100ms; back after %s", longest.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+		t.Logf("longest answer while it was silent: %s of 100ms; back after %s", longest.Round(time.Millisecond),
+			time.Since(began).Round(time.Millisecond))
 	})
 }
 

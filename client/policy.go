@@ -60,7 +60,8 @@ func (r Rule) validate() error {
 	}
 	for _, l := range r.Limits {
 		if l.Units < 1 || l.Per < time.Millisecond || l.Units > math.MaxInt64/2 {
-			return fmt.Errorf("client: rule %q: limit %d per %s: expected at least 1 unit per 1ms", r.Name, l.Units, l.Per)
+			return fmt.Errorf("client: rule %q: limit %d per %s: expected at least 1 unit per 1ms", r.Name, l.Units,
+				l.Per)
 		}
 	}
 	return nil

@@ -20,7 +20,8 @@ import (
 func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 	rules := []*windows.Rule{
 		{Name: "one", Match: "one:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},
-		{Name: "two", Match: "two:*", Windows: []windows.Window{{Limit: 5, Per: 10 * time.Second}, {Limit: 12, Per: time.Hour}}},
+		{Name: "two", Match: "two:*", Windows: []windows.Window{{Limit: 5, Per: 10 * time.Second},
+			{Limit: 12, Per: time.Hour}}},
 		{Name: "watch", Match: "watch:*", Shadow: true, Windows: []windows.Window{{Limit: 4, Per: time.Minute}}},
 	}
 	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n"}
@@ -74,7 +75,8 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 		}
 		for i := range told {
 			if told[i] != told[0] {
-				t.Fatalf("seed %d, step %d, kind %d, %s:\n%s: %s\n%s: %s", seed, step, kind, fmt.Sprint(reqs), names[0], told[0], names[i], told[i])
+				t.Fatalf("seed %d, step %d, kind %d, %s:\n%s: %s\n%s: %s", seed, step, kind, fmt.Sprint(reqs),
+					names[0], told[0], names[i], told[i])
 			}
 		}
 	}

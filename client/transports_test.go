@@ -35,7 +35,8 @@ func TestEveryTransportAnswersAlike(t *testing.T) {
 	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, way way) {
 		ctx := t.Context()
 		window := func(limit, per, used, reset, more int64) api.WindowState {
-			return api.WindowState{Limit: limit, WindowMs: per, Used: used, Remaining: limit - used, ResetMs: reset, NextFreeMs: more}
+			return api.WindowState{Limit: limit, WindowMs: per, Used: used, Remaining: limit - used, ResetMs: reset,
+				NextFreeMs: more}
 		}
 		for i, s := range []struct {
 			key, rule  string
@@ -48,17 +49,25 @@ func TestEveryTransportAnswersAlike(t *testing.T) {
 			unmatched  bool
 			wantSource api.Source
 		}{
-			{key: "pair:1", rule: "pair", cost: 3, allowed: true, windows: []api.WindowState{window(5, 60_000, 3, 60_000, 60_000), window(6, 3_600_000, 3, 3_600_000, 3_600_000)}},
-			{key: "pair:1", rule: "pair", cost: 3, after: 20 * time.Second, retry: 40_000, windows: []api.WindowState{window(5, 60_000, 3, 40_000, 40_000), window(6, 3_600_000, 3, 3_580_000, 3_580_000)}},
-			{key: "pair:1", rule: "pair", cost: 0, allowed: true, windows: []api.WindowState{window(5, 60_000, 4, 60_000, 40_000), window(6, 3_600_000, 4, 3_600_000, 3_580_000)}},
-			{key: "shadow:1", cost: 1, allowed: true, shadow: []api.ShadowAnswer{{Rule: "shadow", Allowed: true, Windows: []api.WindowState{window(1, 60_000, 1, 60_000, 60_000)}}}},
-			{key: "shadow:1", cost: 1, allowed: true, shadow: []api.ShadowAnswer{{Rule: "shadow", RetryAfterMs: 60_000, Windows: []api.WindowState{{Limit: 1, WindowMs: 60_000, Used: 2, ResetMs: 60_000, NextFreeMs: 60_000}}}}},
+			{key: "pair:1", rule: "pair", cost: 3, allowed: true, windows: []api.WindowState{window(5, 60_000, 3,
+				60_000, 60_000), window(6, 3_600_000, 3, 3_600_000, 3_600_000)}},
+			{key: "pair:1", rule: "pair", cost: 3, after: 20 * time.Second, retry: 40_000,
+				windows: []api.WindowState{window(5, 60_000, 3, 40_000, 40_000),
+					window(6, 3_600_000, 3, 3_580_000, 3_580_000)}},
+			{key: "pair:1", rule: "pair", cost: 0, allowed: true, windows: []api.WindowState{window(5, 60_000, 4,
+				60_000, 40_000), window(6, 3_600_000, 4, 3_600_000, 3_580_000)}},
+			{key: "shadow:1", cost: 1, allowed: true, shadow: []api.ShadowAnswer{{Rule: "shadow", Allowed: true,
+				Windows: []api.WindowState{window(1, 60_000, 1, 60_000, 60_000)}}}},
+			{key: "shadow:1", cost: 1, allowed: true, shadow: []api.ShadowAnswer{{Rule: "shadow",
+				RetryAfterMs: 60_000, Windows: []api.WindowState{{Limit: 1, WindowMs: 60_000, Used: 2,
+					ResetMs: 60_000, NextFreeMs: 60_000}}}}},
 			{key: "other:1", cost: 1, allowed: true, unmatched: true, windows: []api.WindowState{}},
 		} {
 			w.clock.Add(s.after.Milliseconds())
 			got, err := c.Check(ctx, api.CheckRequest{Key: s.key, Cost: s.cost})
 			must(t, err)
-			want := api.CheckAnswer{Allowed: s.allowed, Rule: s.rule, Key: s.key, Cost: max(s.cost, 1), Windows: s.windows, RetryAfterMs: s.retry,
+			want := api.CheckAnswer{Allowed: s.allowed, Rule: s.rule, Key: s.key, Cost: max(s.cost, 1),
+				Windows: s.windows, RetryAfterMs: s.retry,
 				Source: api.SourceRedis, Shadow: s.shadow}
 			if s.shadow != nil {
 				want.Windows, want.Note = []api.WindowState{}, "only shadow rules match this key"
@@ -71,7 +80,8 @@ func TestEveryTransportAnswersAlike(t *testing.T) {
 			case way.name == "grpc", s.shadow != nil && way.whole: // the wait of one window stands for all
 				ignore = append(ignore, cmpopts.IgnoreFields(api.WindowState{}, "NextFreeMs"))
 			case !way.whole: // one window, and nobody says that a rule is a shadow
-				ignore = append(ignore, cmpopts.IgnoreFields(api.CheckAnswer{}, "Source", "Windows", "Shadow", "Note", "RetryAfterMs"))
+				ignore = append(ignore, cmpopts.IgnoreFields(api.CheckAnswer{}, "Source", "Windows", "Shadow", "Note",
+					"RetryAfterMs"))
 				left := int64(0) // what Envoy's service says of a denial
 				if s.allowed && len(want.Windows) > 0 {
 					left = want.Windows[0].Remaining
@@ -151,7 +161,8 @@ func TestErrorsKeepTheirIdentityOverEveryTransport(t *testing.T) {
 			{api.CheckRequest{Key: "user:1", Checks: []api.CheckRequest{}}, api.ErrBadRequest, "CheckAll"},
 		} {
 			_, err := c.Check(t.Context(), e.req)
-			if !errors.Is(err, e.want) || !strings.Contains(fmt.Sprint(err), e.says) || errors.Is(err, api.ErrNoAnswer) {
+			if !errors.Is(err, e.want) || !strings.Contains(fmt.Sprint(err), e.says) ||
+				errors.Is(err, api.ErrNoAnswer) {
 				t.Errorf("%.20q cost %d: error %v, want %v with %s", e.req.Key, e.req.Cost, err, e.want, e.says)
 			}
 			if _, err := c.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:9"}, e.req}); !errors.Is(err, e.want) {
@@ -199,7 +210,8 @@ func TestABoundaryOverEveryTransport(t *testing.T) {
 // Where Redis is away and the rule says deny, the server has decided: no policy
 // of ours overrules the operator. Straight to Redis nobody has, so ours does.
 func TestRedisIsAway(t *testing.T) {
-	denying := rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, windows.Window{Limit: 5, Per: time.Minute})
+	denying := rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny },
+		windows.Window{Limit: 5, Per: time.Minute})
 	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
 			server := streamtest.OwnRedis(t)
@@ -211,11 +223,13 @@ func TestRedisIsAway(t *testing.T) {
 			if !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrNoAnswer) == decided {
 				t.Errorf("error %v, decided %t", err, decided)
 			}
-			a, err := newClient(t, c, client.Config{Timeout: patience, Retries: -1}).Check(t.Context(), api.CheckRequest{Key: "deny:1"})
+			a, err := newClient(t, c, client.Config{Timeout: patience, Retries: -1}).Check(t.Context(),
+				api.CheckRequest{Key: "deny:1"})
 			if a.Allowed == decided || (err == nil) == decided {
 				t.Errorf("%+v, %v, want it allowed by our policy where nobody else decided", a, err)
 			}
-			if _, err := c.Peek(t.Context(), "deny:1"); !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrOutcomeUnknown) {
+			if _, err := c.Peek(t.Context(), "deny:1"); !errors.Is(err, api.ErrUnavailable) ||
+				errors.Is(err, api.ErrOutcomeUnknown) {
 				t.Errorf("peek: %v", err)
 			}
 		})

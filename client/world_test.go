@@ -62,10 +62,12 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	counter := windows.NewRedis(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
-		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()),
+		Timeout: timeout,
 	})
 	must(t, err)
-	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log, Metrics: httpapi.NewMetrics(prometheus.NewRegistry())})
+	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log,
+		Metrics: httpapi.NewMetrics(prometheus.NewRegistry())})
 	must(t, err)
 	return w
 }
@@ -81,11 +83,15 @@ type way struct {
 var transports = []way{
 	{"http", true, func(t testing.TB, w *world) client.Checker { return overHTTP(t, w.serveHTTP(t)) }},
 	{"grpc", true, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, true)) }},
-	{"grpc without the detail", false, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, false)) }},
+	{"grpc without the detail", false, func(t testing.TB, w *world) client.Checker {
+		return overGRPC(t,
+			w.serveGRPC(t, false))
+	}},
 	{"redis", true, func(t testing.TB, w *world) client.Checker { return overRedis(t, w, w.redis) }},
 }
 
-func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way way), rules ...*windows.Rule) {
+func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way way),
+	rules ...*windows.Rule) {
 	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
 			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, rules...)
@@ -112,7 +118,8 @@ func overGRPC(t testing.TB, addr string) *scgrpc.Client {
 
 func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 	t.Helper()
-	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: windows.Fixed(w.rules).Rules, Prefix: w.prefix, Now: w.clock.Load})
+	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: windows.Fixed(w.rules).Rules, Prefix: w.prefix,
+		Now: w.clock.Load})
 	must(t, err)
 	return r
 }
@@ -131,14 +138,16 @@ func (w *world) serveGRPC(t testing.TB, detail bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+		next grpc.UnaryHandler) (any, error) {
 		if md, _ := metadata.FromIncomingContext(ctx); !detail {
 			md.Delete("streamcounter-detail")
 			ctx = metadata.NewIncomingContext(ctx, md)
 		}
 		return next(ctx, req)
 	}))
-	rls.RegisterRateLimitServiceServer(s, envoy.NewService(w.service, envoy.Config{Rules: windows.Fixed(w.rules).Rules}))
+	rls.RegisterRateLimitServiceServer(s, envoy.NewService(w.service, envoy.Config{Rules: windows.Fixed(
+		w.rules).Rules}))
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-served })

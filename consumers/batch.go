@@ -82,7 +82,8 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 		}
 		if right := f.keys.Partition(e.Key); right != b.Partition {
 			letters = append(letters, letterOf(m, misplaced, fmt.Sprintf(
-				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right, f.keys.Events(right))))
+				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right,
+				f.keys.Events(right))))
 			continue
 		}
 		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID})
@@ -124,9 +125,11 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 		if e.Given != "" {
 			fields["id"] = e.Given
 		}
-		return nil, f.deadLetter(ctx, p, []deadLetter{letterOf(entry.Message{ID: e.ID, Values: fields}, refused, refusal.Error())})
+		return nil, f.deadLetter(ctx, p, []deadLetter{letterOf(entry.Message{ID: e.ID, Values: fields}, refused,
+			refusal.Error())})
 	case refusal != nil:
-		f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events), "error", refusal)
+		f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),
+			"error", refusal)
 		left, err := f.count(ctx, p, events[:len(events)/2])
 		if err != nil {
 			return nil, err
@@ -152,7 +155,8 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 		"stream", f.keys.Dead(p), "events", len(letters), "first", letters[0].ID, "reason", letters[0].Reason)
 	err := f.persist(ctx, "writing dead letters", func() error { return f.dead.ofEvents(ctx, p, letters) })
 	if redisclient.IsRefusal(err) { // no reason to hold up what can be counted
-		f.log.Error("writing dead letters failed, the events stay pending", "stream", f.keys.Dead(p), "events", len(letters), "error", err)
+		f.log.Error("writing dead letters failed, the events stay pending", "stream", f.keys.Dead(p), "events",
+			len(letters), "error", err)
 		return nil
 	}
 	return err

@@ -31,7 +31,8 @@ func clusterRules() []*windows.Rule {
 	return []*windows.Rule{
 		{Name: "numbered", Match: "event:*", Windows: much},
 		{Name: "hot", Match: "hot:*", Windows: much},
-		{Name: "limited", Match: "limited:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}, Hold: time.Second},
+		{Name: "limited", Match: "limited:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},
+			Alerts: []int{50}, Hold: time.Second},
 		{Name: "asked", Match: "asked:*", Windows: much},
 	}
 }
@@ -52,7 +53,8 @@ type load struct {
 }
 
 func startLoad(w *world) *load {
-	l := &load{w: w, acked: map[string]int64{}, perhaps: map[string]int64{}, asked: map[string]int64{}, unsure: map[string]int64{}}
+	l := &load{w: w, acked: map[string]int64{}, perhaps: map[string]int64{}, asked: map[string]int64{},
+		unsure: map[string]int64{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	const producers, batch = 4, 40
@@ -98,7 +100,8 @@ func (l *load) append(n int) {
 		if i%8 == 0 {
 			second = fmt.Sprintf("limited:%d", i/8%8)
 		}
-		events = append(events, api.Event{Key: fmt.Sprintf("event:%d", i), Count: 1}, api.Event{Key: second, Count: 1 + i%3})
+		events = append(events, api.Event{Key: fmt.Sprintf("event:%d", i), Count: 1},
+			api.Event{Key: second, Count: 1 + i%3})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -244,7 +247,8 @@ func (l *load) audit() (lost int64) {
 		// None is there twice, and none that nobody sent.
 		if stored[key] > l.acked[key]+l.perhaps[key] {
 			if wrong++; wrong < 10 {
-				t.Errorf("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key], l.acked[key], l.perhaps[key])
+				t.Errorf("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key],
+					l.acked[key], l.perhaps[key])
 			}
 		}
 		lost += max(0, l.acked[key]-stored[key])
@@ -265,7 +269,8 @@ func (l *load) audit() (lost int64) {
 		}
 	}
 	t.Logf("%d events acknowledged, %d unknown, %d refused; %d units of %d acknowledged are lost; %d keys throttled, %d transitions published",
-		l.next.Load()*2-int64(l.failed+l.refused), l.failed, l.refused, lost, l.total, len(throttled), int(w.sample("transitions_total")))
+		l.next.Load()*2-int64(l.failed+l.refused), l.failed, l.refused, lost, l.total, len(throttled),
+		int(w.sample("transitions_total")))
 	if len(throttled) == 0 {
 		t.Error("no key was throttled: the outboxes were not tested")
 	}
@@ -360,7 +365,8 @@ func aMasterDiesUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 	l.stop()
 	yl.stop()
 	lost, lostChecks := l.audit(), l.auditChecks()
-	t.Logf("the replica served after %v; lost: %d units of events, %d of checks", over.Round(time.Millisecond), lost, lostChecks)
+	t.Logf("the replica served after %v; lost: %d units of events, %d of checks", over.Round(time.Millisecond), lost,
+		lostChecks)
 	if lost == 0 {
 		t.Error("nothing was lost: the replica was not cut off, so nothing was tested")
 	}

@@ -96,7 +96,8 @@ func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 	reason := fmt.Sprintf("%d events were trimmed after they were read, before they were counted", len(ids))
 	letter := lua.DeadLetter{ID: ids[0], Reason: reason, Body: strings.Join(ids, " ")}
 	gone := lua.DeadLetterSource{Stream: d.keys.Events(p)}
-	if _, err := lua.DeadLetters(ctx, d.redis, gone, d.keys.Dead(p), deadLettersKept, []lua.DeadLetter{letter}); err != nil {
+	if _, err := lua.DeadLetters(ctx, d.redis, gone, d.keys.Dead(p), deadLettersKept,
+		[]lua.DeadLetter{letter}); err != nil {
 		d.log.Error("recording the lost events failed", "stream", d.keys.Dead(p), "error", err)
 	}
 }

@@ -37,7 +37,8 @@ func (l *lockedBuffer) count(part string) int {
 func TestAnIDOfTheFutureIsTold(t *testing.T) {
 	ctx := context.Background()
 	w, log := newWorld(t, shared(t)), &lockedBuffer{}
-	event := &redis.XAddArgs{Stream: w.keys.Events(2), ID: "18446744073709551615-18446744073709551615", Values: []any{"key", w.keyIn(2, "k")}}
+	event := &redis.XAddArgs{Stream: w.keys.Events(2), ID: "18446744073709551615-18446744073709551615",
+		Values: []any{"key", w.keyIn(2, "k")}}
 	if err := w.redis.XAdd(ctx, event).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,14 +13,19 @@ import (
 // FuzzOutboxEntry: an entry of an outbox, whoever wrote it, becomes a dead letter or is a
 // transition with just these values, whose subject is one of its rule's.
 func FuzzOutboxEntry(f *testing.F) {
-	f.Add("api", "user:42", "throttled", "100", "10", "60000", "12", "1795274075390", "1795274075390", "1795274075390", "1795274135307", "1795274141307", "s")
-	f.Add("api", "a.b *>", "raised", "80", "10", "60000", "8", "1795274075390", "1795274075390", "1795274075390", "1795274135307", "1795274141307", "")
+	f.Add("api", "user:42", "throttled", "100", "10", "60000", "12", "1795274075390", "1795274075390",
+		"1795274075390", "1795274135307", "1795274141307", "s")
+	f.Add("api", "a.b *>", "raised", "80", "10", "60000", "8", "1795274075390", "1795274075390", "1795274075390",
+		"1795274135307", "1795274141307", "")
 	f.Add("*", "user:42", "raised", "80", "10", "60000", "8", "1", "1", "1", "1", "1", "r")
-	f.Add("a.b", "\x00", "cleared", "1e3", "inf", "nan", "-1", "0", "0x10", "9223372036854775807", "9223372036854775808", "", "sr")
+	f.Add("a.b", "\x00", "cleared", "1e3", "inf", "nan", "-1", "0", "0x10", "9223372036854775807",
+		"9223372036854775808", "", "sr")
 	f.Add("api", strings.Repeat("k", 513), "released", "99", "0", "0", "0", "0", "0", "0", "0", "253402300800000", "x")
 	f.Add(strings.Repeat("a", 65), "user:42", ">", "+100", "010", " 1", "1_0", "+1", "1", "1", "1", "1", "")
-	f.Fuzz(func(t *testing.T, rule, key, state, level, limit, window, used, version, at, since, until, expires, flags string) {
-		values := map[string]any{"rule": rule, "key": key, "state": state, "level": level, "limit": limit, "window": window, "used": used,
+	f.Fuzz(func(t *testing.T, rule, key, state, level, limit, window, used, version, at, since, until, expires,
+		flags string) {
+		values := map[string]any{"rule": rule, "key": key, "state": state, "level": level, "limit": limit,
+			"window": window, "used": used,
 			"version": version, "at": at, "since": since, "until": until, "expires": expires, "flags": flags}
 		got, err := decodeTransition(redis.XMessage{ID: "1-1", Values: values})
 		if err != nil {
@@ -29,7 +34,9 @@ func FuzzOutboxEntry(f *testing.F) {
 			}
 			return
 		}
-		for text, n := range map[string]int64{level: int64(got.Level), limit: got.Limit, window: got.WindowMs, used: got.Used, version: got.Version, at: got.AtMs, since: got.SinceMs, until: got.UntilMs, expires: got.ExpiresMs} {
+		for text, n := range map[string]int64{level: int64(got.Level), limit: got.Limit, window: got.WindowMs,
+			used: got.Used, version: got.Version, at: got.AtMs, since: got.SinceMs, until: got.UntilMs,
+			expires: got.ExpiresMs} {
 			if want, err := strconv.ParseInt(text, 10, 64); err != nil || want != n || n < 0 {
 				t.Fatalf("%q was read as %d", text, n)
 			}
@@ -41,7 +48,8 @@ func FuzzOutboxEntry(f *testing.F) {
 		if state == "raised" || state == "cleared" {
 			want = "sc.alert." + rule + "." + strconv.Itoa(got.Level) + "." + api.KeyToken(key)
 		}
-		if subject := got.Subject("sc"); subject != want || strings.Count(subject, ".") != strings.Count(want, ".") || strings.ContainsAny(rule, ".*> \t\r\n\x00") {
+		if subject := got.Subject("sc"); subject != want || strings.Count(subject, ".") != strings.Count(want, ".") ||
+			strings.ContainsAny(rule, ".*> \t\r\n\x00") {
 			t.Fatalf("%v is published on %q", values, subject)
 		}
 		if y := got.At().Year(); y < 1970 || y > 9999 {

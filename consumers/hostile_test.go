@@ -60,7 +60,9 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				}
 				w.eventuallyUsed(bad, 11)
 				w.eventually("it is worked on again", func() (bool, string) {
-					return w.sample("partition_quarantined") == 0 && w.pending() == 0 && (what == "outbox" || r.of(bad) == toTheTop), fmt.Sprint(w.sample("partition_quarantined"), w.pending(), r.of(bad))
+					return w.sample("partition_quarantined") == 0 && w.pending() == 0 &&
+							(what == "outbox" || r.of(bad) == toTheTop), fmt.Sprint(w.sample("partition_quarantined"),
+							w.pending(), r.of(bad))
 				})
 				if n := w.sample("dead_letters_total"); n != 0 {
 					t.Errorf("%v dead letters", n)
@@ -78,7 +80,8 @@ func TestNoDeadStream(t *testing.T) {
 		w.start(&recorder{}, nil)
 		good := w.keyIn(2, "good")
 		w.redis.Set(context.Background(), w.keys.Dead(2), "not ours", 0)
-		w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: w.keys.Events(2), Values: []any{"key", good, "count", "x"}})
+		w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: w.keys.Events(2),
+			Values: []any{"key", good, "count", "x"}})
 		for n := range int64(3) {
 			w.append(api.Event{Key: good, Count: 1})
 			w.eventuallyUsed(good, n+1)
@@ -88,7 +91,8 @@ func TestNoDeadStream(t *testing.T) {
 		}
 		w.redis.Del(context.Background(), w.keys.Dead(2))
 		w.eventually("it is a dead letter", func() (bool, string) {
-			return w.sample("dead_letters_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("dead_letters_total"), w.pending())
+			return w.sample("dead_letters_total") == 1 && w.pending() == 0,
+				fmt.Sprint(w.sample("dead_letters_total"), w.pending())
 		})
 	})
 }
@@ -104,7 +108,10 @@ func TestALeaseOfNobodyIsTaken(t *testing.T) {
 		for p := range 4 {
 			key := w.keyIn(p, "k")
 			w.append(api.Event{Key: key, Count: 10})
-			w.eventually("its transitions are published", func() (bool, string) { return r.of(key) == toTheTop, r.of(key) })
+			w.eventually("its transitions are published", func() (bool, string) {
+				return r.of(key) == toTheTop,
+					r.of(key)
+			})
 		}
 	})
 }
@@ -113,7 +120,8 @@ func TestALeaseOfNobodyIsTaken(t *testing.T) {
 // refused by NATS for ever, some published where nobody expects them.
 func garbageEntries() map[string][]any {
 	whole := func(change ...any) []any {
-		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10, "window": 1000, "used": 5, "at": 1, "since": 1, "until": 2, "expires": 3, "flags": ""}
+		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10,
+			"window": 1000, "used": 5, "at": 1, "since": 1, "until": 2, "expires": 3, "flags": ""}
 		for i := 0; i < len(change); i += 2 {
 			fields[change[i]] = change[i+1]
 		}
@@ -175,7 +183,8 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 			t.Fatalf("%d letters, expected %d: %v", len(letters), len(garbage), err)
 		}
 		for _, l := range letters {
-			if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") || len(reason) > 300 || len(l.Values["body"].(string)) > 4200 {
+			if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") ||
+				len(reason) > 300 || len(l.Values["body"].(string)) > 4200 {
 				t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
 			}
 		}
@@ -187,7 +196,8 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
+		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
 		const records = 250
 		for i := range records {
 			key := fmt.Sprintf("user:garbage-%d", i)
@@ -201,8 +211,10 @@ func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 			return got == "raised 100, throttled 100, released 100, cleared 100", got
 		})
 		w.eventually("the garbage is forgotten", func() (bool, string) {
-			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val() // user:1 leaves its version
-			return n == 0 && w.sample("levels_corrupt_total") == records, fmt.Sprint(n, w.sample("levels_corrupt_total"))
+			// user:1 leaves its version
+			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
+			return n == 0 && w.sample("levels_corrupt_total") == records,
+				fmt.Sprint(n, w.sample("levels_corrupt_total"))
 		})
 	})
 }

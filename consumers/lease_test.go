@@ -22,7 +22,8 @@ func TestALeaseEndsLocally(t *testing.T) {
 		t.Fatal(err)
 	}
 	const ttl = 400 * time.Millisecond
-	l := &leases{redis: c, keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler), holds: map[int]*hold{}}
+	l := &leases{redis: c, keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
+		holds: map[int]*hold{}}
 	l.renew(t.Context())
 	held := l.held()
 	if len(held) != 2 {

@@ -38,7 +38,8 @@ func misplaced(t *testing.T, url string) {
 	})
 	letter := w.redis.XRange(ctx, w.keys.Dead(2), "-", "+").Val()[0].Values
 	reason := fmt.Sprint(letter["reason"])
-	if letter["event"] != wrong.Val() || !strings.Contains(reason, "partition 2") || !strings.Contains(reason, "partition 1") {
+	if letter["event"] != wrong.Val() || !strings.Contains(reason, "partition 2") ||
+		!strings.Contains(reason, "partition 1") {
 		t.Errorf("the dead letter is %v", letter)
 	}
 	if body := fmt.Sprint(letter["body"]); !strings.Contains(body, key) || !strings.Contains(body, `"id":"a"`) {

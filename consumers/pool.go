@@ -58,7 +58,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Redis == nil || c.Blocking == nil || c.Keys == nil || c.Counter == nil || c.Rules == nil || c.Publisher == nil || c.Metrics == nil {
+	if c.Redis == nil || c.Blocking == nil || c.Keys == nil || c.Counter == nil || c.Rules == nil ||
+		c.Publisher == nil || c.Metrics == nil {
 		return c, fmt.Errorf("consumers: Redis, Blocking, Keys, Counter, Rules, Publisher and Metrics are required")
 	}
 	if c.Consumer == "" {
@@ -78,7 +79,8 @@ func (c Config) withDefaults() (Config, error) {
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 || c.DrainTimeout < 0 {
+	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
+		c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
 	}
 	return c, nil
@@ -102,12 +104,15 @@ func NewPool(c Config) (*Pool, error) {
 		return nil, err
 	}
 	dead := &deadLetters{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, log: c.Log}
-	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log, until: map[int]time.Time{}}
-	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log, quarantine: q,
-		dead: dead}
+	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
+		until: map[int]time.Time{}}
+	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log,
+		quarantine: q,
+		dead:       dead}
 	pool := &Pool{
 		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c, q), relay: newRelay(c, q, dead),
-		gauges:   &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log, ahead: map[int]bool{}},
+		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,
+			ahead: map[int]bool{}},
 		consumer: c.Consumer, drain: c.DrainTimeout,
 	}
 	q.back = pool.Recheck // the rules may have changed meanwhile

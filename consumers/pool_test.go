@@ -21,7 +21,8 @@ func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
 		w, r := newWorld(t, url), &recorder{}
 		stop := w.start(r, nil)
 		for range 12 {
-			w.append(api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1}, api.Event{Key: "nobody", Count: 1})
+			w.append(api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1},
+				api.Event{Key: "nobody", Count: 1})
 		}
 		w.eventuallyUsed("user:1", 12)
 		w.eventuallyUsed("user:2", 12)
@@ -67,11 +68,14 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 			if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
 				t.Errorf("the lease of %d is still held", p)
 			}
-			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil || len(c) != 0 {
+			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil ||
+				len(c) != 0 {
 				t.Errorf("consumers of %d: %v, %v", p, c, err)
 			}
 		}
-		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"), goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"), goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
+		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+			goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
+			goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
 		// What was not read before the stop is there for the next worker.
 		w.start(r, nil)
 		w.eventually("the next worker goes on", func() (bool, string) {
@@ -147,10 +151,12 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 			w.eventuallyUsed(fmt.Sprintf("user:%d", i+1), 1)
 		}
 		w.eventually("the one is a dead letter", func() (bool, string) {
-			return w.sample("dead_letters_total") == 1 && w.pending() == 0, fmt.Sprint(w.sample("dead_letters_total"), w.pending())
+			return w.sample("dead_letters_total") == 1 && w.pending() == 0,
+				fmt.Sprint(w.sample("dead_letters_total"), w.pending())
 		})
 		letters, err := w.redis.XRange(context.Background(), w.keys.Dead(0), "-", "+").Result()
-		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") || !strings.Contains(letters[0].Values["body"].(string), "user:0") {
+		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
+			!strings.Contains(letters[0].Values["body"].(string), "user:0") {
 			t.Fatalf("%v, %v", letters, err)
 		}
 	})
@@ -253,7 +259,8 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 // While the publisher is away, transitions wait, and then come in order.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 50 * time.Millisecond}}, Hold: time.Millisecond})
+		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: 2, Per: 50 * time.Millisecond}}, Hold: time.Millisecond})
 		r := &recorder{down: true}
 		w.start(r, nil)
 		const round = "raised 100, throttled 100, released 100, cleared 100"
@@ -283,7 +290,8 @@ func TestOneRelayAtATime(t *testing.T) {
 		first, second := &recorder{}, &recorder{}
 		stopFirst := w.start(first, nil)
 		w.eventually("the first relay has all leases", func() (bool, string) {
-			n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2), w.keys.Relay(3)).Val()
+			n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
+				w.keys.Relay(3)).Val()
 			return n == 4, fmt.Sprint(n)
 		})
 		w.start(second, nil)
@@ -331,7 +339,8 @@ func TestGaugesTellWhatWaits(t *testing.T) {
 		})
 		r.set(false)
 		w.eventually("the outbox is empty again", func() (bool, string) {
-			return w.sample("outbox_depth") == 0 && w.sample("outbox_oldest_seconds") == 0, fmt.Sprint(w.sample("outbox_depth"))
+			return w.sample("outbox_depth") == 0 && w.sample("outbox_oldest_seconds") == 0,
+				fmt.Sprint(w.sample("outbox_depth"))
 		})
 	})
 }
@@ -341,7 +350,8 @@ func TestGaugesTellWhatWaits(t *testing.T) {
 func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
 	ctx := context.Background()
-	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: 300 * time.Millisecond}}, Hold: time.Millisecond})
+	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*",
+		Windows: []windows.Window{{Limit: 2, Per: 300 * time.Millisecond}}, Hold: time.Millisecond})
 	w.append(api.Event{Key: "user:1", Count: 2})
 	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
@@ -385,8 +395,12 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 			}
 			return n
 		}
-		w.eventually("all keys are throttled", func() (bool, string) { return standing() == keys, fmt.Sprint(standing()) })
-		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
+		w.eventually("all keys are throttled", func() (bool, string) {
+			return standing() == keys,
+				fmt.Sprint(standing())
+		})
+		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,6 +434,9 @@ func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
 		}
 		w.redis.Del(ctx, w.keys.Levels(p))
 		w.start(r, func(c *consumers.Config) { c.MinIdle = 10 * time.Millisecond })
-		w.eventually("another counts it", func() (bool, string) { return r.of("user:1") == "raised 50", r.of("user:1") })
+		w.eventually("another counts it", func() (bool, string) {
+			return r.of("user:1") == "raised 50",
+				r.of("user:1")
+		})
 	})
 }

@@ -109,7 +109,8 @@ func (q *quarantine) begin(p int, key string) {
 	q.mu.Unlock()
 	if !before {
 		q.metrics.quarantined.WithLabelValues(label(p)).Set(1)
-		q.log.Error("a foreign key has the wrong type, its partition is quarantined until the key is deleted", "partition", p, "key", key)
+		q.log.Error("a foreign key has the wrong type, its partition is quarantined until the key is deleted",
+			"partition", p, "key", key)
 	}
 }
 

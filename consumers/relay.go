@@ -49,7 +49,8 @@ const relayStep = 500
 func newRelay(c Config, q *quarantine, dead *deadLetters) *relay {
 	return &relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c,
 		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead,
-		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, holds: map[int]*hold{}}}
+		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log,
+			holds: map[int]*hold{}}}
 }
 
 // run relays until ctx ends, then empties the outboxes it holds, while work lasts.
@@ -99,7 +100,8 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		if stopping {
 			block = -1 // what is there, without waiting
 		}
-		got, err := r.blocking.XRead(work, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...), Count: relayStep, Block: block}).Result()
+		got, err := r.blocking.XRead(work, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...),
+			Count: relayStep, Block: block}).Result()
 		switch {
 		case errors.Is(err, redis.Nil):
 			if stopping {
@@ -138,7 +140,8 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 					failed = true
 					mu.Unlock()
 					if work.Err() == nil {
-						r.log.Warn("publishing failed midway, continuing with the first unpublished transition", "partition", p, "error", err)
+						r.log.Warn("publishing failed midway, continuing with the first unpublished transition",
+							"partition", p, "error", err)
 					}
 				}
 			})
@@ -160,7 +163,8 @@ type attempt struct {
 
 // begin notes, for each outbox whose lease is new, what stands in it: the relay that had
 // the lease before may have sent that.
-func (r *relay) begin(ctx context.Context, attempts map[int]*attempt, held map[int]context.Context, outboxes map[string]int) error {
+func (r *relay) begin(ctx context.Context, attempts map[int]*attempt, held map[int]context.Context,
+	outboxes map[string]int) error {
 	for name, p := range outboxes {
 		if attempts[p] != nil && attempts[p].lease == held[p] {
 			continue
@@ -185,7 +189,8 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 		t, err := decodeTransition(e)
 		if err != nil {
 			// It is foreign. NATS may refuse it for ever, and the others wait behind it.
-			letters = append(letters, letterOf(entry.Message{ID: e.ID, Values: e.Values}, outbox, "outbox: "+err.Error()))
+			letters = append(letters, letterOf(entry.Message{ID: e.ID, Values: e.Values}, outbox,
+				"outbox: "+err.Error()))
 			continue
 		}
 		t.ID = t.MessageID(r.keys.Prefix)
@@ -226,14 +231,16 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(text(name), 10, 64)
 		if err != nil && bad == nil {
-			bad = fmt.Errorf("%w: field %q is %s, expected an integer", api.ErrBadTransition, name, api.Shorten(text(name)))
+			bad = fmt.Errorf("%w: field %q is %s, expected an integer", api.ErrBadTransition, name,
+				api.Shorten(text(name)))
 		}
 		return n
 	}
 	flags := text("flags")
 	t := api.Transition{
 		Rule: text("rule"), Key: text("key"), State: api.State(text("state")), Level: int(number("level")),
-		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), Version: number("version"), AtMs: number("at"),
+		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), Version: number("version"),
+		AtMs:    number("at"),
 		SinceMs: number("since"), UntilMs: number("until"), ExpiresMs: number("expires"),
 		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"),
 	}

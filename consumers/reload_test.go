@@ -13,7 +13,8 @@ import (
 // key stands at no level when the rules go back, so it has to be found by its counter.
 func TestReloadsReachSubscribers(t *testing.T) {
 	rule := func(change func(*windows.Rule)) *windows.Rule {
-		r := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Hold: time.Minute}
+		r := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},
+			Hold: time.Minute}
 		change(r)
 		return r
 	}
@@ -29,9 +30,12 @@ func TestReloadsReachSubscribers(t *testing.T) {
 			"released 100, cleared 100", "raised 100, throttled 100"},
 		{"shadow", func(r *windows.Rule) { r.Shadow = true }, "throttled 100", "throttled 100"},
 		{"hold", func(r *windows.Rule) { r.Hold = time.Hour }, "throttled 100", "throttled 100"},
-		{"name", func(r *windows.Rule) { r.Name = "web" }, "released 100, cleared 100, raised 100, throttled 100", "released 100, cleared 100, raised 100, throttled 100"},
-		{"no rule", func(r *windows.Rule) { r.Match = "other:*" }, "released 100, cleared 100", "raised 100, throttled 100"},
-		{"algorithm", func(r *windows.Rule) { r.Algorithm = "sliding-counter" }, "released 100, cleared 100", "raised 100, throttled 100"},
+		{"name", func(r *windows.Rule) { r.Name = "web" }, "released 100, cleared 100, raised 100, throttled 100",
+			"released 100, cleared 100, raised 100, throttled 100"},
+		{"no rule", func(r *windows.Rule) { r.Match = "other:*" }, "released 100, cleared 100",
+			"raised 100, throttled 100"},
+		{"algorithm", func(r *windows.Rule) { r.Algorithm = "sliding-counter" }, "released 100, cleared 100",
+			"raised 100, throttled 100"},
 		{"alerts", func(r *windows.Rule) { r.Alerts = []int{70} }, "raised 70", "cleared 70"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -45,7 +49,8 @@ func TestReloadsReachSubscribers(t *testing.T) {
 					if want += ", " + more; more == "" {
 						want = "raised 100, throttled 100"
 					}
-					w.eventually(fmt.Sprintf("subscribers receive %q", want), func() (bool, string) { return r.of("user:1") == want, r.of("user:1") })
+					w.eventually(fmt.Sprintf("subscribers receive %q", want),
+						func() (bool, string) { return r.of("user:1") == want, r.of("user:1") })
 				}
 				reaches("")
 				for _, step := range []struct {

@@ -36,9 +36,11 @@ var oddKeys = []string{
 // algorithmRules has a rule for the keys of each algorithm, "name/…".
 func algorithmRules() (rules []*windows.Rule) {
 	for _, a := range windows.Algorithms {
-		rules = append(rules, &windows.Rule{Name: a, Match: a + "/*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 24 * time.Hour}}, Alerts: []int{50}})
+		rules = append(rules, &windows.Rule{Name: a, Match: a + "/*", Algorithm: a,
+			Windows: []windows.Window{{Limit: 10, Per: 24 * time.Hour}}, Alerts: []int{50}})
 	}
-	return append(rules, &windows.Rule{Name: "odd", Match: "*", Windows: []windows.Window{{Limit: 10, Per: 24 * time.Hour}}, Alerts: []int{50}})
+	return append(rules, &windows.Rule{Name: "odd", Match: "*", Windows: []windows.Window{{Limit: 10,
+		Per: 24 * time.Hour}}, Alerts: []int{50}})
 }
 
 // told keeps what stands in the JetStream streams of a prefix.
@@ -89,7 +91,8 @@ func (w *world) publishTo(t *testing.T) *told {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	must(err)
-	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix, Log: slog.New(slog.DiscardHandler)})
+	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix,
+		Log: slog.New(slog.DiscardHandler)})
 	must(err)
 	must(publisher.Ensure(t.Context()))
 	h := &told{seen: map[string][]string{}}
@@ -123,7 +126,10 @@ func TestOddKeysGoAllTheWay(t *testing.T) {
 		}
 		for _, key := range keys {
 			w.eventuallyUsed(key, 11)
-			w.eventually(fmt.Sprintf("%q is told of", key), func() (bool, string) { return h.of(key) == toldToTheTop, h.of(key) })
+			w.eventually(fmt.Sprintf("%q is told of", key), func() (bool, string) {
+				return h.of(key) == toldToTheTop,
+					h.of(key)
+			})
 		}
 		if n := w.sample("dead_letters_total"); n != 0 || len(h.bad) != 0 {
 			t.Errorf("%v dead letters; %q", n, h.bad)
@@ -150,16 +156,21 @@ func (s *stranger) scribble(ctx context.Context) {
 	key := []string{s.keys.Events(p), s.keys.Outbox(p), s.keys.Dead(p), counter}[s.chance.IntN(4)]
 	switch s.chance.IntN(10) {
 	case 0: // entries with odd fields
-		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", s.thing(), "count", s.thing(), "total", s.thing()}})
+		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", s.thing(), "count", s.thing(), "total",
+			s.thing()}})
 	case 1:
-		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"id", s.thing(), fmt.Sprint(s.thing()), s.thing()}})
+		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"id", s.thing(), fmt.Sprint(s.thing()),
+			s.thing()}})
 	case 2: // events of keys that the stranger has spoiled
-		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Events(p), Values: []any{"key", algorithm + "/" + victim, "count", 6}})
+		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Events(p), Values: []any{"key", algorithm + "/" + victim,
+			"count", 6}})
 	case 3:
-		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Outbox(p), Values: []any{"rule", s.thing(), "key", s.thing(), "state", "raised", "level", s.thing(), "limit", 1, "window", 1, "used", 1,
+		s.redis.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Outbox(p), Values: []any{"rule", s.thing(), "key", s.thing(),
+			"state", "raised", "level", s.thing(), "limit", 1, "window", 1, "used", 1,
 			"at", s.thing(), "since", 1, "until", 1, "expires", s.thing(), "flags", "sr"}})
 	case 4:
-		s.redis.HSet(ctx, s.keys.Levels(p), algorithm+"/"+victim, fmt.Sprintf("%s|86400000,10,%v,%v,100@%v", algorithm, s.thing(), s.thing(), s.thing()))
+		s.redis.HSet(ctx, s.keys.Levels(p), algorithm+"/"+victim, fmt.Sprintf("%s|86400000,10,%v,%v,100@%v",
+			algorithm, s.thing(), s.thing(), s.thing()))
 		s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: -1, Member: algorithm + "/" + victim})
 	case 5:
 		s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: s.chance.Float64(), Member: s.thing()})
@@ -191,7 +202,8 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	s := &stranger{world: w, chance: rand.New(rand.NewPCG(seed, 0)), things: []any{
-		"", "x", "inf", "nan", "-1", "0", "1e300", "1.5", strings.Repeat("9", 400), "\x00\xff\r\n", "*.>", ">", "a b", "odd", strings.Repeat("k", 5000), 1 << 52, time.Now().UnixMilli(), "1795274075390 86400000,5,5", "5\n",
+		"", "x", "inf", "nan", "-1", "0", "1e300", "1.5", strings.Repeat("9", 400), "\x00\xff\r\n", "*.>", ">", "a b",
+		"odd", strings.Repeat("k", 5000), 1 << 52, time.Now().UnixMilli(), "1795274075390 86400000,5,5", "5\n",
 	}}
 	want := map[string]int64{}
 	for round := range 60 {

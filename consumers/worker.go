@@ -87,7 +87,8 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		for _, b := range batches {
 			folds.Go(func() {
 				if err := w.fold(work, b); err != nil && !errors.Is(err, errQuarantined) {
-					w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition", b.Partition, "events", len(b.Messages), "error", err)
+					w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition",
+						b.Partition, "events", len(b.Messages), "error", err)
 				}
 			})
 		}

@@ -45,7 +45,8 @@ func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
 func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule) *world {
 	t.Helper()
 	if len(rules) == 0 {
-		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}, Alerts: []int{50}}}
+		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},
+			Alerts: []int{50}}}
 	}
 	w := &world{t: t, url: url, redis: client(t, url), registry: prometheus.NewRegistry()}
 	if url == sharedURL {
@@ -73,7 +74,8 @@ func client(t testing.TB, url string) redis.UniversalClient {
 	var c redis.UniversalClient
 	if strings.Contains(url, ",") {
 		addrs := strings.Split(strings.ReplaceAll(url, "redis://", ""), ",")
-		c = stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40, DialerRetries: 1})
+		c = stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40,
+			DialerRetries: 1})
 	} else {
 		opts, err := redis.ParseURL(url)
 		if err != nil {
@@ -128,8 +130,10 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	w.t.Helper()
 	c := consumers.Config{
 		Redis: w.work, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
-		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond, LeaseTTL: 300 * time.Millisecond,
-		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond,
+		LeaseTTL:   300 * time.Millisecond,
+		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&c)

@@ -101,7 +101,10 @@ func TestScriptsValidateFirst(t *testing.T) {
 		p := streamtest.Prefix(t)
 		keys := []string{p + ":{0}:events", p + ":{0}:levels", p + ":{0}:due", p + ":{0}:outbox", p + ":{0}:log:k"}
 		rule := []any{"sliding-log", 0, 0, 1000, "r;0;0;1000,10,100=10", 1, 1000, 10, 10}
-		with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
+		with := func(head []any, tail ...any) []any {
+			return append(append(append([]any{}, head...), rule...),
+				tail...)
+		}
 		broken := append([]any{}, rule...)
 		broken[7] = "ten"
 		for _, x := range []struct {
@@ -129,7 +132,8 @@ func TestScriptsValidateFirst(t *testing.T) {
 			{"deadletter", keys[:2], []any{"ack", "g", 10, "1-0", "reason"}},               // a letter cut short
 			{"deadletter", keys[:2], []any{"take", "g", 10, "1-0", "reason", "body"}},      // a way that is none
 		} {
-			if err := redis.NewScript(lua.Source(x.op, lua.AlgorithmNames()...)).Run(ctx, c, x.keys, x.args...).Err(); err == nil {
+			if err := redis.NewScript(lua.Source(x.op, lua.AlgorithmNames()...)).Run(ctx, c, x.keys,
+				x.args...).Err(); err == nil {
 				t.Errorf("%s %v: no error", x.op, x.args)
 			}
 			if n := c.Exists(ctx, keys...).Val(); n != 0 {
@@ -228,7 +232,8 @@ func TestALeaseOfNobody(t *testing.T) {
 			if err != nil || !held {
 				t.Errorf("%s: %v, %v", what, held, err)
 			}
-			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 || ttl > 3*time.Second {
+			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 ||
+				ttl > 3*time.Second {
 				t.Errorf("%s: held by %q for %v", what, holder, ttl)
 			}
 			c.Del(ctx, key)
@@ -244,7 +249,8 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 		events, dead := p+":{0}:events", p+":{0}:dead"
 		id := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", ""}}).Val()
 		c.XGroupCreate(ctx, events, "workers", "0")
-		c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "w", Streams: []string{events, ">"}, Block: -1})
+		c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "w", Streams: []string{events, ">"},
+			Block: -1})
 		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []any{"reason", "before"}})
 		greatest := "18446744073709551615-18446744073709551615"
 		c.XAdd(ctx, &redis.XAddArgs{Stream: dead, ID: greatest, Values: []any{"reason", "foreign"}})

@@ -28,11 +28,13 @@ func TestNewLogRefusesShortRetention(t *testing.T) {
 func TestNewLogRefusesAClientThatRetries(t *testing.T) {
 	k := newKeys(t, 1)
 	for name, c := range map[string]redis.UniversalClient{
-		"as it comes":          redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
-		"once":                 redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: 1}),
-		"through a Sentinel":   redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}}),
-		"a Cluster's":          redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
-		"a Cluster's, by half": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: -1}),
+		"as it comes": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
+		"once":        redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: 1}),
+		"through a Sentinel": redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m",
+			SentinelAddrs: []string{"127.0.0.1:1"}}),
+		"a Cluster's": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
+		"a Cluster's, by half": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"},
+			MaxRetries: -1}),
 	} {
 		if _, err := stream.NewLog(c, k, time.Minute); err == nil || !strings.Contains(err.Error(), "MaxRetries: -1") {
 			t.Errorf("%s: %v, want an error that names MaxRetries: -1", name, err)
@@ -53,7 +55,8 @@ func TestAppend(t *testing.T) {
 		if out := log.Append(ctx, nil); out.Appended != 0 || out.Err != nil {
 			t.Errorf("nothing to append: %+v", out)
 		}
-		list := []api.Event{{Key: "a", Count: 1}, {Key: "b c é", Count: 2}, {Key: "{a}:1", Count: 1_000_000_000}, {Key: "a", Count: 4}}
+		list := []api.Event{{Key: "a", Count: 1}, {Key: "b c é", Count: 2}, {Key: "{a}:1", Count: 1_000_000_000},
+			{Key: "a", Count: 4}}
 		out := log.Append(ctx, list)
 		if diff := cmp.Diff(stream.Outcome{Appended: 4, Entries: 4}, out); diff != "" {
 			t.Errorf("outcome (-want +got):\n%s", diff)
@@ -76,7 +79,8 @@ func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
 	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 1)
 	ctx, name, now := t.Context(), k.Events(0), time.Now()
 	put := func(ms int64) {
-		must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: []any{"key", "old", "count", 1}}).Err())
+		must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms),
+			Values: []any{"key", "old", "count", 1}}).Err())
 	}
 	const old, fresh = 2000, 100 // of a few hundred bytes each node; whole nodes go
 	for range old {
@@ -107,7 +111,8 @@ func TestAppendWithRedisStopped(t *testing.T) {
 	}
 	server.Stop()
 	out := log.Append(t.Context(), events(3))
-	if out.Appended != 0 || len(out.Refused) != 3 || len(out.Unknown) != 0 || out.Err == nil || errors.Is(out.Err, api.ErrOutcomeUnknown) {
+	if out.Appended != 0 || len(out.Refused) != 3 || len(out.Unknown) != 0 || out.Err == nil ||
+		errors.Is(out.Err, api.ErrOutcomeUnknown) {
 		t.Errorf("outcome %+v, want 3 refused and an error that is not about the unknown", out)
 	}
 	server.Start()
@@ -192,7 +197,8 @@ func TestAppendRefusedInOnePartition(t *testing.T) {
 			}
 		}
 		out := newLog(t, c, k, time.Minute).Append(t.Context(), list)
-		if refused == 0 || len(out.Refused) != refused || out.Appended != 20-refused || len(out.Unknown) != 0 || out.Err == nil {
+		if refused == 0 || len(out.Refused) != refused || out.Appended != 20-refused || len(out.Unknown) != 0 ||
+			out.Err == nil {
 			t.Errorf("outcome %+v, want %d refused and %d appended", out, refused, 20-refused)
 		}
 		for _, e := range out.Refused {

@@ -21,9 +21,11 @@ import (
 )
 
 // connectCluster gives a client as the commands have it.
-func connectCluster(t testing.TB, c *streamtest.RedisCluster, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+func connectCluster(t testing.TB, c *streamtest.RedisCluster, change ...func(
+	*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
-	o := &redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true, DisableIdentity: true, DialerRetries: 1, ReadTimeout: 5 * time.Second}
+	o := &redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true, DisableIdentity: true,
+		DialerRetries: 1, ReadTimeout: 5 * time.Second}
 	for _, f := range change {
 		f(o)
 	}

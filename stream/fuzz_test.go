@@ -46,7 +46,8 @@ func crc16(text string) (crc uint16) {
 // FuzzPartition: the tag is what a real Redis takes for it (CLUSTER KEYSLOT),
 // and nothing else of a key decides where it is counted.
 func FuzzPartition(f *testing.F) {
-	for _, key := range []string{"user:42", "{a}:x", "x{a}", "{}{a}", "{}", "{a", "a}{", "}{a}", "{{a}}", "{a{b}c}", "{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}"} {
+	for _, key := range []string{"user:42", "{a}:x", "x{a}", "{}{a}", "{}", "{a", "a}{", "}{a}", "{{a}}", "{a{b}c}",
+		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}"} {
 		f.Add(key)
 	}
 	c := connect(f, streamtest.OwnRedis(f, "--cluster-enabled", "yes").Addr())

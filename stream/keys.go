@@ -29,7 +29,8 @@ var prefixForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 // NewKeys checks the prefix ([a-z0-9_-], up to 32) and the number of partitions.
 func NewKeys(prefix string, partitions int) (*Keys, error) {
 	if !prefixForm.MatchString(prefix) {
-		return nil, fmt.Errorf("prefix %q: expected 1 to 32 of a-z, 0-9, '-' and '_', not beginning with '-' or '_'", prefix)
+		return nil, fmt.Errorf("prefix %q: expected 1 to 32 of a-z, 0-9, '-' and '_', not beginning with '-' or '_'",
+			prefix)
 	}
 	if partitions < 1 || partitions > MaxPartitions {
 		return nil, fmt.Errorf("partitions %d: expected 1 to %d", partitions, MaxPartitions)

@@ -36,7 +36,8 @@ func CheckMeta(ctx context.Context, c redis.Cmdable, k *Keys) error {
 			return fmt.Errorf("reading %s of %s: %w", f.name, k.Meta(), err)
 		}
 		if n, err := strconv.Atoi(got); err != nil || n != f.want {
-			return fmt.Errorf("%w: %s says %s=%s, this process was started with %d", ErrMismatch, k.Meta(), f.name, got, f.want)
+			return fmt.Errorf("%w: %s says %s=%s, this process was started with %d", ErrMismatch, k.Meta(), f.name,
+				got, f.want)
 		}
 	}
 	return nil

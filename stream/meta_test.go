@@ -20,7 +20,8 @@ func TestCheckMeta(t *testing.T) {
 		other, err := stream.NewKeys(k.Prefix, 8)
 		must(t, err)
 		err = stream.CheckMeta(ctx, c, other)
-		if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "16") || !strings.Contains(err.Error(), "8") {
+		if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "16") ||
+			!strings.Contains(err.Error(), "8") {
 			t.Errorf("8 partitions where there are 16: error %v, want a mismatch that says both", err)
 		}
 		must(t, stream.CheckMeta(ctx, c, k)) // the refused one changed nothing
@@ -28,7 +29,8 @@ func TestCheckMeta(t *testing.T) {
 		for _, version := range []string{"2", "x"} {
 			must(t, c.HSet(ctx, k.Meta(), "version", version).Err())
 			err = stream.CheckMeta(ctx, c, k)
-			if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "version="+version) || !strings.Contains(err.Error(), "with 1") {
+			if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "version="+version) ||
+				!strings.Contains(err.Error(), "with 1") {
 				t.Errorf("version %s: error %v, want a mismatch that says both", version, err)
 			}
 		}
@@ -70,7 +72,8 @@ func TestCheckMetaOfSomethingElse(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 16)
 		must(t, c.Set(t.Context(), k.Meta(), "mine", 0).Err())
-		if err := stream.CheckMeta(t.Context(), c, k); err == nil || errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), k.Meta()) {
+		if err := stream.CheckMeta(t.Context(), c, k); err == nil || errors.Is(err, stream.ErrMismatch) ||
+			!strings.Contains(err.Error(), k.Meta()) {
 			t.Errorf("error %v, want one that names %s and is no mismatch", err, k.Meta())
 		}
 	})

@@ -47,8 +47,12 @@ func put(t testing.TB, p *stream.Producer, list ...api.Event) {
 func TestProducerMergesWithinAFlush(t *testing.T) {
 	log, c, k := embeddedLog(t)
 	var flushes []stream.Outcome
-	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(o stream.Outcome) { flushes = append(flushes, o) }})
-	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "b", Count: 1}, api.Event{Key: "a", Count: 2}, api.Event{Key: "a", Count: 3})
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(
+		o stream.Outcome) {
+		flushes = append(flushes, o)
+	}})
+	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "b", Count: 1}, api.Event{Key: "a", Count: 2},
+		api.Event{Key: "a", Count: 3})
 	must(t, p.Flush(t.Context()))
 	put(t, p, api.Event{Key: "a", Count: 4})
 	must(t, p.Flush(t.Context()))
@@ -79,8 +83,9 @@ func TestProducerKeepsEverySum(t *testing.T) {
 		k := newKeys(t, 3)
 		list := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) api.Event {
 			return api.Event{
-				Key:   rapid.SampledFrom([]string{"a", "b", "c"}).Draw(r, "key"),
-				Count: rapid.OneOf(rapid.Int64Range(1, 9), rapid.Int64Range(api.MaxCount-9, api.MaxCount)).Draw(r, "count"),
+				Key: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(r, "key"),
+				Count: rapid.OneOf(rapid.Int64Range(1, 9), rapid.Int64Range(api.MaxCount-9, api.MaxCount)).Draw(r,
+					"count"),
 			}
 		}), 0, 30).Draw(r, "events")
 		appended := 0
@@ -112,7 +117,10 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	c, k := connect(t, server.Addr()), newKeys(t, 4)
 	warm(t, c)
 	var sizes []int
-	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{OnFlush: func(
+		o stream.Outcome) {
+		sizes = append(sizes, o.Appended)
+	}})
 	server.Pause()
 	put(t, p, events(200)...)
 	server.Resume()
@@ -125,7 +133,8 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 func TestProducerSplitsWhatIsMoreThanABatch(t *testing.T) {
 	log, c, k := embeddedLog(t)
 	var sizes []int
-	p := newProducer(t, log, stream.ProducerConfig{MaxBatch: 4, Linger: forGood, OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
+	p := newProducer(t, log, stream.ProducerConfig{MaxBatch: 4, Linger: forGood,
+		OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
 	put(t, p, events(10)...)
 	must(t, p.Close(t.Context()))
 	sum := 0
@@ -148,7 +157,10 @@ func TestProducerWithRedisFrozen(t *testing.T) {
 	warm(t, c)
 	var unknown []api.Event
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
-		Linger: forGood, FlushTimeout: 50 * time.Millisecond, OnFlush: func(o stream.Outcome) { unknown = append(unknown, o.Unknown...) },
+		Linger: forGood, FlushTimeout: 50 * time.Millisecond, OnFlush: func(
+			o stream.Outcome) {
+			unknown = append(unknown, o.Unknown...)
+		},
 	})
 	server.Pause()
 	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})

@@ -12,7 +12,8 @@ import (
 // appendUntil appends, and appends again what has an id and is not known to be
 // stored, until all of it is or ctx ends: twice with one id counts once. What
 // has no id is sent once.
-func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context, attempt int) bool) Outcome {
+func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context,
+	attempt int) bool) Outcome {
 	out := l.append(ctx, items)
 	unknown := map[api.Event]bool{} // sent without a reply at least once
 	for attempt := 1; ; attempt++ {

@@ -22,11 +22,13 @@ func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 		Linger: time.Minute, MaxBatch: 4, OnFlush: func(o stream.Outcome) { outcomes = append(outcomes, o) },
 	})
 	proxy.lose.Store(true)
-	put(t, p, api.Event{Key: "plain", Count: 1}, api.Event{Key: "id", Count: 2, ID: "1"}, api.Event{Key: "id", Count: 2, ID: "2"}, api.Event{Key: "plain", Count: 3})
+	put(t, p, api.Event{Key: "plain", Count: 1}, api.Event{Key: "id", Count: 2, ID: "1"},
+		api.Event{Key: "id", Count: 2, ID: "2"}, api.Event{Key: "plain", Count: 3})
 	if err := p.Flush(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) {
 		t.Errorf("flush: %v, want one that says that plain is unknown", err)
 	}
-	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !slices.Equal(outcomes[0].Unknown, []api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 ||
+	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !slices.Equal(outcomes[0].Unknown,
+		[]api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 ||
 		outcomes[0].UnknownEvents != 2 || outcomes[0].RefusedEvents != 0 {
 		t.Errorf("outcomes %+v", outcomes)
 	}
@@ -44,12 +46,14 @@ func TestProducerGivesUpInTime(t *testing.T) {
 	warm(t, c)
 	server.Stop()
 	var outcome stream.Outcome
-	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{FlushTimeout: 200 * time.Millisecond, OnFlush: func(o stream.Outcome) { outcome = o }})
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{FlushTimeout: 200 * time.Millisecond,
+		OnFlush: func(o stream.Outcome) { outcome = o }})
 	put(t, p, api.Event{Key: "id", Count: 2, ID: "1"})
 	if err := p.Flush(t.Context()); err == nil {
 		t.Error("the flush says nothing")
 	}
-	if len(outcome.Refused)+len(outcome.Unknown) != 1 || outcome.RefusedEvents+outcome.UnknownEvents != 1 || outcome.Appended != 0 {
+	if len(outcome.Refused)+len(outcome.Unknown) != 1 || outcome.RefusedEvents+outcome.UnknownEvents != 1 ||
+		outcome.Appended != 0 {
 		t.Errorf("outcome %+v", outcome)
 	}
 }

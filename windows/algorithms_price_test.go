@@ -43,7 +43,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 			if outcome == "admit" {
 				limit = 1_000_000
 			}
-			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
+			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+				Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
 			ask := []windows.Request{{Plan: rule, Key: outcome, Cost: 1}}
 			counter.Now = func() int64 { return time.Now().UnixMilli() - 1000 }
 			for range 100 {
@@ -89,7 +90,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 func BenchmarkMemory(b *testing.B) {
 	client := priceRedis(b)
 	for _, a := range windows.Algorithms {
-		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100}, {10_000, 20}} {
+		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100},
+			{10_000, 20}} {
 			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
 				for b.Loop() {
 					bytes := memoryPerKey(b, client, a, size.entries, size.keys)

@@ -21,7 +21,8 @@ var form = map[string]string{
 // one gives a store's rules one rule of an algorithm, and a tale of it.
 func one(t *testing.T, s *store, algorithm string, limit int64, per time.Duration) tale {
 	t.Helper()
-	s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Windows: []windows.Window{{Limit: limit, Per: per}}})
+	s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
+		Windows: []windows.Window{{Limit: limit, Per: per}}})
 	return tale{t, s}
 }
 
@@ -105,7 +106,8 @@ func TestChangeOfAlgorithm(t *testing.T) {
 func TestChangeOfWindows(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {
-			key, hour, minute := "k"+form[a], windows.Window{Limit: 100, Per: time.Hour}, windows.Window{Limit: 50, Per: time.Minute}
+			key, hour, minute := "k"+form[a], windows.Window{Limit: 100, Per: time.Hour},
+				windows.Window{Limit: 50, Per: time.Minute}
 			for i, list := range [][]windows.Window{{hour}, {minute, hour}, {hour, minute}, {hour}} {
 				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a, Windows: list})
 				v := tale{t, s}.check(key, 1)
@@ -135,7 +137,8 @@ func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 			if err := s.redis.Set(ctx, x.counter("k"), text, 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			want := streamtest.TwoWindows([]streamtest.Happened{{Ms: begin - 1, Count: previous}, {Ms: begin, Count: current}}, s.clock.ms, window)
+			want := streamtest.TwoWindows([]streamtest.Happened{{Ms: begin - 1, Count: previous},
+				{Ms: begin, Count: current}}, s.clock.ms, window)
 			if n := used(t, s, "k"); n != want {
 				t.Fatalf("%s at %d: used %d, expected %d", text, s.clock.ms, n, want)
 			}
@@ -187,7 +190,8 @@ func TestLevelsInEveryAlgorithm(t *testing.T) {
 	}
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {
-			rule := &windows.Rule{Name: a, Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}, Alerts: []int{80}}
+			rule := &windows.Rule{Name: a, Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10,
+				Per: 10 * time.Second}}, Alerts: []int{80}}
 			if a == windows.SlidingBuckets {
 				rule.Buckets = 100
 			}

@@ -73,7 +73,8 @@ func keysOfSeveralPartitions(t *testing.T, client redis.UniversalClient) {
 // Keys of many partitions are throttled by events and released by sweeps.
 func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 	ctx := context.Background()
-	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}, Hold: time.Second})
+	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}},
+		Hold: time.Second})
 	s := newStore(t, client, client, client, rules)
 	rule := planOf(rules)
 	var keys []string
@@ -236,7 +237,8 @@ func checksWhileASlotMoves(t *testing.T, c *streamtest.RedisCluster, client redi
 	for key, want := range charged {
 		st, err := s.Peek(context.Background(), rule, key)
 		if err != nil || st.Windows[0].Used < want || st.Windows[0].Used > want+perhaps[key] {
-			t.Errorf("%s has used %+v, %v; %d checks of it were admitted, %d perhaps", key, st.Windows, err, want, perhaps[key])
+			t.Errorf("%s has used %+v, %v; %d checks of it were admitted, %d perhaps", key, st.Windows, err, want,
+				perhaps[key])
 		}
 	}
 	if len(charged) != 42 {

@@ -19,7 +19,8 @@ func TestCombineKeepsTheRulesAndTheirOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both.Match("x:1").Live != first.List()[0] || both.Match("y").Live != second.List()[0] || both.Named("b") != second.List()[0] {
+	if both.Match("x:1").Live != first.List()[0] || both.Match("y").Live != second.List()[0] ||
+		both.Named("b") != second.List()[0] {
 		t.Error("not the rules that were given")
 	}
 	if r, err := Combine(second, first); err != nil || r.Match("x:1").Live != second.List()[0] {

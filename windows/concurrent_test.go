@@ -14,7 +14,8 @@ import (
 // 64 callers with random costs on one key, by the server's own clock: nobody
 // gets more than the limit in any window, by a recount of what was admitted.
 func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
-	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond}, {Limit: 70, Per: time.Second}}}
+	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond},
+		{Limit: 70, Per: time.Second}}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		s.useClock(nil)
 		rule := planOf(s.rules)
@@ -58,7 +59,8 @@ func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 				t.Errorf("%d units within %v, the limit is %d", fullest, w.Per, w.Limit)
 			}
 			if fullest < w.Limit*9/10 {
-				t.Errorf("at most %d units within %v: the limit of %d was never near, the test proves nothing", fullest, w.Per, w.Limit)
+				t.Errorf("at most %d units within %v: the limit of %d was never near, the test proves nothing",
+					fullest, w.Per, w.Limit)
 			}
 		}
 	})

@@ -100,7 +100,8 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
 	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.WindowStates(p.Live)}
 	for i, one := range s.Shadows {
-		out.Shadow = append(out.Shadow, api.ShadowState{Rule: p.Shadows[i].Name, Windows: one.WindowStates(p.Shadows[i])})
+		out.Shadow = append(out.Shadow, api.ShadowState{Rule: p.Shadows[i].Name,
+			Windows: one.WindowStates(p.Shadows[i])})
 	}
 	return out
 }

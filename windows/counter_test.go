@@ -64,7 +64,8 @@ type timeline struct {
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
-	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}, keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
+	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulas[algorithm]},
+		keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
 	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}
 	if algorithm == windows.SlidingBuckets {
 		rule.Buckets = testBuckets
@@ -93,7 +94,8 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 }
 
 func (l *timeline) run() {
-	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "many", "many", "refund", "fold", "fold", "peek", "reset"}
+	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "many", "many", "refund",
+		"fold", "fold", "peek", "reset"}
 	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
 		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
 		switch rapid.SampledFrom(steps).Draw(l.T, "step") {
@@ -141,7 +143,8 @@ func (l *timeline) check(key string, cost int64) {
 	if v.Allowed != want || want && retry != 0 {
 		l.Fatalf("check of %d at %d: allowed %v, retry after %d ms; recount says %v", cost, now, v.Allowed, retry, want)
 	}
-	if !want && (l.oracle.Admits(key, now+retry-1, cost, l.limits) || !l.oracle.Admits(key, now+retry, cost, l.limits)) {
+	if !want && (l.oracle.Admits(key, now+retry-1, cost, l.limits) || !l.oracle.Admits(key, now+retry, cost,
+		l.limits)) {
 		l.Fatalf("check of %d at %d: retry after %d ms is not when it is admitted", cost, now, retry)
 	}
 	if want {
@@ -153,7 +156,8 @@ func (l *timeline) check(key string, cost int64) {
 // both asks for two keys at once: all or nothing.
 func (l *timeline) both(cost int64) {
 	a, b := l.keys[0], l.keys[1]
-	v, err := l.s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: a, Cost: cost}, {Plan: l.plan, Key: b, Cost: 1}})
+	v, err := l.s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: a, Cost: cost},
+		{Plan: l.plan, Key: b, Cost: 1}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -184,7 +188,8 @@ func (l *timeline) fold(key string) {
 			at = events[n-1].Ms
 		}
 		l.appended = at
-		events = append(events, windows.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T, "count")})
+		events = append(events, windows.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T,
+			"count")})
 	}
 	l.s.fold(l, l.plan, events...)
 	for _, e := range events {

@@ -10,7 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// EachKey calls visit for each key that has the first counter of its plan, with its partition; a key can come twice. It walks all keys of each server, a
+// EachKey calls visit for each key that has the first counter of its plan, with its partition; a
+// key can come twice. It walks all keys of each server, a
 // thousand in a step; on a Cluster the masters at once, so visit may be called by several
 // goroutines. The first error ends it.
 func (s *Redis) EachKey(ctx context.Context, rules *Rules, visit func(p int, key string) error) error {

@@ -66,7 +66,8 @@ func (s *Redis) group(p int, rules *Rules, events []Event) (folds []lua.FoldRule
 				byPlan[plan] = pk
 				order = append(order, pk)
 			}
-			k = &keyGroups{key: e.Key, counter: s.keys.Counter(p, plan.counters[0].form, e.Key), resolution: plan.resolutionMs}
+			k = &keyGroups{key: e.Key, counter: s.keys.Counter(p, plan.counters[0].form, e.Key),
+				resolution: plan.resolutionMs}
 			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
 		}
@@ -82,7 +83,8 @@ func (s *Redis) group(p int, rules *Rules, events []Event) (folds []lua.FoldRule
 			c := &pk.plan.counters[1+i]
 			beside := lua.FoldBeside{Rule: s.script(c)}
 			for _, k := range pk.keys {
-				beside.Counters = append(beside.Counters, slices.Repeat([]string{s.keys.Counter(p, c.form, k.key)}, len(k.groups))...)
+				beside.Counters = append(beside.Counters, slices.Repeat([]string{s.keys.Counter(p, c.form, k.key)},
+					len(k.groups))...)
 			}
 			fold.Beside = append(fold.Beside, beside)
 		}

@@ -69,9 +69,11 @@ func TestFoldCountsOnce(t *testing.T) {
 func TestFoldMergesWithinTheResolution(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		rule := s.rules.Match("k") // resolution: 3.6 s
-		s.fold(t, rule, windows.Event{Key: "k", Ms: start - 8000, Count: 1}, windows.Event{Key: "k", Ms: start - 7000, Count: 1},
+		s.fold(t, rule, windows.Event{Key: "k", Ms: start - 8000, Count: 1},
+			windows.Event{Key: "k", Ms: start - 7000, Count: 1},
 			windows.Event{Key: "k", Ms: start - 4400, Count: 1}, windows.Event{Key: "k", Ms: start - 4399, Count: 1})
-		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-", "+").Result()
+		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-",
+			"+").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +90,8 @@ func TestFoldMergesWithinTheResolution(t *testing.T) {
 
 func TestFoldLeavesLateEventsOut(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		for p, batch := range s.append(t, windows.Event{Key: "k", Ms: start - 10_000, Count: 1}, windows.Event{Key: "k", Ms: start - 9_980, Count: 1}) {
+		for p, batch := range s.append(t, windows.Event{Key: "k", Ms: start - 10_000, Count: 1},
+			windows.Event{Key: "k", Ms: start - 9_980, Count: 1}) {
 			if f := s.foldBatch(t, p, batch); f.Late != 1 || f.Folded != 1 {
 				t.Fatalf("%+v", f)
 			}
@@ -124,7 +127,8 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 				p := s.keys.Partition("k")
-				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1}, windows.Event{Key: "k", Ms: start, Count: 9})[p]
+				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1},
+					windows.Event{Key: "k", Ms: start, Count: 9})[p]
 				if len(batch) != 2 {
 					t.Fatalf("read %v", batch)
 				}
@@ -192,17 +196,18 @@ func TestCountersExpire(t *testing.T) {
 
 // A key under steady traffic for many windows keeps what one window needs.
 func TestLogIsTrimmed(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 1000 })), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		for range 3000 { // 30 s in steps of 10 ms, 1,000 entries a window
-			x.check("k", 1)
-			s.clock.ms += 10
-		}
-		n, err := s.redis.XLen(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
-		if err != nil || n > 1000*9/8+100 {
-			t.Fatalf("%d entries, %v", n, err)
-		}
-	})
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 1000 })),
+		func(t *testing.T, s *store) {
+			x := tale{t, s}
+			for range 3000 { // 30 s in steps of 10 ms, 1,000 entries a window
+				x.check("k", 1)
+				s.clock.ms += 10
+			}
+			n, err := s.redis.XLen(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
+			if err != nil || n > 1000*9/8+100 {
+				t.Fatalf("%d entries, %v", n, err)
+			}
+		})
 }
 
 // A key was busy, then quiet for longer than its window: its total starts over,
@@ -217,7 +222,8 @@ func TestTotalStartsOverWithACleanLog(t *testing.T) {
 		}
 		s.clock.ms += 20_000
 		x.check("k", 2)
-		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-", "+").Result()
+		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-",
+			"+").Result()
 		if err != nil || len(entries) != 1 || entries[0].Values["total"] != "2" {
 			t.Fatalf("log %v, %v", entries, err)
 		}
@@ -233,11 +239,13 @@ func TestTotalStartsOverWithACleanLog(t *testing.T) {
 func TestFoldOfAFutureEvent(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {
-			s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 100, Per: time.Minute}}})
+			s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: a,
+				Windows: []windows.Window{{Limit: 100, Per: time.Minute}}})
 			k, other := "k"+a, "other{k"+a+"}"
 			p := s.keys.Partition(k)
 			// The stream takes only rising IDs, so the events of now come first.
-			batch := s.append(t, windows.Event{Key: other, Ms: s.clock.ms, Count: 2}, windows.Event{Key: k, Ms: s.clock.ms, Count: 3},
+			batch := s.append(t, windows.Event{Key: other, Ms: s.clock.ms, Count: 2},
+				windows.Event{Key: k, Ms: s.clock.ms, Count: 3},
 				windows.Event{Key: k, Ms: s.clock.ms + 3_600_000, Count: 4})[p]
 			if f := s.foldBatch(t, p, batch); f.Folded != 3 || f.Late != 0 {
 				t.Fatalf("%s: %+v", a, f)

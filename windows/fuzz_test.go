@@ -16,7 +16,9 @@ func asYAML(rules []*Rule) []byte {
 	var b strings.Builder
 	b.WriteString("rules:\n")
 	for _, r := range rules {
-		fmt.Fprintf(&b, "  - name: %q\n    match: '%s'\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n", r.Name, strings.ReplaceAll(r.Match, "'", "''"), r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow)
+		fmt.Fprintf(&b,
+			"  - name: %q\n    match: '%s'\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n",
+			r.Name, strings.ReplaceAll(r.Match, "'", "''"), r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow)
 		if r.Buckets != 0 {
 			fmt.Fprintf(&b, "    buckets: %d\n", r.Buckets)
 		}
@@ -49,7 +51,9 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	for _, text := range []string{"[", "{", "- ", "? ", "&a [*a", "&a &a", "!a ", "*a ", "-\n", "a:\n", "k: v\n", "\"", "'", "|\n", ">\n x\n", "%a\n", "---\n", "<<: *a\n", "@", "\t", "\r", "\x00", "\xff", "#", "{? [a]: b}", "a: |\n b\n"} {
+	for _, text := range []string{"[", "{", "- ", "? ", "&a [*a", "&a &a", "!a ", "*a ", "-\n", "a:\n", "k: v\n",
+		"\"", "'", "|\n", ">\n x\n", "%a\n", "---\n", "<<: *a\n", "@", "\t", "\r", "\x00", "\xff", "#", "{? [a]: b}",
+		"a: |\n b\n"} {
 		f.Add([]byte(text))
 		f.Add([]byte(strings.Repeat(text, 500)))
 		f.Add([]byte("rules:\n  - " + strings.Repeat(text, 50)))

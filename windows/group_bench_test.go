@@ -15,7 +15,8 @@ import (
 func BenchmarkGroup(b *testing.B) {
 	for _, keys := range []int{10, 1_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			rules, err := NewRules([]*Rule{{Name: "api", Match: "user:*", Windows: []Window{{Limit: 100, Per: time.Minute}}}})
+			rules, err := NewRules([]*Rule{{Name: "api", Match: "user:*",
+				Windows: []Window{{Limit: 100, Per: time.Minute}}}})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -28,7 +29,8 @@ func BenchmarkGroup(b *testing.B) {
 			events := make([]Event, 1000)
 			for i := range events {
 				ms := int64(1_700_000_000_000 + i/10)
-				events[i] = Event{ID: strconv.FormatInt(ms, 10) + "-" + strconv.Itoa(i%10), Ms: ms, Key: "user:" + strconv.Itoa(chance.IntN(keys)), Count: 1}
+				events[i] = Event{ID: strconv.FormatInt(ms, 10) + "-" + strconv.Itoa(i%10), Ms: ms,
+					Key: "user:" + strconv.Itoa(chance.IntN(keys)), Count: 1}
 			}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -55,8 +55,10 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 				ctx, x := context.Background(), tale{t, s}
 				x.check("k", 10)
 				x.check("k{k}", 10)
-				x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10",
-					"raised api/k{k} 80% used 10", "raised api/k{k} 95% used 10", "raised api/k{k} 100% used 10", "throttled api/k{k} 100% used 10")
+				x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+					"throttled api/k 100% used 10",
+					"raised api/k{k} 80% used 10", "raised api/k{k} 95% used 10", "raised api/k{k} 100% used 10",
+					"throttled api/k{k} 100% used 10")
 				p := s.keys.Partition("k")
 				for _, key := range []string{"k", "bad{k}"} { // one that stands at its levels, and one that never did
 					s.redis.HSet(ctx, s.keys.Levels(p), key, record)
@@ -69,7 +71,8 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 				if _, forgotten, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil || forgotten != 2 {
 					t.Fatalf("forgotten %d, %v", forgotten, err)
 				}
-				x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10")
+				x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+					"throttled api/k 100% used 10")
 				if s.redis.HExists(ctx, s.keys.Levels(p), "bad{k}").Val() || x.due("bad{k}") != -1 {
 					t.Error("the garbage is still there")
 				}
@@ -86,7 +89,8 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 func TestAGarbageRecordIsWrittenOver(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
-		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k", "api;sliding-log;1|10000,10,inf,x,100@")
+		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k",
+			"api;sliding-log;1|10000,10,inf,x,100@")
 		s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms, Count: 8})
 		x.expect("raised api/k 80% used 8")
 		if d := x.due("k"); d != 10_000 {
@@ -102,7 +106,8 @@ func TestAnOutboxThatTakesNoMore(t *testing.T) {
 		ctx, x := context.Background(), tale{t, s}
 		outbox := s.keys.Outbox(s.keys.Partition("k"))
 		x.check("k", 10)
-		if err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, ID: greatestID, Values: []any{"x", "y"}}).Err(); err != nil {
+		if err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, ID: greatestID,
+			Values: []any{"x", "y"}}).Err(); err != nil {
 			t.Skip("this server does not take it") // the embedded Redis
 		}
 		if s.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: []any{"x", "y"}}).Err() == nil {
@@ -111,6 +116,7 @@ func TestAnOutboxThatTakesNoMore(t *testing.T) {
 		for p, batch := range s.append(t, windows.Event{Key: "k{k}", Ms: s.clock.ms, Count: 10}) {
 			s.foldBatch(t, p, batch)
 		}
-		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10", "raised api/k{k} 100% used 10", "throttled api/k{k} 100% used 10")
+		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10", "raised api/k{k} 100% used 10",
+			"throttled api/k{k} 100% used 10")
 	})
 }

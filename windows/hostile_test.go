@@ -24,13 +24,15 @@ type garbage struct {
 	real bool
 }
 
-var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff", "99999999999999999999", strings.Repeat("9", 400)}
+var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff",
+	"99999999999999999999", strings.Repeat("9", 400)}
 
 // garbageFor gives what a stranger may leave where an algorithm expects its counter.
 func garbageFor(algorithm string, now int64) (list []garbage) {
 	ctx := context.Background()
 	add := func(what string, between bool, commands ...[]any) {
-		list = append(list, garbage{what: what, between: between, put: func(c redis.UniversalClient, name string) error {
+		list = append(list, garbage{what: what, between: between, put: func(c redis.UniversalClient,
+			name string) error {
 			for _, args := range commands {
 				words := append([]any{args[0], name}, args[1:]...)
 				if err := c.Do(ctx, words...).Err(); err != nil {
@@ -54,30 +56,37 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 		add("a string", false, []any{"SET", "5"})
 		for _, n := range nonsense {
 			add("a total of "+n, false, []any{"XADD", at(now - 10), "count", 1, "total", n})
-			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n}, []any{"XADD", at(now - 5), "count", 1, "total", 2})
-			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1}, []any{"XADD", at(now - 5), "count", 1, "total", 2})
+			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n},
+				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
+			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1},
+				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
 		}
 		add("no fields of ours", false, []any{"XADD", at(now), "total", 5})
-		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52}, []any{"XADD", at(now - 5), "count", 1, "total", 1})
+		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52},
+			[]any{"XADD", at(now - 5), "count", 1, "total", 1})
 		add("the greatest total", false, []any{"XADD", at(now), "count", 1, "total", 1<<53 - 1})
 		add("the year 5000", false, []any{"XADD", "95617584000000-0", "count", 1, "total", 1})
 		last := "18446744073709551615-18446744073709551615"
 		add("the greatest ID", false, []any{"XADD", last, "count", 1, "total", 1})
-		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1}, []any{"XADD", last, "count", 1, "total", 1}, []any{"XDEL", last})
+		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1},
+			[]any{"XADD", last, "count", 1, "total", 1}, []any{"XDEL", last})
 		list[len(list)-1].real = true
 	case "sliding-log-zset":
 		add("a string", false, []any{"SET", "5"})
 		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
 			add("the member "+n, false, []any{"ZADD", now - 10, n})
-			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n}, []any{"ZADD", now - 5, "0000000000000002:1"})
+			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n},
+				[]any{"ZADD", now - 5, "0000000000000002:1"})
 		}
 		for _, score := range []string{"inf", "1e300", "1700000000000.5", "95617584000000"} {
 			add("a score of "+score, false, []any{"ZADD", score, "0000000000000002:1"})
 		}
 		add("a score of -inf", false, []any{"ZADD", "-inf", "0000000000000002:1"})
-		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5, "0000000000000002:1"})
+		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5,
+			"0000000000000002:1"})
 	default:
-		texts := append([]string{" ", "\n", "1\x00", fmt.Sprintf("%d", 1<<60), strings.Repeat("1", 100_000)}, nonsense...)
+		texts := append([]string{" ", "\n", "1\x00", fmt.Sprintf("%d", 1<<60), strings.Repeat("1", 100_000)},
+			nonsense...)
 		for _, t := range texts {
 			if t != "0" || algorithm == windows.SlidingBuckets { // a counter of no window
 				add(fmt.Sprintf("the text %.20q", t), false, []any{"SET", t})
@@ -105,7 +114,8 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 			add(what, false, []any{"SET", fmt.Sprint(now) + t})
 		}
 		add("a ring above its total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,2,5\n" + ring("\xff\xff")})
-		add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" + ring("\x00\x00\x00\x00\x00\x00\x00")})
+		add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" +
+			ring("\x00\x00\x00\x00\x00\x00\x00")})
 	}
 	return list
 }
@@ -118,7 +128,8 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 	for _, algorithm := range windows.Algorithms {
 		t.Run(algorithm, func(t *testing.T) {
 			eachRedis(t, nil, func(t *testing.T, s *store) {
-				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second})
+				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
+					Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second})
 				x := tale{t, s}
 				for i, g := range garbageFor(algorithm, s.clock.ms) {
 					embedded := strings.HasSuffix(t.Name(), "/embedded")
@@ -138,7 +149,8 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					}
 					ask := func(cost int64) windows.Verdict {
 						t.Helper()
-						v, err := s.Check(ctx, []windows.Request{{Plan: s.rules.Match(good), Key: good, Cost: 1}, {Plan: s.rules.Match(bad), Key: bad, Cost: cost}})
+						v, err := s.Check(ctx, []windows.Request{{Plan: s.rules.Match(good), Key: good, Cost: 1},
+							{Plan: s.rules.Match(bad), Key: bad, Cost: cost}})
 						if err != nil {
 							t.Fatalf("%s: check: %v", g.what, err)
 						}
@@ -153,7 +165,9 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					if ask(100).Allowed {
 						t.Errorf("%s: a check above the limit is allowed", g.what)
 					}
-					for p, batch := range s.append(t, windows.Event{Key: bad, Ms: s.clock.ms, Count: 4}, windows.Event{Key: good, Ms: s.clock.ms, Count: 2}, windows.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
+					for p, batch := range s.append(t, windows.Event{Key: bad, Ms: s.clock.ms, Count: 4},
+						windows.Event{Key: good, Ms: s.clock.ms, Count: 2},
+						windows.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
 						if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err != nil || f.Folded != 3 {
 							t.Fatalf("%s: fold: %+v, %v", g.what, f, err)
 						}
@@ -170,7 +184,8 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					if n := used(t, s, bad); !g.between && n != 12 || n < 0 {
 						t.Errorf("%s: the key has used %d, expected 12", g.what, n)
 					}
-					if given, _, err := s.serve.Refund(ctx, s.rules.Match(bad), bad, 2); err != nil && !g.real || given < 0 || !g.between && given != 2 {
+					if given, _, err := s.serve.Refund(ctx, s.rules.Match(bad), bad, 2); err != nil && !g.real ||
+						given < 0 || !g.between && given != 2 {
 						t.Errorf("%s: given back %d, %v", g.what, given, err)
 					}
 					if ttl := s.redis.PTTL(ctx, x.counter(bad)).Val(); !g.between && ttl < 59*time.Minute {
@@ -186,7 +201,8 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 func TestFoldCountsUnreadableCounters(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		s.redis.Set(context.Background(), tale{t, s}.counter("k{k}"), "x", 0)
-		for p, batch := range s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1}, windows.Event{Key: "k", Ms: start, Count: 1}) {
+		for p, batch := range s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1},
+			windows.Event{Key: "k", Ms: start, Count: 1}) {
 			if f := s.foldBatch(t, p, batch); f.Unreadable != 1 || f.Folded != 2 {
 				t.Fatalf("%+v", f)
 			}

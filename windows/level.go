@@ -87,7 +87,8 @@ func parseThrottle(field, record string) (api.Throttled, bool) {
 		return api.Throttled{}, false
 	}
 	rule, _, _ := strings.Cut(body, ";")
-	return api.Throttled{Key: key, Rule: rule, WindowMs: atoi(d[0]), Limit: atoi(d[1]), SinceMs: atoi(d[2]), UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
+	return api.Throttled{Key: key, Rule: rule, WindowMs: atoi(d[0]), Limit: atoi(d[1]), SinceMs: atoi(d[2]),
+		UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
 }
 
 func atoi(s string) int64 {

@@ -58,7 +58,8 @@ func (x tale) due(key string) int64 {
 }
 
 func apiRule(change func(*windows.Rule)) *windows.Rule {
-	r := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}, Alerts: []int{80, 95}, Hold: time.Second}
+	r := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}},
+		Alerts: []int{80, 95}, Hold: time.Second}
 	if change != nil {
 		change(r)
 	}
@@ -76,7 +77,8 @@ func TestLevelsRiseAndFall(t *testing.T) {
 		x.after(time.Second)
 		x.check("k", 2)
 		x.expect("raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10")
-		if v := x.check("k", 1); v.Allowed || v.Items[0].RetryAfter != 7*time.Second || v.Items[0].Windows[0].Used != 10 {
+		if v := x.check("k", 1); v.Allowed || v.Items[0].RetryAfter != 7*time.Second ||
+			v.Items[0].Windows[0].Used != 10 {
 			t.Fatalf("an eleventh unit: %+v", v)
 		}
 		x.expect() // a denied check writes nothing
@@ -86,7 +88,8 @@ func TestLevelsRiseAndFall(t *testing.T) {
 		x.after(6999 * time.Millisecond)
 		x.expect()
 		x.after(time.Millisecond) // the first 7 units leave
-		x.expect("released api/k 100% used 3", "cleared api/k 100% used 3", "cleared api/k 95% used 3", "cleared api/k 80% used 3")
+		x.expect("released api/k 100% used 3", "cleared api/k 100% used 3", "cleared api/k 95% used 3",
+			"cleared api/k 80% used 3")
 		if due := x.due("k"); due != -1 {
 			t.Fatalf("due in %d ms, expected never", due)
 		}
@@ -100,7 +103,8 @@ func TestLevelsFallOneByOne(t *testing.T) {
 			x.check("k", 1)
 			s.clock.ms += 500
 		}
-		x.expect("raised api/k 80% used 8", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10")
+		x.expect("raised api/k 80% used 8", "raised api/k 95% used 10", "raised api/k 100% used 10",
+			"throttled api/k 100% used 10")
 		x.after(5 * time.Second) // the first unit leaves: 9 of 10 stay above 80%
 		x.expect("released api/k 100% used 9", "cleared api/k 100% used 9", "cleared api/k 95% used 9")
 		if due := x.due("k"); due != 1000 {
@@ -172,17 +176,19 @@ func TestOneDecisionForSeveralWindows(t *testing.T) {
 }
 
 func TestShadowNeverDenies(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Shadow, r.Alerts = true, nil })), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		x.check("k", 10)
-		if v := x.check("k", 5); !v.Allowed || v.Items[0].Shadows[0].RetryAfter != 10*time.Second || v.Items[0].Shadows[0].Windows[0].Used != 15 {
-			t.Fatalf("a shadow rule: %+v", v)
-		}
-		x.expect("raised api/k 100% used 10 s", "throttled api/k 100% used 10 s")
-		if v := x.check("fresh", 25); !v.Allowed || v.Items[0].Shadows[0].RetryAfter >= 0 {
-			t.Fatalf("a cost that no window could hold: %+v, expected a retry below 0: never", v)
-		}
-	})
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Shadow, r.Alerts = true, nil })),
+		func(t *testing.T, s *store) {
+			x := tale{t, s}
+			x.check("k", 10)
+			if v := x.check("k", 5); !v.Allowed || v.Items[0].Shadows[0].RetryAfter != 10*time.Second ||
+				v.Items[0].Shadows[0].Windows[0].Used != 15 {
+				t.Fatalf("a shadow rule: %+v", v)
+			}
+			x.expect("raised api/k 100% used 10 s", "throttled api/k 100% used 10 s")
+			if v := x.check("fresh", 25); !v.Allowed || v.Items[0].Shadows[0].RetryAfter >= 0 {
+				t.Fatalf("a cost that no window could hold: %+v, expected a retry below 0: never", v)
+			}
+		})
 }
 
 func TestResetEndsLevels(t *testing.T) {
@@ -193,7 +199,8 @@ func TestResetEndsLevels(t *testing.T) {
 		if had, err := s.Reset(context.Background(), s.rules.Match("k"), "k"); err != nil || !had {
 			t.Fatalf("reset: %v, %v", had, err)
 		}
-		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0")
+		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+			"cleared api/k 80% used 0")
 		if v := x.check("k", 7); !v.Allowed {
 			t.Fatal("denied after a reset")
 		}
@@ -214,7 +221,8 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 			}
 		}
 	}
-	begin := []string{"raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10"}
+	begin := []string{"raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+		"throttled api/k 100% used 10"}
 	for _, c := range []struct {
 		name string
 		now  []*windows.Rule
@@ -223,20 +231,29 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 		{"higher limit", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 12 })},
 			[]string{"released api/k 100% used 10", "cleared api/k 100% used 10", "cleared api/k 95% used 10"}},
 		{"other name", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Name, r.Alerts = "new", nil })},
-			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0",
+			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+				"cleared api/k 80% used 0",
 				"raised new/k 100% used 10", "throttled new/k 100% used 10"}},
 		{"no rule", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Match = "other:*" })},
-			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
-		{"shadow", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Shadow = true })}, []string{"throttled api/k 100% used 10 sr"}},
-		{"longer hold", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Hold = time.Minute })}, []string{"throttled api/k 100% used 10 r"}},
+			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+				"cleared api/k 80% used 0"}},
+		{"shadow", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Shadow = true })},
+			[]string{"throttled api/k 100% used 10 sr"}},
+		{"longer hold", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Hold = time.Minute })},
+			[]string{"throttled api/k 100% used 10 r"}},
 		{"other algorithm", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Algorithm = "fixed-window" })},
-			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
+			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+				"cleared api/k 80% used 0"}},
 		{"limit that the key is still over", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 5 })},
 			[]string{"throttled api/k 100% used 10 r"}},
 		{"other alerts", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Alerts = []int{70, 95} })},
 			[]string{"raised api/k 70% used 10", "cleared api/k 80% used 10"}},
-		{"other window", []*windows.Rule{apiRule(func(r *windows.Rule) { r.Windows[0].Per, r.Windows[0].Limit, r.Alerts = 5*time.Second, 100, nil })},
-			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0"}},
+		{"other window", []*windows.Rule{apiRule(func(r *windows.Rule) {
+			r.Windows[0].Per, r.Windows[0].Limit,
+				r.Alerts = 5*time.Second, 100, nil
+		})},
+			[]string{"released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+				"cleared api/k 80% used 0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
@@ -268,7 +285,8 @@ func TestASweepThatComesEarly(t *testing.T) {
 			}
 		}
 		x.after(time.Millisecond)
-		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0", "cleared api/k 80% used 0")
+		x.expect("released api/k 100% used 0", "cleared api/k 100% used 0", "cleared api/k 95% used 0",
+			"cleared api/k 80% used 0")
 	})
 }
 
@@ -305,12 +323,14 @@ func TestSinceIsTheEventThatCrossed(t *testing.T) {
 			t.Fatalf("outbox: %v, %v", list, err)
 		}
 		for i, want := range []struct{ state, since, until string }{
-			{"raised", fmt.Sprint(start - 1000 + 400), fmt.Sprint(start - 1000 + 500 + 10_000)}, // the fifth event; free when 6 have left
+			// the fifth event; free when 6 have left
+			{"raised", fmt.Sprint(start - 1000 + 400), fmt.Sprint(start - 1000 + 500 + 10_000)},
 			{"raised", fmt.Sprint(start - 1000 + 900), fmt.Sprint(start - 1000 + 10_000)},
 			{"throttled", fmt.Sprint(start - 1000 + 900), fmt.Sprint(start - 1000 + 10_000)},
 		} {
 			got := list[i].Values
-			if got["state"] != want.state || got["since"] != want.since || got["until"] != want.until || got["at"] != fmt.Sprint(int64(start)) {
+			if got["state"] != want.state || got["since"] != want.since || got["until"] != want.until ||
+				got["at"] != fmt.Sprint(int64(start)) {
 				t.Errorf("transition %d: %v, expected %+v", i, got, want)
 			}
 		}
@@ -329,13 +349,15 @@ func TestReleasedWithoutTheWindowThatSpoke(t *testing.T) {
 	eachRedis(t, two(10), func(t *testing.T, s *store) {
 		ctx, p := context.Background(), s.keys.Partition("k")
 		tale{t, s}.check("k", 10)
-		for _, rules := range []*windows.Rules{two(100), rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "other" }))} {
+		for _, rules := range []*windows.Rules{two(100), rulesOf(t, apiRule(
+			func(r *windows.Rule) { r.Match = "other" }))} {
 			s.clock.ms += 2000
 			if _, _, err := s.store.Sweep(ctx, p, rules, []string{"k"}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := s.transitions(t); len(got) == 0 || !slices.ContainsFunc(got, func(x string) bool { return strings.HasPrefix(x, "released api/k") }) {
+		if got := s.transitions(t); len(got) == 0 || !slices.ContainsFunc(got,
+			func(x string) bool { return strings.HasPrefix(x, "released api/k") }) {
 			t.Fatalf("transitions %v, no release", got)
 		}
 		if s.redis.HExists(ctx, s.keys.Levels(p), "k").Val() {

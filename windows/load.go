@@ -28,11 +28,12 @@ func Load(path string) (*Rules, error) {
 func Parse(name string, data []byte) (*Rules, error) {
 	var list []*Rule
 	d, err := document.Read(name, data, "rules, a list of at least one", func(d *document.Document) document.Setter {
-		return d.Mapping(document.Field{Name: "rules", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
-			rule := &Rule{Hold: DefaultHold}
-			list = append(list, rule)
-			return readRule(d, rule)(n, at)
-		})})
+		return d.Mapping(document.Field{Name: "rules", Need: document.Needed,
+			Set: d.List(func(n *document.Node, at string) error {
+				rule := &Rule{Hold: DefaultHold}
+				list = append(list, rule)
+				return readRule(d, rule)(n, at)
+			})})
 	})
 	if err != nil {
 		return nil, err

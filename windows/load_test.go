@@ -20,69 +20,70 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // busted: testdata/busted_<what>.yml → line:column and what the message must
 // name. The whole messages are in busted_<what>.txt.
 var busted = map[string][2]string{
-	"after_blocks":         {"15:14", `"1y"`},
-	"alerts_fraction":      {"4:19", `"95.5%"`},
-	"alerts_hundred":       {"4:19", `100%`},
-	"alerts_number":        {"4:19", `alerts[1] 95:`},
-	"alerts_text":          {"4:13", `"80%"`},
-	"alerts_twice":         {"4:24", `80%: want each percentage once; first in line 4`},
-	"alerts_zero":          {"4:14", `0%`},
-	"algorithm":            {"4:16", `"leaky-bucket": want sliding-log`},
-	"alias":                {"8:14", `*span`},
-	"buckets_elsewhere":    {"5:14", `only sliding-buckets has buckets, not fixed-window`},
-	"buckets_high":         {"5:14", `buckets 1001: want a whole number from 1 to 1000`},
-	"buckets_zero":         {"5:14", `buckets 0: want a whole number from 1 to 1000`},
-	"columns":              {"2:75", `limit 0`},
-	"crlf":                 {"10:25", `"1y"`},
-	"duplicate_key":        {"4:5", `"name" stands here twice; first in line 2`},
-	"empty":                {"1:1", `empty`},
-	"hold_fraction":        {"4:11", `1µs`},
-	"hold_long":            {"4:11", `24h0m1s: want 0s to 1d`},
-	"hold_negative":        {"4:11", `-1s`},
-	"hold_number":          {"4:11", `5: want numbers with units`},
-	"limit_fraction":       {"5:17", `1.5`},
-	"limit_high":           {"5:17", `1000000000001`},
-	"limit_huge":           {"5:17", `99999999999999999999`},
-	"limit_missing":        {"5:9", `limit is missing`},
-	"limit_negative":       {"5:17", `-5`},
-	"limit_octal":          {"5:17", `0100`},
-	"limit_text":           {"5:17", `"many"`},
-	"limit_zero":           {"5:17", `limit 0:`},
-	"match_backslash":      {"3:12", `user:\\\: want`},
-	"match_control":        {"3:12", `"user:\n*"`},
-	"match_empty":          {"3:12", `match ""`},
-	"match_latin1":         {"3:16", `UTF-8`},
-	"match_missing":        {"2:5", `match is missing`},
-	"name_form":            {"2:11", `"Api_1"`},
-	"name_list":            {"2:11", `a list`},
-	"name_long":            {"2:11", `"aaaa`},
-	"name_missing":         {"2:5", `name is missing`},
-	"name_twice":           {"9:11", `"api": want each name once; first in line 2`},
-	"on_error":             {"4:15", `"fail": want allow, deny or local`},
-	"only_comments":        {"1:1", `empty`},
-	"per_fraction":         {"5:27", `10.5ms`},
-	"per_long":             {"5:27", `366d`},
-	"per_missing":          {"5:9", `per is missing`},
-	"per_negative":         {"5:27", `-1m`},
-	"per_number":           {"5:27", `60: want numbers with units (ns, us, ms, s, m, h, d)`},
-	"per_overflow":         {"5:27", `"999999999d"`},
-	"per_short":            {"5:27", `9ms: want 10ms to 366d`},
-	"per_twice":            {"6:27", `1m: want each span once in a rule; first in line 5`},
-	"per_unit":             {"5:27", `"1w"`},
-	"per_zero":             {"5:27", `0s`},
-	"rule_null":            {"2:4", `rules[0]`},
-	"rule_text":            {"2:5", `rules[0] "api"`},
-	"rules_empty":          {"1:8", `at least one`},
-	"rules_mapping":        {"2:3", `a mapping: want a list`},
-	"rules_missing":        {"1:1", `rules is missing`},
-	"second_document":      {"7:1", `second document`},
-	"shadow":               {"4:13", `"yes": want true or false`},
-	"syntax_flow":          {"5:9", `'}'`},
-	"syntax_quote":         {"3:12", `quoted scalar`},
-	"syntax_tab":           {"3:1", `a tab character`},
-	"top_empty_mapping":    {"1:1", `rules is missing`},
-	"top_list":             {"1:1", `a list`},
-	"unknown_field":        {"3:5", `"mach": want name, match, algorithm, buckets, windows, alerts, hold, on_error, shadow`},
+	"after_blocks":      {"15:14", `"1y"`},
+	"alerts_fraction":   {"4:19", `"95.5%"`},
+	"alerts_hundred":    {"4:19", `100%`},
+	"alerts_number":     {"4:19", `alerts[1] 95:`},
+	"alerts_text":       {"4:13", `"80%"`},
+	"alerts_twice":      {"4:24", `80%: want each percentage once; first in line 4`},
+	"alerts_zero":       {"4:14", `0%`},
+	"algorithm":         {"4:16", `"leaky-bucket": want sliding-log`},
+	"alias":             {"8:14", `*span`},
+	"buckets_elsewhere": {"5:14", `only sliding-buckets has buckets, not fixed-window`},
+	"buckets_high":      {"5:14", `buckets 1001: want a whole number from 1 to 1000`},
+	"buckets_zero":      {"5:14", `buckets 0: want a whole number from 1 to 1000`},
+	"columns":           {"2:75", `limit 0`},
+	"crlf":              {"10:25", `"1y"`},
+	"duplicate_key":     {"4:5", `"name" stands here twice; first in line 2`},
+	"empty":             {"1:1", `empty`},
+	"hold_fraction":     {"4:11", `1µs`},
+	"hold_long":         {"4:11", `24h0m1s: want 0s to 1d`},
+	"hold_negative":     {"4:11", `-1s`},
+	"hold_number":       {"4:11", `5: want numbers with units`},
+	"limit_fraction":    {"5:17", `1.5`},
+	"limit_high":        {"5:17", `1000000000001`},
+	"limit_huge":        {"5:17", `99999999999999999999`},
+	"limit_missing":     {"5:9", `limit is missing`},
+	"limit_negative":    {"5:17", `-5`},
+	"limit_octal":       {"5:17", `0100`},
+	"limit_text":        {"5:17", `"many"`},
+	"limit_zero":        {"5:17", `limit 0:`},
+	"match_backslash":   {"3:12", `user:\\\: want`},
+	"match_control":     {"3:12", `"user:\n*"`},
+	"match_empty":       {"3:12", `match ""`},
+	"match_latin1":      {"3:16", `UTF-8`},
+	"match_missing":     {"2:5", `match is missing`},
+	"name_form":         {"2:11", `"Api_1"`},
+	"name_list":         {"2:11", `a list`},
+	"name_long":         {"2:11", `"aaaa`},
+	"name_missing":      {"2:5", `name is missing`},
+	"name_twice":        {"9:11", `"api": want each name once; first in line 2`},
+	"on_error":          {"4:15", `"fail": want allow, deny or local`},
+	"only_comments":     {"1:1", `empty`},
+	"per_fraction":      {"5:27", `10.5ms`},
+	"per_long":          {"5:27", `366d`},
+	"per_missing":       {"5:9", `per is missing`},
+	"per_negative":      {"5:27", `-1m`},
+	"per_number":        {"5:27", `60: want numbers with units (ns, us, ms, s, m, h, d)`},
+	"per_overflow":      {"5:27", `"999999999d"`},
+	"per_short":         {"5:27", `9ms: want 10ms to 366d`},
+	"per_twice":         {"6:27", `1m: want each span once in a rule; first in line 5`},
+	"per_unit":          {"5:27", `"1w"`},
+	"per_zero":          {"5:27", `0s`},
+	"rule_null":         {"2:4", `rules[0]`},
+	"rule_text":         {"2:5", `rules[0] "api"`},
+	"rules_empty":       {"1:8", `at least one`},
+	"rules_mapping":     {"2:3", `a mapping: want a list`},
+	"rules_missing":     {"1:1", `rules is missing`},
+	"second_document":   {"7:1", `second document`},
+	"shadow":            {"4:13", `"yes": want true or false`},
+	"syntax_flow":       {"5:9", `'}'`},
+	"syntax_quote":      {"3:12", `quoted scalar`},
+	"syntax_tab":        {"3:1", `a tab character`},
+	"top_empty_mapping": {"1:1", `rules is missing`},
+	"top_list":          {"1:1", `a list`},
+	"unknown_field": {"3:5",
+		`"mach": want name, match, algorithm, buckets, windows, alerts, hold, on_error, shadow`},
 	"unknown_top":          {"1:1", `"rulez": want rules`},
 	"unknown_window_field": {"5:22", `"every": want limit, per`},
 	"unquoted_lone_star":   {"3:12", `needs quotes`},
@@ -123,7 +124,8 @@ func TestBustedFiles(t *testing.T) {
 				t.Errorf("-golden +got\n%s", d)
 			}
 			first, _, _ := strings.Cut(got, "\n")
-			if b := busted[what]; b[1] == "" || !strings.HasPrefix(first, file+":"+b[0]+": ") || !strings.Contains(first, b[1]) {
+			if b := busted[what]; b[1] == "" || !strings.HasPrefix(first, file+":"+b[0]+": ") ||
+				!strings.Contains(first, b[1]) {
 				t.Errorf("%s\nwant it at %s, naming %s", first, b[0], b[1])
 			}
 		})
@@ -149,7 +151,8 @@ func TestWorkingFiles(t *testing.T) {
 			Windows: []Window{{100, time.Minute}}, Alerts: []int{80},
 		}},
 		"full": {{
-			Name: "api", Match: "user:*", Algorithm: "sliding-log", Hold: 2 * time.Second, OnError: OnErrorLocal, Shadow: true,
+			Name: "api", Match: "user:*", Algorithm: "sliding-log", Hold: 2 * time.Second, OnError: OnErrorLocal,
+			Shadow:  true,
 			Windows: []Window{{100, time.Minute}, {2000, time.Hour}}, Alerts: []int{80, 95},
 		}},
 		"windows": {{
@@ -230,7 +233,8 @@ func TestParseDuration(t *testing.T) {
 		}
 	}
 	for _, s := range []string{
-		"", "-", "d", "-d", "5", "1d5", "1h1d", "1d1d", "1d-1h", "--1h", "+-1h", "-+1d", "1 d", "1d ", "1D", "106752d", "106751d24h", "1e9d",
+		"", "-", "d", "-d", "5", "1d5", "1h1d", "1d1d", "1d-1h", "--1h", "+-1h", "-+1d", "1 d", "1d ", "1D",
+		"106752d", "106751d24h", "1e9d",
 	} {
 		if got, err := parseDuration(s); err == nil {
 			t.Errorf("%q: %v, want an error", s, got)
@@ -240,7 +244,8 @@ func TestParseDuration(t *testing.T) {
 
 func TestInDaysIsReadBack(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0s", 10 * time.Millisecond: "10ms", time.Minute: "1m", 90 * time.Minute: "1h30m", 31 * day: "31d", 25 * time.Hour: "25h",
+		0: "0s", 10 * time.Millisecond: "10ms", time.Minute: "1m", 90 * time.Minute: "1h30m", 31 * day: "31d",
+		25 * time.Hour:          "25h",
 		time.Hour + time.Second: "1h0m1s", -time.Minute: "-1m", 10 * time.Minute: "10m", 20 * time.Second: "20s",
 	} {
 		got := inDays(d)
@@ -260,7 +265,8 @@ func TestNewRulesNamesTheRule(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := rules.List()[0]
-	if got.Algorithm != DefaultAlgorithm || got.OnError != OnErrorAllow || got.Hold != 0 || !slices.Equal(got.Alerts, []int{80, 95}) {
+	if got.Algorithm != DefaultAlgorithm || got.OnError != OnErrorAllow || got.Hold != 0 ||
+		!slices.Equal(got.Alerts, []int{80, 95}) {
 		t.Errorf("got %+v", got)
 	}
 	if d := cmp.Diff(good(), given); d != "" {

@@ -161,7 +161,8 @@ func (l *Local) state(plan *Plan, key string, clock int64, waits []time.Duration
 		one := KeyState{NowMs: now, Windows: make([]WindowState, len(r.Windows))}
 		for i, w := range r.Windows {
 			used, more, reset := log.Use(now, w.Per.Milliseconds())
-			one.Windows[i] = WindowState{Used: used, NextFree: time.Duration(more) * time.Millisecond, Reset: time.Duration(reset) * time.Millisecond}
+			one.Windows[i] = WindowState{Used: used, NextFree: time.Duration(more) * time.Millisecond,
+				Reset: time.Duration(reset) * time.Millisecond}
 		}
 		if waits != nil {
 			one.RetryAfter = waits[n]

@@ -19,10 +19,12 @@ var localSizes = []int{1, 100, 10_000}
 // localWith gives one key n entries of one unit, in a window that holds just so
 // many, the clock that it goes by, how far apart the entries lie in ms, and an
 // ask of one unit.
-func localWith(b *testing.B, n int, limit int64) (l *windows.Local, ms *atomic.Int64, apart int64, ask []windows.Request) {
+func localWith(b *testing.B, n int, limit int64) (l *windows.Local, ms *atomic.Int64, apart int64,
+	ask []windows.Request) {
 	b.Helper()
 	apart = max(1, windows.MinWindow.Milliseconds()/int64(n))
-	rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: time.Duration(int64(n)*apart) * time.Millisecond}}}))
+	rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit,
+		Per: time.Duration(int64(n)*apart) * time.Millisecond}}}))
 	ms = new(atomic.Int64)
 	ms.Store(start)
 	l = windows.NewLocal(ms.Load)
@@ -47,7 +49,8 @@ func BenchmarkLocalCheck(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					ms.Add(step)
-					if v, err := l.Check(context.Background(), ask); err != nil || v.Allowed != (outcome == "admitted") {
+					if v, err := l.Check(context.Background(), ask); err != nil ||
+						v.Allowed != (outcome == "admitted") {
 						b.Fatal(v, err)
 					}
 				}
@@ -89,7 +92,8 @@ func BenchmarkLocalPeek(b *testing.B) {
 			l, _, _, ask := localWith(b, n, windows.MaxLimit)
 			b.ReportAllocs()
 			for b.Loop() {
-				if st, err := l.Peek(context.Background(), ask[0].Plan, ask[0].Key); err != nil || st.Windows[0].Used != int64(n) {
+				if st, err := l.Peek(context.Background(), ask[0].Plan, ask[0].Key); err != nil ||
+					st.Windows[0].Used != int64(n) {
 					b.Fatal(st, err)
 				}
 			}
@@ -101,7 +105,8 @@ func BenchmarkLocalPeek(b *testing.B) {
 func BenchmarkLocalManyKeys(b *testing.B) {
 	for _, keys := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Minute}}}))
+			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*",
+				Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Minute}}}))
 			var ms int64 = start
 			l := windows.NewLocal(func() int64 { return ms })
 			asks := make([][]windows.Request, keys)

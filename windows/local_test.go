@@ -13,7 +13,8 @@ func TestLocalHoldsABoundedNumberOfKeys(t *testing.T) {
 	now := int64(1000)
 	local := windows.NewLocal(func() int64 { now++; return now })
 	local.MaxKeys = 100
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1, Per: 24 * time.Hour}}}})
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
+		Windows: []windows.Window{{Limit: 1, Per: 24 * time.Hour}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

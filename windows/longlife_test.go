@@ -18,7 +18,8 @@ import (
 // total is about to reach the point from which it steps back (lua/totals.lua,
 // lua/sliding-buckets.lua).
 func TestTotalsStepBack(t *testing.T) {
-	for a, era := range map[string]int64{"sliding-log": 1 << 52, "sliding-log-zset": 1 << 52, "sliding-buckets": 1 << 51} {
+	for a, era := range map[string]int64{"sliding-log": 1 << 52, "sliding-log-zset": 1 << 52,
+		"sliding-buckets": 1 << 51} {
 		t.Run(a, func(t *testing.T) {
 			eachRedis(t, nil, func(t *testing.T, s *store) {
 				run := 0
@@ -60,7 +61,8 @@ func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
 	var err error
 	switch rule.Algorithm {
 	case "sliding-log":
-		err = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-0", now), Values: []any{"count", 1, "total", total}}).Err()
+		err = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-0", now),
+			Values: []any{"count", 1, "total", total}}).Err()
 	case "sliding-log-zset":
 		err = s.redis.ZAdd(ctx, name, redis.Z{Score: float64(now), Member: fmt.Sprintf("%016d:1", total)}).Err()
 	case "sliding-buckets":
@@ -69,7 +71,8 @@ func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
 			ms := w.Per.Milliseconds()
 			width := (ms + rule.Buckets - 1) / rule.Buckets
 			head += fmt.Sprintf(" %d,%d,7,%d", ms, rule.Buckets, total)
-			before := string([]byte{byte((total - 1) >> 48), byte((total - 1) >> 40), byte((total - 1) >> 32), byte((total - 1) >> 24), byte((total - 1) >> 16), byte((total - 1) >> 8), byte(total - 1)})
+			before := string([]byte{byte((total - 1) >> 48), byte((total - 1) >> 40), byte((total - 1) >> 32),
+				byte((total - 1) >> 24), byte((total - 1) >> 16), byte((total - 1) >> 8), byte(total - 1)})
 			rings += strings.Repeat(before, int((ms-1)/width+2))
 		}
 		err = s.redis.Set(ctx, name, head+"\n"+rings, 0).Err()
@@ -140,8 +143,11 @@ func TestLongWindows(t *testing.T) {
 		step   int64 // ms between checks of 700 units, of which there are 700
 		limits []streamtest.OracleWindow
 	}{
-		{97 * 60_000, []streamtest.OracleWindow{{Ms: day, Limit: 10_000}, {Ms: 31 * day, Limit: 50_000}}},                                  // 47 days
-		{13 * 3_600_000, []streamtest.OracleWindow{{Ms: 30 * day, Limit: 30_000}, {Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}}, // 379 days
+		// 47 days
+		{97 * 60_000, []streamtest.OracleWindow{{Ms: day, Limit: 10_000}, {Ms: 31 * day, Limit: 50_000}}},
+		// 379 days
+		{13 * 3_600_000, []streamtest.OracleWindow{{Ms: 30 * day, Limit: 30_000},
+			{Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}},
 	} {
 		t.Run(fmt.Sprint(c.limits[1].Ms/day, "d"), func(t *testing.T) { testLongWindows(t, c.step, c.limits) })
 	}
@@ -157,7 +163,8 @@ func testLongWindows(t *testing.T, step int64, limits []streamtest.OracleWindow)
 			rule.Buckets = testBuckets
 		}
 		s.rules = rulesOf(t, rule)
-		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits, oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
+		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits,
+			oracle: &streamtest.Oracle{Formula: formulas[algorithm]}}
 		denied := 0
 		for i := range int64(700) {
 			s.clock.ms += step + i%7

@@ -69,7 +69,8 @@ type checkBatch struct {
 }
 
 func newCheckBatch(s *Redis, calls int) *checkBatch {
-	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*planCounter]int{}, counters: make(map[string]int, calls)}
+	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*planCounter]int{},
+		counters: make(map[string]int, calls)}
 	b.args.Now = s.now()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
 	b.args.Counters = make([]lua.CheckCounter, 0, calls)
@@ -87,7 +88,8 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 			i, known := b.counters[name]
 			if known && b.countedAs[i] != of {
 				if len(b.args.Calls) == 0 {
-					return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q", api.Shorten(a.Key), a.Plan.Rules()[0].Name)
+					return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
+						api.Shorten(a.Key), a.Plan.Rules()[0].Name)
 				}
 				return false, nil
 			}
@@ -95,7 +97,8 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 				i = len(b.args.Counters)
 				b.counters[name] = i
 				b.countedAs = append(b.countedAs, of)
-				b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: name, Rule: b.rule(of), Partition: b.partition(p)})
+				b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: name, Rule: b.rule(of),
+					Partition: b.partition(p)})
 			}
 			items = append(items, lua.CheckItem{Counter: i, Cost: a.Cost})
 		}

@@ -24,7 +24,8 @@ func BenchmarkCheckMany(b *testing.B) {
 		b.Fatal(err)
 	}
 	counter := windows.NewRedis(client, k)
-	rules := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1_000_000, Per: time.Minute}}, Alerts: []int{80, 95}})
+	rules := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1_000_000,
+		Per: time.Minute}}, Alerts: []int{80, 95}})
 	if err := counter.Learn(ctx, rules); err != nil {
 		b.Fatal(err)
 	}

@@ -48,7 +48,8 @@ func (l *timeline) many() {
 			if admits != (retry == 0) {
 				l.Fatalf("call %d of %v: retry after %d ms, recount says %v", n, calls, retry, admits)
 			}
-			if last := n == len(calls)-1; last && !admits && !l.oracle.Admits(a.Key, now+retry, max(1, a.Cost), l.limits) {
+			if last := n == len(calls)-1; last && !admits && !l.oracle.Admits(a.Key, now+retry, max(1, a.Cost),
+				l.limits) {
 				l.Fatalf("call %d of %v: retry after %d ms is too early", n, calls, retry)
 			}
 		}
@@ -92,7 +93,8 @@ func (l *timeline) ask(calls [][]windows.Request) []windows.Verdict {
 // What a run charges to one key is one entry, however many calls it answers, and
 // one transition per level.
 func TestManyChecksOfOneKey(t *testing.T) {
-	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80}, Hold: time.Second}
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
+		Alerts: []int{80}, Hold: time.Second}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		r := planOf(s.rules)
 		calls := make([][]windows.Request, 150)
@@ -110,7 +112,8 @@ func TestManyChecksOfOneKey(t *testing.T) {
 		if n := s.redis.XLen(t.Context(), s.keys.Counter(p, "log", "user:1")).Val(); n != 1 {
 			t.Errorf("%d entries, want one", n)
 		}
-		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 { // 80, 100, throttled
+		// 80, 100, throttled
+		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 {
 			t.Errorf("%d transitions in the outbox, %d told, want 3", n, got[0].Transitions)
 		}
 	})
@@ -124,7 +127,8 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		after := planOf(s.rules)
 		got, err := s.serve.CheckMany(t.Context(), [][]windows.Request{
-			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}}, {{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
+			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}},
+			{{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
 		})
 		must(t, err)
 		var used []string
@@ -134,7 +138,8 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 		if list := strings.Join(used, " "); list != "1 7 1 5" { // the second waits for the run after
 			t.Errorf("used %s, want 1 7 1 5", list)
 		}
-		_, err = s.serve.CheckMany(t.Context(), [][]windows.Request{{{Plan: before, Key: "user:1", Cost: 1}, {Plan: after, Key: "user:1", Cost: 1}}})
+		_, err = s.serve.CheckMany(t.Context(), [][]windows.Request{{{Plan: before, Key: "user:1", Cost: 1},
+			{Plan: after, Key: "user:1", Cost: 1}}})
 		if err == nil || !strings.Contains(err.Error(), "in one check") {
 			t.Errorf("a key under two rules in one call: %v", err)
 		}
@@ -145,7 +150,8 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 func TestCheckWithoutMemory(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
-			s := redisStore(t, streamtest.OwnRedis(t).URL(), rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })))
+			s := redisStore(t, streamtest.OwnRedis(t).URL(), rulesOf(t,
+				apiRule(func(r *windows.Rule) { r.Algorithm = a })))
 			r, ctx := planOf(s.rules), t.Context()
 			ask := []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
 			for range 3 {
@@ -186,7 +192,8 @@ func TestManyChecksOfManyKeys(t *testing.T) {
 			st, err := s.Peek(t.Context(), calls[i][0].Plan, calls[i][0].Key)
 			must(t, err)
 			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
-				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used, st.Windows[0].Used, want)
+				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used,
+					st.Windows[0].Used, want)
 			}
 		}
 	})

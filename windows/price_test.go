@@ -49,11 +49,13 @@ func BenchmarkFold(b *testing.B) {
 	for _, c := range []struct {
 		keys, batch, windows int
 		ids                  bool // the producers give each event an id
-	}{{100_000, 500, 1, false}, {1_000, 5_000, 1, false}, {100_000, 500, 2, false}, {1_000, 5_000, 2, false}, {100_000, 500, 1, true}} {
+	}{{100_000, 500, 1, false}, {1_000, 5_000, 1, false}, {100_000, 500, 2, false}, {1_000, 5_000, 2, false},
+		{100_000, 500, 1, true}} {
 		b.Run(fmt.Sprintf("keys=%d/batch=%d/windows=%d/ids=%t", c.keys, c.batch, c.windows, c.ids), func(b *testing.B) {
 			ctx := context.Background()
 			client := priceRedis(b)
-			rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}, Alerts: []int{80, 95}, Hold: time.Second}
+			rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
+				Alerts: []int{80, 95}, Hold: time.Second}
 			if c.windows == 2 {
 				rule.Windows = append(rule.Windows, windows.Window{Limit: 10_000, Per: time.Hour})
 			}
@@ -82,7 +84,8 @@ func BenchmarkFold(b *testing.B) {
 				for left := n; left > 0; left -= 1000 {
 					pipe := client.Pipeline()
 					for range min(left, 1000) {
-						args := []any{"XADD", keys.Events(0), "*", "key", "user:" + strconv.Itoa(rand.IntN(c.keys)), "count", "1"}
+						args := []any{"XADD", keys.Events(0), "*", "key", "user:" + strconv.Itoa(rand.IntN(c.keys)),
+							"count", "1"}
 						if c.ids {
 							args = append(args, "id", fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
 						}
@@ -155,7 +158,8 @@ func BenchmarkCheck(b *testing.B) {
 				if outcome == "admitted" {
 					limit = 1_000_000_000
 				}
-				rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
+				rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*",
+					Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
 				key := fmt.Sprintf("%s-%d", outcome, n)
 				fill(b, client, keys.Counter(0, "log", key), n)
 				ask := []windows.Request{{Plan: rule, Key: key, Cost: 1}}

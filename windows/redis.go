@@ -230,8 +230,10 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 		groups += len(r.Groups)
 	}
 	reply, err := lua.Fold(ctx, s.redis, lua.FoldArgs{
-		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p), IDs: s.keys.IDs(p),
-		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(), Rules: grouped,
+		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
+		IDs: s.keys.IDs(p),
+		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
+		Rules: grouped,
 	})
 	if err != nil {
 		return Folded{}, unmatched, err
@@ -298,7 +300,8 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 
 // Sweep looks again at records of partition p, due or not. It gives how many
 // transitions that wrote, and how many records it forgot that were none of ours.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string) (transitions, forgotten int64, err error) {
+func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string) (transitions, forgotten int64,
+	err error) {
 	if len(fields) == 0 {
 		return 0, 0, nil
 	}
@@ -318,7 +321,8 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field str
 	plan := rules.Match(key)
 	item := func(i int, moved bool) lua.SweepItem {
 		at := plan.places[i]
-		return lua.SweepItem{Counter: s.keys.Counter(p, plan.counters[at.counter].form, key), Rule: at.alone, Moved: moved}
+		return lua.SweepItem{Counter: s.keys.Counter(p, plan.counters[at.counter].form, key), Rule: at.alone,
+			Moved: moved}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })

@@ -33,7 +33,8 @@ func (l *timeline) refund(key string) {
 func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
-			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
+			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+				Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
 			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 				r, ctx := planOf(s.rules), t.Context()
 				s.clock.ms = start / 10_000 * 10_000 // a window begins

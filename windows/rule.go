@@ -188,10 +188,12 @@ func (r *Rule) validateWindows() *fault {
 		case w.Limit < 1 || w.Limit > MaxLimit:
 			return faultf(limit, "limit %d: want a whole number from 1 to %d", w.Limit, MaxLimit)
 		case w.Per < MinWindow || w.Per > MaxWindow || w.Per%time.Millisecond != 0:
-			return faultf(per, "per %s: want %s to %s in whole milliseconds", inDays(w.Per), inDays(MinWindow), inDays(MaxWindow))
+			return faultf(per, "per %s: want %s to %s in whole milliseconds", inDays(w.Per), inDays(MinWindow),
+				inDays(MaxWindow))
 		}
 		if j := slices.IndexFunc(r.Windows[:i], func(o Window) bool { return o.Per == w.Per }); j >= 0 {
-			return &fault{per, fmt.Sprintf("windows[%d].per", j), fmt.Sprintf("per %s: want each span once in a rule", inDays(w.Per))}
+			return &fault{per, fmt.Sprintf("windows[%d].per", j), fmt.Sprintf("per %s: want each span once in a rule",
+				inDays(w.Per))}
 		}
 	}
 	return nil

@@ -30,7 +30,8 @@ func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 			s.rules = rulesOf(t,
 				&windows.Rule{Name: "strict", Match: prefix + "*", Shadow: true, Windows: limits(r, "strict")},
 				&windows.Rule{Name: "live", Match: prefix + "a*", Windows: limits(r, "live"), Alerts: []int{80}},
-				&windows.Rule{Name: "other", Match: prefix + "*", Shadow: true, Algorithm: "sliding-log-zset", Windows: limits(r, "other")})
+				&windows.Rule{Name: "other", Match: prefix + "*", Shadow: true, Algorithm: "sliding-log-zset",
+					Windows: limits(r, "other")})
 			s.clock.ms += 10_000
 			local := windows.NewLocal(s.clock.now)
 			for range rapid.IntRange(1, 25).Draw(r, "steps") {

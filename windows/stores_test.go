@@ -64,14 +64,18 @@ const start = 1_700_000_000_000 // ms; far from zero, as real times are
 // eachRedis runs a test on the stores that keep their count in Redis.
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
-	t.Run("embedded", func(t *testing.T) { test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules)) })
+	t.Run("embedded", func(t *testing.T) {
+		test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(),
+			rules))
+	})
 	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) })
 }
 
 func localStore(rules *windows.Rules) *store {
 	c := &clock{start}
 	l := windows.NewLocal(c.now)
-	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan, events ...windows.Event) {
+	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan,
+		events ...windows.Event) {
 		for _, e := range events {
 			l.Add(plan, e.Key, e.Ms, e.Count)
 		}
@@ -87,7 +91,8 @@ func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
 // securedStore is on the shared Redis, under the users that are shipped.
 func securedStore(t testing.TB, rules *windows.Rules) *store {
 	t.Helper()
-	return newStore(t, clientOf(t, streamtest.Redis(t)), clientOf(t, streamtest.RedisAs(t, "serve")), clientOf(t, streamtest.RedisAs(t, "work")), rules)
+	return newStore(t, clientOf(t, streamtest.Redis(t)), clientOf(t, streamtest.RedisAs(t, "serve")),
+		clientOf(t, streamtest.RedisAs(t, "work")), rules)
 }
 
 func clientOf(t testing.TB, url string) *redis.Client {
@@ -110,7 +115,8 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 		t.Fatal(err)
 	}
 	c := &clock{start}
-	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys), store: windows.NewRedis(work, keys), rules: rules,
+	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys),
+		store: windows.NewRedis(work, keys), rules: rules,
 		ids: map[string]bool{}, versions: map[string]int64{}}
 	s.Counter = s.serve
 	s.useClock(c.now)
@@ -133,7 +139,8 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, e := range events {
 			name := s.keys.Events(s.keys.Partition(e.Key))
-			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms), Values: []any{"key", e.Key, "count", e.Count}})
+			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms),
+				Values: []any{"key", e.Key, "count", e.Count}})
 		}
 		return nil
 	})
@@ -156,7 +163,8 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 				if err != nil {
 					t.Fatal(err)
 				}
-				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
+				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key,
+					Count: e.Count})
 			}
 		}
 	}
@@ -198,7 +206,8 @@ func (s *store) isNew(t testing.TB, v map[string]any) {
 		must(t, err)
 		return n
 	}
-	tr := api.Transition{Rule: text("rule"), Key: text("key"), State: api.State(text("state")), Level: int(number("level")),
+	tr := api.Transition{Rule: text("rule"), Key: text("key"), State: api.State(text("state")),
+		Level:    int(number("level")),
 		WindowMs: number("window"), Version: number("version"), UntilMs: number("until")}
 	id := tr.MessageID("sc")
 	if s.ids[id] {

@@ -19,7 +19,8 @@ import (
 // TestStories runs each file of testdata/stories on the embedded and on a real
 // Redis. A file is a sequence of commands, each with what it prints below ----:
 // its own result, then the transitions that it wrote to the outbox. Times are
-// relative to the story's start. No two transitions of a story may share an id. `go test ./windows -run Stories -rewrite` writes
+// relative to the story's start. No two transitions of a story may share an id. `go test ./windows
+// -run Stories -rewrite` writes
 // the results anew; read the difference before you commit it.
 //
 //	rules                       the rules from now on, as YAML
@@ -254,7 +255,8 @@ func (y *story) published() (lines []string) {
 		for _, m := range list {
 			v := func(name string) string { return m.Values[name].(string) }
 			per := time.Duration(y.number(v("window"))) * time.Millisecond
-			line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"), v("key"), v("rule"),
+			line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"),
+				v("key"), v("rule"),
 				v("used"), v("limit"), per, y.relative(v("since")), y.relative(v("until")))
 			flags := v("flags")
 			if strings.Contains(flags, "s") {

@@ -20,7 +20,8 @@ func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 			}
 		}
 		ask := func(limit, cost int64) windows.Verdict {
-			v, err := s.Check(context.Background(), []windows.Request{{Plan: windows.PlanOf(brought(limit)), Key: "k", Cost: cost}})
+			v, err := s.Check(context.Background(), []windows.Request{{Plan: windows.PlanOf(brought(limit)), Key: "k",
+				Cost: cost}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,10 +41,12 @@ func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 			t.Fatalf("due in %d ms", due)
 		}
 		x.check("k", 6)
-		x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10", "throttled api/k 100% used 10")
+		x.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+			"throttled api/k 100% used 10")
 		ask(12, 1)
 		x.expect()
-		if given, _, err := s.serve.Refund(context.Background(), windows.PlanOf(brought(12)), "k", 4); err != nil || given != 4 {
+		if given, _, err := s.serve.Refund(context.Background(), windows.PlanOf(brought(12)), "k", 4); err != nil ||
+			given != 4 {
 			t.Fatalf("%d given back, %v", given, err)
 		}
 	})

@@ -15,8 +15,10 @@ func TestUnreachableRulesAreTold(t *testing.T) {
 		never         bool
 	}{
 		{"*", "user:*", true}, {"user:*", "user:*", true}, {"user:*", "user:42", true}, {"user:*", "user:vip:*", true},
-		{"user:?", "user:4", true}, {"user:?*", "user:??", true}, {"*:admin", "user:*:admin", true}, {`a\*`, `a\*`, true}, {"a**", "a*", true},
-		{"user:*", "*", false}, {"user:?", "user:42", false}, {"user:?", "user:*", false}, {"user:?*", "user:*", false}, {"*:admin", "user:*", false},
+		{"user:?", "user:4", true}, {"user:?*", "user:??", true}, {"*:admin", "user:*:admin", true},
+		{`a\*`, `a\*`, true}, {"a**", "a*", true},
+		{"user:*", "*", false}, {"user:?", "user:42", false}, {"user:?", "user:*", false},
+		{"user:?*", "user:*", false}, {"*:admin", "user:*", false},
 		{`a\*`, "a*", false}, {`a\*`, "ab", false}, {"a?c", "a*c", false}, {"a", "ab", false}, {"ab", "a", false},
 	} {
 		file := fmt.Sprintf("rules:\n  - {name: shadow, match: '*', windows: [{limit: 1, per: 1s}], shadow: true}\n"+
@@ -26,7 +28,8 @@ func TestUnreachableRulesAreTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := fmt.Sprint(rules.Warnings())
-		if want := `rules.yml:4:27: match "` + strings.ReplaceAll(c.second, `\`, `\\`) + `"`; (len(rules.Warnings()) == 1) != c.never || c.never && !strings.HasPrefix(got, "["+want) {
+		if want := `rules.yml:4:27: match "` + strings.ReplaceAll(c.second, `\`, `\\`) +
+			`"`; (len(rules.Warnings()) == 1) != c.never || c.never && !strings.HasPrefix(got, "["+want) {
 			t.Errorf("%s above %s: %s, never reached: %t", c.first, c.second, got, c.never)
 		}
 	}
@@ -38,7 +41,8 @@ func TestNoFalseWarning(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := make([]*Rule, rapid.IntRange(2, 5).Draw(t, "rules"))
 		for i := range list {
-			list[i] = &Rule{Name: fmt.Sprint(i), Match: somePattern.Draw(t, "pattern"), Windows: []Window{{1, time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
+			list[i] = &Rule{Name: fmt.Sprint(i), Match: somePattern.Draw(t, "pattern"),
+				Windows: []Window{{1, time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
 		}
 		rules, err := NewRules(list)
 		if err != nil {

@@ -53,7 +53,10 @@ func TestASecondEndAtTheSameTime(t *testing.T) {
 func TestVersionsGrow(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		ctx, x := t.Context(), tale{t, s}
-		own, other := apiRule(nil), apiRule(func(r *windows.Rule) { r.Name, r.Alerts, r.Shadow = "other", []int{50}, true })
+		own, other := apiRule(nil), apiRule(func(r *windows.Rule) {
+			r.Name, r.Alerts, r.Shadow = "other", []int{50},
+				true
+		})
 		round, newest := 0, int64(0) // newest: of the events, whose IDs only grow
 		rapid.Check(t, func(rt *rapid.T) {
 			round++

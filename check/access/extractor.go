@@ -72,7 +72,8 @@ func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
 		return req, fmt.Errorf("extractor %s: %w", x.name, err)
 	}
 	if req.Cost, err = strconv.ParseInt(text, 10, 64); err != nil {
-		return req, fmt.Errorf("extractor %s: %w: %s: %s is no integer", x.name, api.ErrBadCount, x.cost, api.Shorten(text))
+		return req, fmt.Errorf("extractor %s: %w: %s: %s is no integer", x.name, api.ErrBadCount, x.cost,
+			api.Shorten(text))
 	}
 	return req, api.ValidateCount(req.Cost)
 }

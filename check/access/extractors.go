@@ -107,11 +107,12 @@ const maxSegments = 16
 func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 	var list []*extractorEntry
 	d, err := document.Read(name, data, "extractors, a list", func(d *document.Document) document.Setter {
-		return d.Mapping(document.Field{Name: "extractors", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
-			e := &extractorEntry{extractor: &extractor{bits: 64, parts: 1}}
-			list = append(list, e)
-			return e.fields(d)(n, at)
-		})})
+		return d.Mapping(document.Field{Name: "extractors", Need: document.Needed,
+			Set: d.List(func(n *document.Node, at string) error {
+				e := &extractorEntry{extractor: &extractor{bits: 64, parts: 1}}
+				list = append(list, e)
+				return e.fields(d)(n, at)
+			})})
 	})
 	if err != nil {
 		return nil, err
@@ -184,7 +185,8 @@ func (e *extractorEntry) settle(d *document.Document, at string) error {
 	for i, text := range e.proxies {
 		network, err := parseNetwork(text)
 		if err != nil {
-			return bad(fmt.Sprintf("trusted_proxies[%d]", i), "%q: want a network or an address, as 10.0.0.0/8, ::1", text)
+			return bad(fmt.Sprintf("trusted_proxies[%d]", i), "%q: want a network or an address, as 10.0.0.0/8, ::1",
+				text)
 		}
 		e.trusted = append(e.trusted, network)
 	}

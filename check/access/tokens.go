@@ -100,7 +100,8 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 	var err error
 	t.files, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
-			log.Warn("the tokens file can be read by every user of this machine", "path", path, "mode", info.Mode().Perm().String(), "fix", "chmod o-r "+path)
+			log.Warn("the tokens file can be read by every user of this machine", "path", path, "mode",
+				info.Mode().Perm().String(), "fix", "chmod o-r "+path)
 		}
 		return parseTokens(path, files[0].Data)
 	}, path)

@@ -23,7 +23,8 @@ const (
 // UnaryInterceptor refuses calls that the token in the metadata "authorization"
 // (or "x-streamcounter-token") does not allow, with codes.Unauthenticated or
 // codes.PermissionDenied. Health answers everybody.
-func (t *Tokens) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (t *Tokens) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	if err := t.allowCall(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -31,7 +32,8 @@ func (t *Tokens) UnaryInterceptor(ctx context.Context, req any, info *grpc.Unary
 }
 
 // StreamInterceptor does the same for streams, when they begin.
-func (t *Tokens) StreamInterceptor(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (t *Tokens) StreamInterceptor(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if err := t.allowCall(ss.Context(), info.FullMethod); err != nil {
 		return err
 	}

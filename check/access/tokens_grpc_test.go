@@ -23,7 +23,8 @@ const shouldRateLimit = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRate
 
 var standIn = grpc.ServiceDesc{
 	ServiceName: "envoy.service.ratelimit.v3.RateLimitService", HandlerType: (*any)(nil),
-	Methods: []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	Methods: []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: func(_ any, ctx context.Context,
+		decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := &emptypb.Empty{}
 		if err := decode(in); err != nil {
 			return nil, err
@@ -35,7 +36,8 @@ var standIn = grpc.ServiceDesc{
 
 func TestGRPCCallsWantTheirScope(t *testing.T) {
 	tokens := newTokens(t, fourTokens)
-	server := grpc.NewServer(grpc.UnaryInterceptor(tokens.UnaryInterceptor), grpc.StreamInterceptor(tokens.StreamInterceptor))
+	server := grpc.NewServer(grpc.UnaryInterceptor(tokens.UnaryInterceptor),
+		grpc.StreamInterceptor(tokens.StreamInterceptor))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	server.RegisterService(&standIn, struct{}{})
@@ -78,7 +80,8 @@ func TestGRPCCallsWantTheirScope(t *testing.T) {
 				return err
 			}
 			// What is wrong comes with the answer: the stream may have ended before this.
-			_ = list.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+			_ = list.Send(
+				&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 			_, err = list.Recv()
 			return err
 		},
@@ -93,14 +96,17 @@ func TestGRPCCallsWantTheirScope(t *testing.T) {
 		{"a stranger's", []string{"authorization", "Bearer stranger-0123456789"}, who, ok, who},
 		{"another scheme", []string{"authorization", "Basic " + operator}, who, ok, who},
 		{"check", []string{"authorization", "Bearer " + checker}, ok, ok, not},
-		{"check in our own header", []string{"x-streamcounter-token", checker, "authorization", "Bearer of-the-application"}, ok, ok, not},
-		{"check behind empty headers", []string{"x-streamcounter-token", "", "authorization", "", "authorization", "Bearer " + checker}, ok, ok, not},
+		{"check in our own header", []string{"x-streamcounter-token", checker, "authorization",
+			"Bearer of-the-application"}, ok, ok, not},
+		{"check behind empty headers", []string{"x-streamcounter-token", "", "authorization", "", "authorization",
+			"Bearer " + checker}, ok, ok, not},
 		{"append", []string{"authorization", "Bearer " + appender}, not, ok, not},
 		{"read", []string{"authorization", "Bearer " + reader}, not, ok, ok},
 		{"admin", []string{"authorization", "Bearer " + operator}, ok, ok, ok},
 	} {
 		ctx := metadata.NewOutgoingContext(t.Context(), metadata.Pairs(c.metadata...))
-		for call, want := range map[string]codes.Code{"check": c.check, "health": c.health, "health's stream": c.health, "reflection": c.reflection} {
+		for call, want := range map[string]codes.Code{"check": c.check, "health": c.health,
+			"health's stream": c.health, "reflection": c.reflection} {
 			if err := calls[call](ctx); status.Code(err) != want {
 				t.Errorf("%s with %s: %v, want %s", call, c.name, err, want)
 			}

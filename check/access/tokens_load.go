@@ -35,21 +35,24 @@ type tokenEntry struct {
 // anything that could be one by a slip, such as a name.
 func parseTokens(name string, data []byte) (*table, error) {
 	var list []*tokenEntry
-	d, err := document.ReadSecret(name, data, "tokens, a list of name, scopes, and token or sha256", func(d *document.Document) document.Setter {
-		return d.Mapping(document.Field{Name: "tokens", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
-			e := &tokenEntry{}
-			list = append(list, e)
-			return d.Mapping(
-				document.Field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &e.name, document.Text)},
-				document.Field{Name: "token", Set: document.Leaf(d, &e.token, document.Text)},
-				document.Field{Name: "sha256", Set: document.Leaf(d, &e.sha256, document.Text)},
-				document.Field{Name: "scopes", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
-					e.scopes = append(e.scopes, "")
-					return document.Leaf(d, &e.scopes[len(e.scopes)-1], document.Text)(n, at)
-				})},
-			)(n, at)
-		})})
-	})
+	d, err := document.ReadSecret(name, data, "tokens, a list of name, scopes, and token or sha256",
+		func(d *document.Document) document.Setter {
+			return d.Mapping(document.Field{Name: "tokens", Need: document.Needed,
+				Set: d.List(func(n *document.Node, at string) error {
+					e := &tokenEntry{}
+					list = append(list, e)
+					return d.Mapping(
+						document.Field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &e.name, document.Text)},
+						document.Field{Name: "token", Set: document.Leaf(d, &e.token, document.Text)},
+						document.Field{Name: "sha256", Set: document.Leaf(d, &e.sha256, document.Text)},
+						document.Field{Name: "scopes", Need: document.Needed, Set: d.List(func(n *document.Node,
+							at string) error {
+							e.scopes = append(e.scopes, "")
+							return document.Leaf(d, &e.scopes[len(e.scopes)-1], document.Text)(n, at)
+						})},
+					)(n, at)
+				})})
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +86,8 @@ func parseTokens(name string, data []byte) (*table, error) {
 		}
 		for j, s := range e.scopes {
 			if !slices.Contains(Scopes, Scope(s)) {
-				return nil, d.ErrorAt(fmt.Sprintf("%s.scopes[%d]", at, j), "an unknown scope: want some of %s", oneOf(Scopes))
+				return nil, d.ErrorAt(fmt.Sprintf("%s.scopes[%d]", at, j), "an unknown scope: want some of %s",
+					oneOf(Scopes))
 			}
 			g.scopes = append(g.scopes, Scope(s))
 		}
@@ -104,7 +108,9 @@ func (e *tokenEntry) digest(d *document.Document, at string) (sum digest, field 
 		}
 		return digest(raw), ".sha256", nil
 	case len(e.token) < minTokenBytes || len(e.token) > maxTokenBytes || !tokenForm.MatchString(e.token):
-		return sum, "", d.ErrorAt(at+".token", "token: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", minTokenBytes, maxTokenBytes)
+		return sum, "", d.ErrorAt(at+".token",
+			"token: want %d to %d of A-Z a-z 0-9 . _ ~ + / - (as openssl rand -hex 32 prints)", minTokenBytes,
+			maxTokenBytes)
 	}
 	return sha256.Sum256([]byte(e.token)), ".token", nil
 }

@@ -22,7 +22,8 @@ import (
 
 // One token for each scope; the operator's stands in the file as its hash.
 const (
-	checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc", "operator-0123456789"
+	checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc",
+		"operator-0123456789"
 )
 
 // fourTokens is a file with these tokens.
@@ -91,7 +92,8 @@ func TestTokensAllow(t *testing.T) {
 					want = nil
 				}
 			}
-			if err := tokens.Allow(c.bearer, scope); !errors.Is(err, want) || (err != nil && len(c.bearer) > 8 && strings.Contains(err.Error(), c.bearer)) {
+			if err := tokens.Allow(c.bearer, scope); !errors.Is(err, want) ||
+				(err != nil && len(c.bearer) > 8 && strings.Contains(err.Error(), c.bearer)) {
 				t.Errorf("%.20s for %s: %v, want %v and no token in it", c.bearer, scope, err, want)
 			}
 		}
@@ -113,37 +115,50 @@ func TestTokensFileErrors(t *testing.T) {
 		fmt.Fprintf(&many, "  - {name: n%d, token: %s-%d, scopes: [check]}\n", i, secret, i)
 	}
 	for name, c := range map[string]struct{ text, says string }{
-		"empty":                    {"", ":1:1: the file is empty"},
-		"no list":                  {"tokens: " + secret, ":1:9: tokens is something else: want a list"},
-		"unknown field":            {"token: " + secret, ":1:1: unknown field: want tokens"},
-		"a token as a field":       {entry(secret + ": [check]"), ":2:15: unknown field"},
-		"field twice":              {entry("name: b, token: " + secret + ", scopes: [check]"), ":2:15: field stands here twice; first in line 2"},
-		"neither":                  {entry("scopes: [check]"), ":2:5: want either token or sha256"},
-		"both":                     {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"), "either token or sha256"},
-		"short":                    {entry("token: SECRET, scopes: [check]"), ":2:22: token: want 16 to 512"},
-		"long":                     {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"), "16 to 512"},
-		"odd characters":           {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"beyond ASCII":             {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"no hash":                  {entry("sha256: " + secret + ", scopes: [check]"), ":2:23: sha256: want the SHA-256"},
-		"half a hash":              {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"), "64 hexadecimal digits"},
-		"no scopes":                {entry("token: " + secret), ":2:5: scopes is missing"},
-		"unknown scope":            {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: an unknown scope"},
-		"no name":                  {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n", ":2:5: name is missing"},
-		"bad name":                 {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n", ":2:12: name: want 1 to 64 of a-z"},
-		"a list as a token":        {entry("token: [" + secret + "], scopes: [check]"), ":2:22: token is a list: want text"},
-		"name twice":               {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret + ", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
-		"token twice":              {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " + sha(secret) + ", scopes: [read]}\n", ":3:23: it is the same token as that in line 2"},
-		"a second document":        {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n", "a second document"},
+		"empty":              {"", ":1:1: the file is empty"},
+		"no list":            {"tokens: " + secret, ":1:9: tokens is something else: want a list"},
+		"unknown field":      {"token: " + secret, ":1:1: unknown field: want tokens"},
+		"a token as a field": {entry(secret + ": [check]"), ":2:15: unknown field"},
+		"field twice": {entry("name: b, token: " + secret + ", scopes: [check]"),
+			":2:15: field stands here twice; first in line 2"},
+		"neither": {entry("scopes: [check]"), ":2:5: want either token or sha256"},
+		"both": {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"),
+			"either token or sha256"},
+		"short": {entry("token: SECRET, scopes: [check]"), ":2:22: token: want 16 to 512"},
+		"long": {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"),
+			"16 to 512"},
+		"odd characters": {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
+		"beyond ASCII":   {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
+		"no hash": {entry("sha256: " + secret + ", scopes: [check]"),
+			":2:23: sha256: want the SHA-256"},
+		"half a hash": {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"),
+			"64 hexadecimal digits"},
+		"no scopes":     {entry("token: " + secret), ":2:5: scopes is missing"},
+		"unknown scope": {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: an unknown scope"},
+		"no name": {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n",
+			":2:5: name is missing"},
+		"bad name": {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n",
+			":2:12: name: want 1 to 64 of a-z"},
+		"a list as a token": {entry("token: [" + secret + "], scopes: [check]"),
+			":2:22: token is a list: want text"},
+		"name twice": {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret +
+			", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
+		"token twice": {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " +
+			sha(secret) + ", scopes: [read]}\n", ":3:23: it is the same token as that in line 2"},
+		"a second document": {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n",
+			"a second document"},
 		"a list that holds itself": {"tokens: &a [*a]", ":1:9: tokens[0] is a list"},
-		"begins with a star":       {entry("token: *" + secret + ", scopes: [check]"), ":2:22: text that begins with * needs quotes"},
-		"a quote that never ends":  {entry(`token: "` + secret), ":2:"},
-		"not closed":               {"tokens:\n  - {name: a, token: " + secret + "\n", ":"},
-		"too many":                 {many.String(), "there are 1001 tokens: expected at most 1000"},
+		"begins with a star": {entry("token: *" + secret + ", scopes: [check]"),
+			":2:22: text that begins with * needs quotes"},
+		"a quote that never ends": {entry(`token: "` + secret), ":2:"},
+		"not closed":              {"tokens:\n  - {name: a, token: " + secret + "\n", ":"},
+		"too many":                {many.String(), "there are 1001 tokens: expected at most 1000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeTokens(t, c.text)
 			_, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
-			if err == nil || !strings.HasPrefix(err.Error(), path+":") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "SECRET") {
+			if err == nil || !strings.HasPrefix(err.Error(), path+":") || !strings.Contains(err.Error(), c.says) ||
+				strings.Contains(err.Error(), "SECRET") {
 				t.Errorf("error %v, want the file, %q, and nothing secret", err, c.says)
 			}
 		})

@@ -72,7 +72,8 @@ func told(r *rlsv3.RateLimitResponse) string {
 
 var edgeRules = []*windows.Rule{
 	{Name: "path", Match: "edge/path=*", Windows: []windows.Window{{Limit: 3, Per: time.Minute}}},
-	{Name: "user", Match: "edge/user=*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}, {Limit: 12, Per: 24 * time.Hour}}},
+	{Name: "user", Match: "edge/user=*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second},
+		{Limit: 12, Per: 24 * time.Hour}}},
 	{Name: "watch", Match: "edge/watch=*", Shadow: true, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
 }
 
@@ -92,7 +93,8 @@ func TestShouldRateLimit(t *testing.T) {
 			{0, hits(0, descriptors("path=a")), "OK; OK 3/MINUTE left 1 in 1m0s"},        // only looks
 			{7, hits(1, descriptors("path=a")), "OK; OK 3/MINUTE left 0 in 1m0s"},        // its own hits count
 			{0, hits(0, descriptors("path=a")), "OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
-			{0, descriptors("user=1", "path=a"), "OVER_LIMIT; OK 10/SECOND*10 left 10 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			{0, descriptors("user=1", "path=a"),
+				"OVER_LIMIT; OK 10/SECOND*10 left 10 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
 			{0, descriptors("user=1", "path=b"), "OK; OK 10/SECOND*10 left 9 in 10s; OK 3/MINUTE left 2 in 1m0s"},
 			{9, descriptors("user=1"), "OK; OK 10/SECOND*10 left 0 in 10s"},
 			{0, descriptors("user=1"), "OVER_LIMIT; OVER_LIMIT 10/SECOND*10 left 0 in 10s"},
@@ -105,20 +107,25 @@ func TestShouldRateLimit(t *testing.T) {
 			{0, back(2, descriptors("path=a")), "OK; OK 3/MINUTE left 2 in 1m0s"},
 			{2, descriptors("path=a"), "OK; OK 3/MINUTE left 0 in 1m0s"},
 			{0, back(50, descriptors("path=a")), "OK; OK 3/MINUTE left 3 in 0s"},
-			{4, append(descriptors("path=a"), back(1, descriptors("user=1"))...), "OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 0"},
-			{3, append(descriptors("path=a"), back(1, descriptors("user=1"))...), "OK; OK 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 1 in 10s"},
+			{4, append(descriptors("path=a"), back(1, descriptors("user=1"))...),
+				"OVER_LIMIT; OVER_LIMIT 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 0"},
+			{3, append(descriptors("path=a"), back(1, descriptors("user=1"))...),
+				"OK; OK 3/MINUTE left 0 in 1m0s; OK 10/SECOND*10 left 1 in 10s"},
 			// The same counter twice is charged the sum, each judged with those before it.
-			{2, descriptors("path=c", "path=c"), "OVER_LIMIT; OK 3/MINUTE left 3 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
+			{2, descriptors("path=c", "path=c"),
+				"OVER_LIMIT; OK 3/MINUTE left 3 in 0s; OVER_LIMIT 3/MINUTE left 0 in 1m0s"},
 			{0, descriptors("path=c", "path=c"), "OK; OK 3/MINUTE left 2 in 1m0s; OK 3/MINUTE left 1 in 1m0s"},
 		} {
-			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: a.hits, Descriptors: a.list})
+			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
+				HitsAddend: a.hits, Descriptors: a.list})
 			must(t, err)
 			if told(got) != a.want {
 				t.Errorf("request %d:\n told %s\n want %s", i, told(got), a.want)
 			}
 		}
 		w.advance(11 * time.Second) // the short window has passed: the day's speaks
-		got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3, Descriptors: descriptors("user=1")})
+		got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3,
+			Descriptors: descriptors("user=1")})
 		must(t, err)
 		if want := "OK; OK 12/DAY left 0 in 23h59m49s"; told(got) != want {
 			t.Errorf("the long window:\n told %s\n want %s", told(got), want)
@@ -131,11 +138,13 @@ func TestShouldRateLimit(t *testing.T) {
 func TestADeniedRequestConsumesNothing(t *testing.T) {
 	const callers, requests = 64, 1000
 	w := newWorld(t, connect(t, streamtest.Redis(t)),
-		&windows.Rule{Name: "first", Match: "edge/first=*", Windows: []windows.Window{{Limit: 1_000_000, Per: time.Hour}}},
+		&windows.Rule{Name: "first", Match: "edge/first=*", Windows: []windows.Window{{Limit: 1_000_000,
+			Per: time.Hour}}},
 		&windows.Rule{Name: "second", Match: "edge/second=*", Windows: []windows.Window{{Limit: 5, Per: time.Hour}}})
 	client := w.dial(t, envoy.Config{})
 	ask := func(ctx context.Context, texts ...string) rlsv3.RateLimitResponse_Code {
-		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(texts...)})
+		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge",
+			Descriptors: descriptors(texts...)})
 		if err != nil {
 			t.Error(err)
 			return 0
@@ -174,7 +183,8 @@ func TestABurstAroundABoundary(t *testing.T) {
 		client := w.dial(t, envoy.Config{})
 		for name, ask := range map[string]func() bool{
 			"grpc": func() bool {
-				got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors("burst=grpc")})
+				got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
+					Descriptors: descriptors("burst=grpc")})
 				must(t, err)
 				return got.OverallCode == rlsv3.RateLimitResponse_OK
 			},
@@ -198,7 +208,8 @@ func TestABurstAroundABoundary(t *testing.T) {
 				t.Errorf("%s: %d admitted within 1 ms, want 50", name, admitted)
 			}
 		}
-	}, &windows.Rule{Name: "burst", Match: "edge/burst=*", Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}})
+	}, &windows.Rule{Name: "burst", Match: "edge/burst=*", Windows: []windows.Window{{Limit: 50,
+		Per: 10 * time.Second}}})
 }
 
 // What cannot be answered is an error with a code, and the name of ours that a
@@ -212,7 +223,9 @@ func TestErrorsOverGRPC(t *testing.T) {
 	client := w.dial(t, envoy.Config{})
 	detail := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
 	key := func(k string) *rlsv3.RateLimitRequest {
-		return &rlsv3.RateLimitRequest{Domain: "streamcounter", HitsAddend: 3, Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: k}}}}}
+		return &rlsv3.RateLimitRequest{Domain: "streamcounter", HitsAddend: 3,
+			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key",
+				Value: k}}}}}
 	}
 	want := func(what string, ctx context.Context, r *rlsv3.RateLimitRequest, code codes.Code, reason string) {
 		t.Helper()
@@ -232,11 +245,14 @@ func TestErrorsOverGRPC(t *testing.T) {
 	for i := range many {
 		many[i] = "path=a"
 	}
-	want("no domain", t.Context(), &rlsv3.RateLimitRequest{Descriptors: descriptors("path=a")}, codes.InvalidArgument, "bad-request")
+	want("no domain", t.Context(), &rlsv3.RateLimitRequest{Descriptors: descriptors("path=a")}, codes.InvalidArgument,
+		"bad-request")
 	want("no descriptor", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge"}, codes.InvalidArgument, "bad-request")
-	want("too many", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(many...)}, codes.InvalidArgument, "bad-request")
+	want("too many", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(many...)},
+		codes.InvalidArgument, "bad-request")
 	want("a key with a line end", t.Context(), key("deny:\n"), codes.InvalidArgument, "bad-key")
-	want("a cost above the limit, asked by our client", detail, key("deny:1"), codes.FailedPrecondition, "cost-exceeds-limit")
+	want("a cost above the limit, asked by our client", detail, key("deny:1"), codes.FailedPrecondition,
+		"cost-exceeds-limit")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	want("a caller who has left", ctx, key("allow:1"), codes.Canceled, "")
@@ -256,20 +272,23 @@ func TestDetailAndHeadersOverGRPC(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		client := w.dial(t, envoy.Config{Headers: true})
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
-		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3, Descriptors: descriptors("path=a")})
+		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3,
+			Descriptors: descriptors("path=a")})
 		must(t, err)
 		answer, _ := got.DynamicMetadata.AsMap()["streamcounter"].(map[string]any)
 		checks, _ := answer["checks"].([]any)
 		if len(checks) != 1 || answer["allowed"] != true || checks[0].(map[string]any)["rule"] != "path" {
 			t.Errorf("detail %v", answer)
 		}
-		got, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors("path=a")})
+		got, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
+			Descriptors: descriptors("path=a")})
 		must(t, err)
 		header := map[string]string{}
 		for _, h := range got.ResponseHeadersToAdd {
 			header[h.Key] = h.Value
 		}
-		if header["Retry-After"] != "60" || header["Ratelimit"] != `"path-1m";r=0;t=60` || header["X-Ratelimit-Remaining"] != "0" {
+		if header["Retry-After"] != "60" || header["Ratelimit"] != `"path-1m";r=0;t=60` ||
+			header["X-Ratelimit-Remaining"] != "0" {
 			t.Errorf("headers %v", header)
 		}
 		if got.DynamicMetadata != nil {

@@ -85,7 +85,10 @@ func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient
 
 // onEveryRedis runs a test on the embedded and on a real one.
 func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
-	t.Run("embedded", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rules...)) })
+	t.Run("embedded", func(t *testing.T) {
+		test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+			rules...))
+	})
 	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
 }
 

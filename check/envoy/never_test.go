@@ -19,7 +19,8 @@ func TestALimitOfZeroBesideOthersTakesNothing(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		client := w.dial(t, envoy.Config{Limits: func() *config.Limits { return limits }})
 		ask := func(texts ...string) string {
-			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(texts...)})
+			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
+				Descriptors: descriptors(texts...)})
 			must(t, err)
 			return told(got)
 		}
@@ -34,11 +35,13 @@ func TestALimitOfZeroBesideOthersTakesNothing(t *testing.T) {
 				t.Errorf("request %d:\n told %s\n want %s", i, got, want)
 			}
 		}
-		if got, want := ask("path=a", "blocked=yes"), "OVER_LIMIT; OVER_LIMIT 10/MINUTE left 0 in 1m0s; OVER_LIMIT 0/MINUTE left 0 in 1m0s"; got != want {
+		if got, want := ask("path=a", "blocked=yes"),
+			"OVER_LIMIT; OVER_LIMIT 10/MINUTE left 0 in 1m0s; OVER_LIMIT 0/MINUTE left 0 in 1m0s"; got != want {
 			t.Errorf("beside a full one:\n told %s\n want %s", got, want)
 		}
 		// Nothing is given back by a request that is denied.
-		_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: append(descriptors("blocked=yes"), back(5, descriptors("path=a"))...)})
+		_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
+			Descriptors: append(descriptors("blocked=yes"), back(5, descriptors("path=a"))...)})
 		must(t, err)
 		if got, want := ask("path=a"), "OVER_LIMIT; OVER_LIMIT 10/MINUTE left 0 in 1m0s"; got != want {
 			t.Errorf("after a denied refund:\n told %s\n want %s", got, want)

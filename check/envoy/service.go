@@ -129,7 +129,8 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 			continue
 		}
 		d.request = len(reqs)
-		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Never: never, AboveLimit: !detailed, Refund: d.back})
+		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Never: never, AboveLimit: !detailed,
+			Refund: d.back})
 		if !d.back {
 			totals[d.Key] += d.hits
 			d.upTo = totals[d.Key]

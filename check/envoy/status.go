@@ -30,7 +30,8 @@ const (
 )
 
 // respond makes the response: one status per descriptor, in order.
-func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer api.ChecksAnswer, detailed bool) *rlsv3.RateLimitResponse {
+func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer api.ChecksAnswer,
+	detailed bool) *rlsv3.RateLimitResponse {
 	out := &rlsv3.RateLimitResponse{OverallCode: codeOK, Statuses: make([]*limitStatus, len(list))}
 	statuses := make([]limitStatus, len(list))
 	quotas := quotas{}
@@ -63,7 +64,8 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 
 // headersOf gives those of HTTP's answers. Those of a denied request speak of the
 // limits that deny it alone, and of how long these will.
-func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitResponse, quotasDeny bool) (added []*corev3.HeaderValue) {
+func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitResponse,
+	quotasDeny bool) (added []*corev3.HeaderValue) {
 	if out.OverallCode == codeOver {
 		answer = denials(list, answer, out, quotasDeny)
 	}
@@ -76,7 +78,8 @@ func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitR
 }
 
 // denials is the answer about the descriptors that are over their limits.
-func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitResponse, quotasDeny bool) (answer api.ChecksAnswer) {
+func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitResponse,
+	quotasDeny bool) (answer api.ChecksAnswer) {
 	seen := map[string]bool{}
 	for i, s := range out.Statuses {
 		d := &list[i]
@@ -85,7 +88,8 @@ func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitRespon
 		}
 		seen[d.Key] = true
 		wait := s.DurationUntilReset.AsDuration().Milliseconds()
-		c := api.CheckAnswer{Rule: d.Name, Key: d.Key, Windows: []api.WindowState{{WindowMs: d.Per().Milliseconds(), NextFreeMs: wait}}}
+		c := api.CheckAnswer{Rule: d.Name, Key: d.Key, Windows: []api.WindowState{{WindowMs: d.Per().Milliseconds(),
+			NextFreeMs: wait}}}
 		if own := d.ownAnswer(all); len(own.Windows) > 0 {
 			c = own
 			c.Windows = slices.Clone(c.Windows)
@@ -140,7 +144,8 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 		return
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
-		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit, WindowMs: rule.Windows[0].Per.Milliseconds()})
+		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
+			WindowMs: rule.Windows[0].Per.Milliseconds()})
 		return
 	}
 	states := slices.Clone(a.Windows)

@@ -53,7 +53,8 @@ func quotasOf(t *testing.T, r *rlsv3.RateLimitResponse) string {
 		return ""
 	}
 	fields := r.DynamicMetadata.AsMap()
-	if fields["domain"] != "edge" || fields["quotaModeEnabled"] != true || len(fields["descriptors"].([]any)) != len(r.Statuses) {
+	if fields["domain"] != "edge" || fields["quotaModeEnabled"] != true ||
+		len(fields["descriptors"].([]any)) != len(r.Statuses) {
 		t.Errorf("metadata %v", fields)
 	}
 	text, err := json.Marshal(fields["quotaModeViolations"])

@@ -26,20 +26,24 @@ func TestChecksOfOnePartition(t *testing.T) {
 		a := w.post(t, `{"checks":[{"key":"{t}user:1","cost":9},{"key":"{t}user:2"}]}`)
 		wantStatus(t, a, 200)
 		body := map[string]any{"allowed": true, "atomic": true, "retry_after_ms": 0.0, "checks": []any{
-			map[string]any{"allowed": true, "rule": "user", "key": "{t}user:1", "cost": 9.0, "windows": []any{window(10, 60_000, 9, 60_000)}, "retry_after_ms": 0.0, "source": "redis"},
-			map[string]any{"allowed": true, "rule": "user", "key": "{t}user:2", "cost": 1.0, "windows": []any{window(10, 60_000, 1, 60_000)}, "retry_after_ms": 0.0, "source": "redis"},
+			map[string]any{"allowed": true, "rule": "user", "key": "{t}user:1", "cost": 9.0,
+				"windows": []any{window(10, 60_000, 9, 60_000)}, "retry_after_ms": 0.0, "source": "redis"},
+			map[string]any{"allowed": true, "rule": "user", "key": "{t}user:2", "cost": 1.0,
+				"windows": []any{window(10, 60_000, 1, 60_000)}, "retry_after_ms": 0.0, "source": "redis"},
 		}}
 		if diff := cmp.Diff(body, a.body); diff != "" {
 			t.Errorf("body (-want +got):\n%s", diff)
 		}
 		wantHeaders(t, a.header, map[string]string{
-			"RateLimit-Policy": `"user-1m";q=10;w=60, "user-1m";q=10;w=60`, "RateLimit": `"user-1m";r=1;t=60, "user-1m";r=9;t=60`, "X-RateLimit-Remaining": "1", "Retry-After": "",
+			"RateLimit-Policy": `"user-1m";q=10;w=60, "user-1m";q=10;w=60`,
+			"RateLimit":        `"user-1m";r=1;t=60, "user-1m";r=9;t=60`, "X-RateLimit-Remaining": "1", "Retry-After": "",
 		})
 
 		w.advance(time.Second)
 		a = w.post(t, `{"checks":[{"key":"{t}user:2"},{"key":"{t}user:1","cost":2},{"key":"{t}user:3"}]}`)
 		wantProblem(t, a, 429, "over-limit", "nothing was charged")
-		if a.body["allowed"] != false || a.body["atomic"] != true || a.num("retry_after_ms") != 59_000 || a.header.Get("Retry-After") != "59" {
+		if a.body["allowed"] != false || a.body["atomic"] != true || a.num("retry_after_ms") != 59_000 ||
+			a.header.Get("Retry-After") != "59" {
 			t.Errorf("denial %s, Retry-After %s; want to wait 59 s", a.text, a.header.Get("Retry-After"))
 		}
 		for i, wait := range []float64{0, 59_000, 0} {
@@ -119,7 +123,8 @@ func TestChecksWithoutARule(t *testing.T) {
 func TestChecksWithAShadowRule(t *testing.T) {
 	watched := rule("watched", func(r *windows.Rule) { r.Shadow = true }, windows.Window{Limit: 1, Per: time.Minute})
 	onEveryRedis(t, func(t *testing.T, w *world) {
-		for _, keys := range [][2]string{{"{t}watched:1", "{t}user:1"}, {"watched:2", "user:2"}} { // in one partition, in two
+		// in one partition, in two
+		for _, keys := range [][2]string{{"{t}watched:1", "{t}user:1"}, {"watched:2", "user:2"}} {
 			for i := range 3 {
 				a := w.post(t, fmt.Sprintf(`{"checks":[{"key":%q},{"key":%q}]}`, keys[0], keys[1]))
 				wantStatus(t, a, 200)
@@ -146,7 +151,8 @@ func TestThrottledList(t *testing.T) {
 		now := float64(w.clock.Load())
 		want := map[string]any{}
 		for key, since := range map[string]float64{"user:2": now - 1000, "user:3": now} {
-			want[key] = map[string]any{"key": key, "rule": "user", "limit": 10.0, "window_ms": 60_000.0, "since_ms": since, "until_ms": since + 60_000}
+			want[key] = map[string]any{"key": key, "rule": "user", "limit": 10.0, "window_ms": 60_000.0,
+				"since_ms": since, "until_ms": since + 60_000}
 		}
 		got := map[string]any{}
 		for i, key := range throttledKeys(a) {

@@ -58,7 +58,8 @@ func TestAMovingPartitionDoesNotAnswerForTheOthers(t *testing.T) {
 		}
 		source, took := check(moving, still)
 		if source != api.SourcePolicy || took > timeout/2 {
-			t.Errorf("a check that needs the moving slot was answered by %q after %v, want on_error at once", source, took)
+			t.Errorf("a check that needs the moving slot was answered by %q after %v, want on_error at once", source,
+				took)
 		}
 		if source, _ := check(still); source != api.SourceRedis {
 			t.Errorf("a check of another slot was answered by %q", source)
@@ -83,7 +84,8 @@ func TestEachOnACluster(t *testing.T) {
 	}
 	for i, e := range w.service.CheckEach(t.Context(), asks) {
 		must(t, e.Err)
-		if a := e.CheckAnswer; a.Key != asks[i].Key || a.Source != api.SourceRedis || a.Windows[0].Used != asks[i].Cost {
+		if a := e.CheckAnswer; a.Key != asks[i].Key || a.Source != api.SourceRedis ||
+			a.Windows[0].Used != asks[i].Cost {
 			t.Errorf("%s: %+v, want %d used", asks[i].Key, a, asks[i].Cost)
 		}
 	}

@@ -17,7 +17,8 @@ type eachError struct {
 // where one check is at fault, or has no answer, its problem in its place.
 func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil {
-		writeProblem(w, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest, maxChecks, n))
+		writeProblem(w, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
+			maxChecks, n))
 		return
 	}
 	out := make([]any, len(body.Checks))

@@ -18,7 +18,8 @@ func TestEach(t *testing.T) {
 		for _, one := range list {
 			m := one.(map[string]any)
 			if problem, ok := m["error"].(map[string]any); ok {
-				got = append(got, fmt.Sprint(m["key"], " ", strings.TrimPrefix(problem["type"].(string), "urn:streamcounter:"), " ", problem["status"]))
+				got = append(got, fmt.Sprint(m["key"], " ", strings.TrimPrefix(problem["type"].(string),
+					"urn:streamcounter:"), " ", problem["status"]))
 				continue
 			}
 			text := fmt.Sprint(m["key"], " ", m["allowed"])
@@ -27,11 +28,13 @@ func TestEach(t *testing.T) {
 			}
 			got = append(got, text)
 		}
-		want := []string{"user:1 true 9", "user:2 true 1", "user:1 false 9", "nobody true", "user:3 cost-exceeds-limit 400", "user:\n bad-key 400", "user:1 bad-count 400", "user:1 true 10"}
+		want := []string{"user:1 true 9", "user:2 true 1", "user:1 false 9", "nobody true",
+			"user:3 cost-exceeds-limit 400", "user:\n bad-key 400", "user:1 bad-count 400", "user:1 true 10"}
 		if strings.Join(got, "; ") != strings.Join(want, "; ") {
 			t.Errorf("answers\n %q\nwant\n %q", got, want)
 		}
-		for _, bad := range []string{`{"each":true}`, `{"each":true,"checks":[]}`, `{"each":true,"key":"a"}`, `{"each":true,"key":"a","checks":[{"key":"b"}]}`} {
+		for _, bad := range []string{`{"each":true}`, `{"each":true,"checks":[]}`, `{"each":true,"key":"a"}`,
+			`{"each":true,"key":"a","checks":[{"key":"b"}]}`} {
 			wantProblem(t, w.post(t, bad), 400, "bad-request", `"each" needs`)
 		}
 		a = w.post(t, `{"each":true,"checks":[{"checks":[{"key":"user:1"}]}]}`)

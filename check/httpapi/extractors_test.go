@@ -23,7 +23,8 @@ func sha(s string) string {
 func extracting(t *testing.T) *world {
 	t.Helper()
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
-	return newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, anyKey)
+	return newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, anyKey)
 }
 
 func TestExtractors(t *testing.T) {
@@ -34,22 +35,34 @@ func TestExtractors(t *testing.T) {
 		key, says                      string
 	}{
 		{"a stranger's own address", "by-address", "192.0.2.9:1", "", 200, "ip:192.0.2.9", ""},
-		{"what a stranger writes is not read", "by-address", "192.0.2.9:1", "X-Forwarded-For: 198.51.100.1", 200, "ip:192.0.2.9", ""},
+		{"what a stranger writes is not read", "by-address", "192.0.2.9:1", "X-Forwarded-For: 198.51.100.1", 200,
+			"ip:192.0.2.9", ""},
 		{"behind one proxy", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1", 200, "ip:198.51.100.1", ""},
-		{"behind two", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1, 10.1.2.3", 200, "ip:198.51.100.1", ""},
-		{"forged before it", "by-address", "127.0.0.1:1", "X-Forwarded-For: 203.0.113.5, 198.51.100.1, 10.1.2.3", 200, "ip:198.51.100.1", ""},
-		{"forged as one of ours", "by-address", "127.0.0.1:1", "X-Forwarded-For: 10.9.9.9, 198.51.100.1", 200, "ip:198.51.100.1", ""},
-		{"forged rubbish", "by-address", "127.0.0.1:1", "X-Forwarded-For: \x01rubbish, 198.51.100.1", 200, "ip:198.51.100.1", ""},
-		{"in two headers", "by-address", "127.0.0.1:1", "X-Forwarded-For: 203.0.113.5\nX-Forwarded-For: 198.51.100.1", 200, "ip:198.51.100.1", ""},
-		{"one of ours asks for itself", "by-address", "127.0.0.1:1", "X-Forwarded-For: 10.1.2.3", 200, "ip:10.1.2.3", ""},
+		{"behind two", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1, 10.1.2.3", 200, "ip:198.51.100.1",
+			""},
+		{"forged before it", "by-address", "127.0.0.1:1", "X-Forwarded-For: 203.0.113.5, 198.51.100.1, 10.1.2.3", 200,
+			"ip:198.51.100.1", ""},
+		{"forged as one of ours", "by-address", "127.0.0.1:1", "X-Forwarded-For: 10.9.9.9, 198.51.100.1", 200,
+			"ip:198.51.100.1", ""},
+		{"forged rubbish", "by-address", "127.0.0.1:1", "X-Forwarded-For: \x01rubbish, 198.51.100.1", 200,
+			"ip:198.51.100.1", ""},
+		{"in two headers", "by-address", "127.0.0.1:1", "X-Forwarded-For: 203.0.113.5\nX-Forwarded-For: 198.51.100.1",
+			200, "ip:198.51.100.1", ""},
+		{"one of ours asks for itself", "by-address", "127.0.0.1:1", "X-Forwarded-For: 10.1.2.3", 200, "ip:10.1.2.3",
+			""},
 		{"with a port", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1:4711", 200, "ip:198.51.100.1", ""},
-		{"IPv6 shares its network", "by-address", "[::1]:1", "X-Forwarded-For: 2001:db8:1:2:3:4:5:6", 200, "ip:2001:db8:1:2::/64", ""},
-		{"IPv6 with a port and a zone", "by-address", "[::1]:1", "X-Forwarded-For: [fe80::1%eth0]:80", 200, "ip:fe80::/64", ""},
-		{"IPv4 in IPv6", "by-address", "[::ffff:127.0.0.1]:1", "X-Forwarded-For: ::ffff:198.51.100.1", 200, "ip:198.51.100.1", ""},
+		{"IPv6 shares its network", "by-address", "[::1]:1", "X-Forwarded-For: 2001:db8:1:2:3:4:5:6", 200,
+			"ip:2001:db8:1:2::/64", ""},
+		{"IPv6 with a port and a zone", "by-address", "[::1]:1", "X-Forwarded-For: [fe80::1%eth0]:80", 200,
+			"ip:fe80::/64", ""},
+		{"IPv4 in IPv6", "by-address", "[::ffff:127.0.0.1]:1", "X-Forwarded-For: ::ffff:198.51.100.1", 200,
+			"ip:198.51.100.1", ""},
 		{"IPv6, whole", "by-host", "127.0.0.1:1", "X-Forwarded-For: 2001:DB8::0001", 200, "ip:2001:db8::1", ""},
-		{"a proxy that tells nothing", "by-address", "127.0.0.1:1", "", 400, "", "no X-Forwarded-For from the trusted proxy 127.0.0.1"},
+		{"a proxy that tells nothing", "by-address", "127.0.0.1:1", "", 400, "",
+			"no X-Forwarded-For from the trusted proxy 127.0.0.1"},
 		{"a proxy that tells nothing, allowed", "by-host", "127.0.0.1:1", "", 200, "", "lets such requests pass"},
-		{"a proxy that tells rubbish", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1, unknown", 400, "", `"unknown", which is no address`},
+		{"a proxy that tells rubbish", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1, unknown", 400, "",
+			`"unknown", which is no address`},
 		{"an empty hop", "by-address", "127.0.0.1:1", "X-Forwarded-For: 198.51.100.1,", 400, "", "no address"},
 
 		{"a header", "by-key", "192.0.2.9:1", "X-Api-Key: alice", 200, "key:alice", ""},
@@ -64,14 +77,16 @@ func TestExtractors(t *testing.T) {
 		{"a control character", "by-key", "192.0.2.9:1", "X-Api-Key: a\x7f", 400, "", "U+007F"},
 		{"too long", "by-key", "192.0.2.9:1", "X-Api-Key: " + strings.Repeat("x", 509), 400, "", "has 513 bytes"},
 		{"a secret", "by-secret", "192.0.2.9:1", "Authorization: Bearer hush", 200, "who:" + sha("Bearer hush"), ""},
-		{"a long secret", "by-secret", "192.0.2.9:1", "Authorization: " + strings.Repeat("x", 5000), 200, "who:" + sha(strings.Repeat("x", 5000)), ""},
+		{"a long secret", "by-secret", "192.0.2.9:1", "Authorization: " + strings.Repeat("x", 5000), 200,
+			"who:" + sha(strings.Repeat("x", 5000)), ""},
 		{"no secret", "by-secret", "192.0.2.9:1", "", 200, "", `"source":"policy"`},
 
 		{"a path", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /a/b/c?d=e/f", 200, "path:/a/b", ""},
 		{"the root", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /", 200, "path:/", ""},
 		{"a short one", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /only/", 200, "path:/only", ""},
 		{"path parameters", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /a;v=1/b;x=1/c", 200, "path:/a/b", ""},
-		{"encoded path parameters", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /x/..%3b/a/b%3Bx", 200, "path:/a/b", ""},
+		{"encoded path parameters", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /x/..%3b/a/b%3Bx", 200, "path:/a/b",
+			""},
 		{"backslashes", "by-path", "192.0.2.9:1", `X-Forwarded-Uri: /a\b`, 200, "path:/a/b", ""},
 		{"encoded backslashes", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: /x%5C..%5ca/b", 200, "path:/a/b", ""},
 		{"walked around", "by-path", "192.0.2.9:1", "X-Forwarded-Uri: //x/..//%61/./b/../b/c", 200, "path:/a/b", ""},
@@ -90,10 +105,15 @@ func TestExtractors(t *testing.T) {
 				name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 				r.Header.Add(name, value)
 			}
-			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { w.server.Handler(nil).ServeHTTP(rw, r) })
+			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				w.server.Handler(
+					nil).ServeHTTP(rw, r)
+			})
 			a := w.do(t, "GET", "/", "")
-			if a.status != c.status || a.str("key") != c.key || !strings.Contains(strings.ReplaceAll(a.text, `\"`, `"`), c.says) {
-				t.Errorf("%d, key %q, %s; want %d, key %q, saying %q", a.status, a.str("key"), a.text, c.status, c.key, c.says)
+			if a.status != c.status || a.str("key") != c.key || !strings.Contains(strings.ReplaceAll(a.text, `\"`,
+				`"`), c.says) {
+				t.Errorf("%d, key %q, %s; want %d, key %q, saying %q", a.status, a.str("key"), a.text, c.status,
+					c.key, c.says)
 			}
 		})
 	}
@@ -107,7 +127,8 @@ func TestExtractorsDeny(t *testing.T) {
 	for range 10 {
 		wantStatus(t, ask(""), 200)
 	}
-	if a := ask(""); a.status != 429 || a.header.Get("Retry-After") != "60" || a.header.Get("RateLimit") != `"any-1m";r=0;t=60` || a.str("key") != "ip:192.0.2.1" {
+	if a := ask(""); a.status != 429 || a.header.Get("Retry-After") != "60" ||
+		a.header.Get("RateLimit") != `"any-1m";r=0;t=60` || a.str("key") != "ip:192.0.2.1" {
 		t.Errorf("%d %v %s", a.status, a.header, a.text)
 	}
 	wantStatus(t, ask("&deny_status=403"), 403)

@@ -30,7 +30,8 @@ func nowhere(f *testing.F) *httpapi.Server {
 	rules, err := windows.NewRules([]*windows.Rule{rule("none-of-these", nil, tenAMinute.Windows...)})
 	must(f, err)
 	registry := prometheus.NewRegistry()
-	checks, err := check.NewService(check.Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules, Metrics: check.NewMetrics(registry)})
+	checks, err := check.NewService(check.Config{Counter: windows.NewRedis(c, keys),
+		Rules: windows.Fixed(rules).Rules, Metrics: check.NewMetrics(registry)})
 	must(f, err)
 	s, err := httpapi.NewServer(httpapi.Config{Checks: checks, Log: log, Metrics: httpapi.NewMetrics(registry)})
 	must(f, err)
@@ -42,8 +43,11 @@ func nowhere(f *testing.F) *httpapi.Server {
 func FuzzCheckBody(f *testing.F) {
 	h := nowhere(f).Handler(nil)
 	for _, s := range []string{
-		`{"key":"user:1"}`, `{"key":"a","cost":3}`, `{"checks":[{"key":"a"},{"key":"b","cost":2}]}`, `{"key":"\ud83d\ude00"}`, `{"key":"\ud800"}`, `{"key":"\ud800\u0041"}`,
-		`{"checks":[]}`, `{"checks":[{"checks":[]}]}`, `{}`, `[]`, `null`, ``, `{"key":"a"}{}`, `{"key":"a","cost":1e3}`, `{"key":"a","cost":9223372036854775808}`, "{\"key\":\"\xff\"}", `{"KEY":"a","key":"b"}`, `{"key":1}`, `{"key":"\\ud800"}`, "\ufeff{}",
+		`{"key":"user:1"}`, `{"key":"a","cost":3}`, `{"checks":[{"key":"a"},{"key":"b","cost":2}]}`,
+		`{"key":"\ud83d\ude00"}`, `{"key":"\ud800"}`, `{"key":"\ud800\u0041"}`,
+		`{"checks":[]}`, `{"checks":[{"checks":[]}]}`, `{}`, `[]`, `null`, ``, `{"key":"a"}{}`,
+		`{"key":"a","cost":1e3}`, `{"key":"a","cost":9223372036854775808}`, "{\"key\":\"\xff\"}",
+		`{"KEY":"a","key":"b"}`, `{"key":1}`, `{"key":"\\ud800"}`, "\ufeff{}",
 	} {
 		f.Add(s)
 	}
@@ -52,7 +56,8 @@ func FuzzCheckBody(f *testing.F) {
 		h.ServeHTTP(rec, httptest.NewRequest("POST", "/v1/check", strings.NewReader(body)))
 		if rec.Code != 200 {
 			var p api.Problem
-			if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil || p.Status != rec.Code || rec.Code != 400 && rec.Code != 413 || p.Detail == "" || rec.Body.Len() > 2000 {
+			if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil || p.Status != rec.Code || rec.Code != 400 &&
+				rec.Code != 413 || p.Detail == "" || rec.Body.Len() > 2000 {
 				t.Fatalf("%q: %d %s", body, rec.Code, rec.Body)
 			}
 			return
@@ -69,7 +74,8 @@ func FuzzCheckBody(f *testing.F) {
 			if err := (api.Event{Key: a.Key, Count: a.Cost}).Validate(); err != nil {
 				t.Fatalf("%q: allowed %+v: %v", body, a, err)
 			}
-			if strings.ContainsRune(a.Key, utf8.RuneError) && !strings.ContainsRune(body, utf8.RuneError) && !strings.Contains(strings.ToLower(body), `\ufffd`) {
+			if strings.ContainsRune(a.Key, utf8.RuneError) && !strings.ContainsRune(body, utf8.RuneError) &&
+				!strings.Contains(strings.ToLower(body), `\ufffd`) {
 				t.Fatalf("%q: the key %q has a character that nobody wrote", body, a.Key)
 			}
 		}
@@ -80,15 +86,18 @@ func FuzzCheckBody(f *testing.F) {
 // those; no event is invalid, and no key has a character that nobody wrote.
 func FuzzEventsBody(f *testing.F) {
 	for _, s := range []string{
-		`[{"key":"a"},{"key":"b","count":2,"id":"x"}]`, "{\"key\":\"a\"}\n{\"key\":\"b\"}\r\n\n", `[`, `[]`, `[1,[],{},"x",null]`, "-\n-\n", `{"key":"\ud800"}`, `[{"key":"\udc00\ud800"}]`, "{\"key\":\"\xff\"}",
-		`[{"key":"a,]\",["},7]`, "[{\"key\":\"a\"}] x", "{\"key\":\"a\",\"count\":1e400}", "\x00", `{"key":"a","id":"` + strings.Repeat("i", 200) + `"}`,
+		`[{"key":"a"},{"key":"b","count":2,"id":"x"}]`, "{\"key\":\"a\"}\n{\"key\":\"b\"}\r\n\n", `[`, `[]`,
+		`[1,[],{},"x",null]`, "-\n-\n", `{"key":"\ud800"}`, `[{"key":"\udc00\ud800"}]`, "{\"key\":\"\xff\"}",
+		`[{"key":"a,]\",["},7]`, "[{\"key\":\"a\"}] x", "{\"key\":\"a\",\"count\":1e400}", "\x00",
+		`{"key":"a","id":"` + strings.Repeat("i", 200) + `"}`,
 	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		events, rejected, more, err := httpapi.DecodeEvents(slices.Clone(body))
 		if err != nil {
-			if !errors.Is(err, api.ErrBadRequest) && !errors.Is(err, api.ErrBodyTooLarge) || len(events)+len(rejected)+more > 0 {
+			if !errors.Is(err, api.ErrBadRequest) && !errors.Is(err, api.ErrBodyTooLarge) ||
+				len(events)+len(rejected)+more > 0 {
 				t.Fatalf("%q: %v", body, err)
 			}
 			return
@@ -100,7 +109,8 @@ func FuzzEventsBody(f *testing.F) {
 			if err := e.Validate(); err != nil {
 				t.Fatalf("%q: %+v: %v", body, e, err)
 			}
-			if strings.ContainsRune(e.Key, utf8.RuneError) && !strings.ContainsRune(string(body), utf8.RuneError) && !strings.Contains(strings.ToLower(string(body)), `\ufffd`) {
+			if strings.ContainsRune(e.Key, utf8.RuneError) && !strings.ContainsRune(string(body), utf8.RuneError) &&
+				!strings.Contains(strings.ToLower(string(body)), `\ufffd`) {
 				t.Fatalf("%q: the key %q has a character that nobody wrote", body, e.Key)
 			}
 		}

@@ -50,7 +50,8 @@ func parseItems(t interface{ Fatalf(string, ...any) }, h http.Header, name strin
 func TestHeadersAreStructuredAndNeverTooEarly(t *testing.T) {
 	spans := []time.Duration{1500 * time.Millisecond, 10 * time.Second, time.Hour}
 	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
-		windows.Window{Limit: 5, Per: spans[0]}, windows.Window{Limit: 12, Per: spans[1]}, windows.Window{Limit: 40, Per: spans[2]}))
+		windows.Window{Limit: 5, Per: spans[0]}, windows.Window{Limit: 12, Per: spans[1]},
+		windows.Window{Limit: 40, Per: spans[2]}))
 	keys, denials := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		keys++
@@ -66,12 +67,15 @@ func TestHeadersAreStructuredAndNeverTooEarly(t *testing.T) {
 			}
 			retry, _ := strconv.ParseInt(a.header.Get("Retry-After"), 10, 64)
 			if (a.status == 429) != (retry > 0) || retry*1000 < a.num("retry_after_ms") {
-				rt.Fatalf("%d with Retry-After %q for %d ms", a.status, a.header.Get("Retry-After"), a.num("retry_after_ms"))
+				rt.Fatalf("%d with Retry-After %q for %d ms", a.status, a.header.Get("Retry-After"),
+					a.num("retry_after_ms"))
 			}
 			for i, p := range policies {
 				s, body := states[i], list[i].(map[string]any)
-				if p.name != s.name || p.params["q"] != int64(body["limit"].(float64)) || s.params["r"] != int64(body["remaining"].(float64)) ||
-					p.params["w"] != int64((spans[i]+999*time.Millisecond)/time.Second) || len(p.params) != 2 || len(s.params) != 2 {
+				if p.name != s.name || p.params["q"] != int64(body["limit"].(float64)) ||
+					s.params["r"] != int64(body["remaining"].(float64)) ||
+					p.params["w"] != int64((spans[i]+999*time.Millisecond)/time.Second) || len(p.params) != 2 ||
+					len(s.params) != 2 {
 					rt.Fatalf("%v, %v beside %v", p, s, body)
 				}
 				// A window that stands in the way: no unit of it comes back after Retry-After.

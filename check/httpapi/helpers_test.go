@@ -32,7 +32,8 @@ func must(t testing.TB, err error) {
 }
 
 // The tokens of access's example file.
-const checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc", "operator-0123456789"
+const checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc",
+	"operator-0123456789"
 
 func newTokens(t testing.TB) *access.Tokens {
 	t.Helper()
@@ -87,11 +88,15 @@ func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *wo
 
 func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
-	return newWorldWith(t, c, func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }, rules...)
+	return newWorldWith(t, c, func(c *check.Config, h *httpapi.Config) {
+		c.Timeout, h.AppendTimeout = timeout,
+			timeout
+	}, rules...)
 }
 
 // newWorldWith makes one whose service is configured otherwise.
-func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Config, *httpapi.Config), rules ...*windows.Rule) *world {
+func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Config, *httpapi.Config),
+	rules ...*windows.Rule) *world {
 	t.Helper()
 	w := &world{redis: c, registry: prometheus.NewRegistry()}
 	w.clock.Store(1_700_000_000_000)
@@ -104,7 +109,8 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	must(t, err)
 	counter := windows.NewRedis(c, w.keys)
 	counter.Now = w.clock.Load
-	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules, Metrics: check.NewMetrics(w.registry), Timeout: patience}
+	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
+		Metrics: check.NewMetrics(w.registry), Timeout: patience}
 	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
@@ -118,7 +124,10 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 
 // onEveryRedis runs a test on the embedded and on a real one.
 func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
-	t.Run("embedded", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rules...)) })
+	t.Run("embedded", func(t *testing.T) {
+		test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+			rules...))
+	})
 	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
 }
 
@@ -165,7 +174,8 @@ func (w *world) do(t *testing.T, method, target, body string) answer {
 	switch {
 	case a.status < 400 && kind != "application/json", a.status >= 400 && kind != "application/problem+json":
 		t.Errorf("%s %s: %d with content type %q", method, target, a.status, kind)
-	case a.status >= 400 && (a.str("type") == "" || a.str("title") == "" || a.str("detail") == "" || a.num("status") != int64(a.status)):
+	case a.status >= 400 && (a.str("type") == "" || a.str("title") == "" || a.str("detail") == "" ||
+		a.num("status") != int64(a.status)):
 		t.Errorf("%s %s: %d is no full problem: %s", method, target, a.status, a.text)
 	}
 	return a

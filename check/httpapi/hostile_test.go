@@ -23,8 +23,9 @@ func TestHalfCharactersAreRefused(t *testing.T) {
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		for text, at := range map[string]int{
-			`\ud800`: 0, `\udbff`: 0, `\udc00`: 0, `\uDFFF`: 0, `a\ud800b`: 1, `\ud800\ud800`: 0, `\ud83d\u0041`: 0, `\ude00\ud83d`: 0,
-			`\\\ud800`: 2, `\"\ud800`: 2, `\ud83d\ude00\ud83d`: 12, `\ud800\`: -1, `\ud80`: -1, `\u`: -1,
+			`\ud800`: 0, `\udbff`: 0, `\udc00`: 0, `\uDFFF`: 0, `a\ud800b`: 1, `\ud800\ud800`: 0, `\ud83d\u0041`: 0,
+			`\ude00\ud83d`: 0,
+			`\\\ud800`:     2, `\"\ud800`: 2, `\ud83d\ude00\ud83d`: 12, `\ud800\`: -1, `\ud80`: -1, `\u`: -1,
 		} {
 			body := fmt.Sprintf(`{"key":"%s"}`, text)
 			says := fmt.Sprintf("at byte %d: ", at+len(`{"key":"`))
@@ -33,15 +34,18 @@ func TestHalfCharactersAreRefused(t *testing.T) {
 			}
 			wantProblem(t, w.post(t, body), 400, "bad-request", says)
 			if at >= 0 {
-				wantProblem(t, w.post(t, fmt.Sprintf(`{"checks":[{"key":"a"},{"key":"%s"}]}`, text)), 400, "bad-request", "half a character")
+				wantProblem(t, w.post(t, fmt.Sprintf(`{"checks":[{"key":"a"},{"key":"%s"}]}`, text)), 400,
+					"bad-request", "half a character")
 			}
 			a := w.do(t, "POST", "/v1/events", body+"\n{\"key\":\"good\"}")
-			if a.status != 202 || a.num("accepted") != 1 || !strings.Contains(a.text, `"line":1`) || !strings.Contains(a.text, says) {
+			if a.status != 202 || a.num("accepted") != 1 || !strings.Contains(a.text, `"line":1`) ||
+				!strings.Contains(a.text, says) {
 				t.Errorf("%s as an event: %d %s", text, a.status, a.text)
 			}
 		}
 		for text, key := range map[string]string{
-			`\ud83d\ude00`: "😀", `\\ud800`: `\ud800`, `\\\\ud800`: `\\ud800`, `\ufffd`: "\ufffd", `\u0041`: "A", `\uFFFD\ud83d\ude00`: "\ufffd😀",
+			`\ud83d\ude00`: "😀", `\\ud800`: `\ud800`, `\\\\ud800`: `\\ud800`, `\ufffd`: "\ufffd", `\u0041`: "A",
+			`\uFFFD\ud83d\ude00`: "\ufffd😀",
 		} {
 			if a := w.post(t, fmt.Sprintf(`{"key":"%s"}`, text)); a.status != 200 || a.str("key") != key {
 				t.Errorf("%s: %d %s, want the key %q", text, a.status, a.text, key)
@@ -58,17 +62,21 @@ func TestEventsAreBounded(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
 	lines := func(n int) string { return strings.Repeat("-\n", n) }
 	a := w.do(t, "POST", "/v1/events", lines(1500)+`{"key":"user:1"}`)
-	if list, _ := a.body["rejected"].([]any); a.status != 202 || len(list) != 1000 || a.num("rejected_more") != 500 || a.num("accepted") != 1 {
-		t.Errorf("%d: %d named, %d more, %d accepted, want 1000, 500 and 1", a.status, len(list), a.num("rejected_more"), a.num("accepted"))
+	if list, _ := a.body["rejected"].([]any); a.status != 202 || len(list) != 1000 || a.num("rejected_more") != 500 ||
+		a.num("accepted") != 1 {
+		t.Errorf("%d: %d named, %d more, %d accepted, want 1000, 500 and 1", a.status, len(list),
+			a.num("rejected_more"), a.num("accepted"))
 	}
 	if a := w.do(t, "POST", "/v1/events", lines(100_000)); a.status != 202 || a.num("rejected_more") != 99_000 {
 		t.Errorf("100,000 bad lines: %d, %d more", a.status, a.num("rejected_more"))
 	}
-	if a := w.do(t, "POST", "/v1/events", "["+strings.Repeat("7,", 99_999)+"7]"); a.status != 202 || a.num("rejected_more") != 99_000 {
+	if a := w.do(t, "POST", "/v1/events", "["+strings.Repeat("7,", 99_999)+"7]"); a.status != 202 ||
+		a.num("rejected_more") != 99_000 {
 		t.Errorf("100,000 bad elements: %d, %d more", a.status, a.num("rejected_more"))
 	}
 	for name, body := range map[string]string{
-		"lines": lines(100_001), "elements": "[" + strings.Repeat("7,", 100_000) + "7]", "good lines": strings.Repeat(`{"key":"user:1"}`+"\n", 100_001),
+		"lines": lines(100_001), "elements": "[" + strings.Repeat("7,", 100_000) + "7]",
+		"good lines":                        strings.Repeat(`{"key":"user:1"}`+"\n", 100_001),
 		"elements with commas of their own": `[{"key":"a,]\",["},` + strings.Repeat("[1,2],", 100_000) + "7]",
 	} {
 		before := len(w.appended(t))
@@ -90,13 +98,18 @@ func TestKeysOverTheWire(t *testing.T) {
 	defer server.Close()
 	for _, key := range []string{"..", "../..", "//", "/", ".", "a//b", "a/../b", "../../healthz"} {
 		for _, path := range []string{"/v1/keys/" + key, "/v1/keys/" + url.PathEscape(key)} {
-			if status, body := raw(t, server.Listener.Addr().String(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 200 || !strings.Contains(body, fmt.Sprintf(`"key":"%s"`, key)) {
+			if status, body := raw(t, server.Listener.Addr().String(),
+				"GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 200 ||
+				!strings.Contains(body, fmt.Sprintf(`"key":"%s"`, key)) {
 				t.Errorf("GET %s: %d %s", path, status, body)
 			}
 		}
 	}
-	for _, path := range []string{"//v1/check?key=a", "/v1//check?key=a", "/./healthz", "/v1/check/?key=a", "/V1/check?key=a"} {
-		if status, body := raw(t, server.Listener.Addr().String(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 404 || !strings.Contains(body, "about:blank") {
+	for _, path := range []string{"//v1/check?key=a", "/v1//check?key=a", "/./healthz", "/v1/check/?key=a",
+		"/V1/check?key=a"} {
+		if status, body := raw(t, server.Listener.Addr().String(),
+			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 404 ||
+			!strings.Contains(body, "about:blank") {
 			t.Errorf("GET %s: %d %s, want a 404 of ours", path, status, body)
 		}
 	}
@@ -140,7 +153,8 @@ func TestCallerThatWentAway(t *testing.T) {
 
 // What a megabyte of bad lines costs beside one of good ones.
 func BenchmarkDecodeEvents(b *testing.B) {
-	for name, line := range map[string]string{"good": `{"key":"user:42","count":3}`, "bad": "-", "half": `{"key":"\ud800"}`, "blank": ""} {
+	for name, line := range map[string]string{"good": `{"key":"user:42","count":3}`, "bad": "-",
+		"half": `{"key":"\ud800"}`, "blank": ""} {
 		body := []byte(strings.Repeat(line+"\n", 99_000))
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))

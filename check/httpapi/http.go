@@ -54,10 +54,12 @@ const keysPath = "/v1/keys/"
 // not in the log, if it does.
 func HealthRoutes(ready func(context.Context) error) []Route {
 	return []Route{
-		{Method: "GET", Path: "/healthz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		{Method: "GET", Path: "/healthz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
 			writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ok"})
 		})},
-		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
 			if ready != nil && ready(r.Context()) != nil {
 				writeProblem(w, api.ErrUnavailable)
 				return
@@ -87,7 +89,8 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(req.Checks) == 0 || len(req.Checks) > maxChecks {
-		writeProblem(w, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, len(req.Checks), maxChecks))
+		writeProblem(w, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
+			len(req.Checks), maxChecks))
 		return
 	}
 	answer, err := s.checks.CheckAll(r.Context(), req.Checks)
@@ -103,7 +106,8 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, struct {
 		api.Problem
 		api.ChecksAnswer
-	}{denial(http.StatusTooManyRequests, "at least one key is over its limit, nothing was charged", answer.RetryAfterMs), answer})
+	}{denial(http.StatusTooManyRequests, "at least one key is over its limit, nothing was charged",
+		answer.RetryAfterMs), answer})
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
@@ -114,7 +118,8 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 	}
 	for name, values := range q {
 		if len(values) > 1 {
-			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name), len(values)))
+			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name),
+				len(values)))
 			return
 		}
 		if name != "key" && name != "cost" && name != "deny_status" && name != "extractor" {
@@ -139,7 +144,8 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 	if q.Has("deny_status") {
 		n, err := strconv.Atoi(q.Get("deny_status"))
 		if err != nil || n < 400 || n > 499 {
-			writeProblem(w, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest, api.Shorten(q.Get("deny_status"))))
+			writeProblem(w, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
+				api.Shorten(q.Get("deny_status"))))
 			return
 		}
 		deny = n
@@ -162,7 +168,8 @@ func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, 
 	case errors.Is(err, access.ErrNoExtractor):
 		writeProblem(w, err)
 	case errors.Is(err, access.ErrMissing) && pass:
-		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1, Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
+		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
+			Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, access.ErrMissing):
 		writeRefusal(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
 	case err != nil:
@@ -186,7 +193,8 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 	writeJSON(w, "application/problem+json", denyStatus, struct {
 		api.Problem
 		api.CheckAnswer
-	}{denial(denyStatus, fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs), a})
+	}{denial(denyStatus, fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs),
+		a})
 }
 
 func denial(status int, detail string, retryMs int64) api.Problem {
@@ -270,7 +278,9 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
 
 func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	w.Header().Set("Allow", allow)
-	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed, api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow})
+	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed,
+		api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed,
+			Detail: "no " + r.Method + " here, only " + allow})
 }
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
@@ -304,7 +314,8 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
 		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
 	}
 	if at := loneSurrogate(body); at >= 0 {
-		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)", api.ErrBadRequest, at, body[at:at+6])
+		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
+			api.ErrBadRequest, at, body[at:at+6])
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -329,7 +340,8 @@ func badJSON(err error, size int) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
 	case errors.As(err, &value):
-		return fmt.Errorf("%w: at byte %d: %s is a %s, expected %s", api.ErrBadRequest, value.Offset, cmp.Or(value.Field, "the value"), value.Value, expectedJSON(value.Type.Kind()))
+		return fmt.Errorf("%w: at byte %d: %s is a %s, expected %s", api.ErrBadRequest, value.Offset,
+			cmp.Or(value.Field, "the value"), value.Value, expectedJSON(value.Type.Kind()))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
 	}

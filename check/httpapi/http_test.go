@@ -88,18 +88,21 @@ func TestCheckDenied(t *testing.T) {
 }
 
 func TestCheckSeveralWindows(t *testing.T) {
-	rule := rule("user", nil, windows.Window{Limit: 2, Per: 1500 * time.Millisecond}, windows.Window{Limit: 5, Per: time.Hour})
+	rule := rule("user", nil, windows.Window{Limit: 2, Per: 1500 * time.Millisecond},
+		windows.Window{Limit: 5, Per: time.Hour})
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		wantStatus(t, w.get(t, "user:1", "cost=2"), 200)
 		w.advance(time.Second)
 		a := w.get(t, "user:1")
 		wantStatus(t, a, 429)
-		if diff := cmp.Diff([]any{window(2, 1500, 2, 500), window(5, 3_600_000, 2, 3_599_000)}, a.body["windows"]); diff != "" {
+		if diff := cmp.Diff([]any{window(2, 1500, 2, 500), window(5, 3_600_000, 2, 3_599_000)},
+			a.body["windows"]); diff != "" {
 			t.Errorf("windows (-want +got):\n%s", diff)
 		}
 		wantHeaders(t, a.header, map[string]string{
-			"RateLimit-Policy": `"user-1500ms";q=2;w=2, "user-1h";q=5;w=3600`, "RateLimit": `"user-1500ms";r=0;t=1, "user-1h";r=3;t=3599`,
-			"Retry-After": "1", "X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1",
+			"RateLimit-Policy": `"user-1500ms";q=2;w=2, "user-1h";q=5;w=3600`,
+			"RateLimit":        `"user-1500ms";r=0;t=1, "user-1h";r=3;t=3599`,
+			"Retry-After":      "1", "X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1",
 		})
 		w.advance(500 * time.Millisecond)
 		wantStatus(t, w.get(t, "user:1", "cost=2"), 200)
@@ -107,7 +110,8 @@ func TestCheckSeveralWindows(t *testing.T) {
 		a = w.get(t, "user:1", "cost=2") // the hour has one left, and frees two at 3,600 s
 		wantStatus(t, a, 429)
 		wantHeaders(t, a.header, map[string]string{
-			"RateLimit": `"user-1500ms";r=2;t=0, "user-1h";r=1;t=3597`, "Retry-After": "3597", "X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "1",
+			"RateLimit": `"user-1500ms";r=2;t=0, "user-1h";r=1;t=3597`, "Retry-After": "3597",
+			"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "1",
 		})
 		if got := a.num("retry_after_ms"); got != 3_597_000 {
 			t.Errorf("retry_after_ms %d, want 3597000", got)
@@ -139,7 +143,8 @@ func TestCheckWithoutARule(t *testing.T) {
 		if diff := cmp.Diff(body, a.body); diff != "" {
 			t.Errorf("body (-want +got):\n%s", diff)
 		}
-		wantHeaders(t, a.header, map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": "", "Retry-After": ""})
+		wantHeaders(t, a.header, map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": "",
+			"Retry-After": ""})
 	}, tenAMinute)
 }
 
@@ -156,8 +161,12 @@ func shadowOf(t *testing.T, a answer) map[string]any {
 // A shadow rule above the live one hides nothing: the live rule denies, the shadow
 // says what it would have done, on the same count.
 func TestShadowRuleBesideALiveOne(t *testing.T) {
-	strict := rule("new-strict", func(r *windows.Rule) { r.Match, r.Shadow = "user:*", true }, windows.Window{Limit: 4, Per: time.Minute})
-	other := rule("new-buckets", func(r *windows.Rule) { r.Match, r.Shadow, r.Algorithm = "user:*", true, windows.SlidingBuckets },
+	strict := rule("new-strict", func(r *windows.Rule) { r.Match, r.Shadow = "user:*", true },
+		windows.Window{Limit: 4, Per: time.Minute})
+	other := rule("new-buckets", func(r *windows.Rule) {
+		r.Match, r.Shadow, r.Algorithm = "user:*", true,
+			windows.SlidingBuckets
+	},
 		windows.Window{Limit: 12, Per: time.Minute})
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		admitted := 0
@@ -186,15 +195,18 @@ func TestShadowRuleNeverDenies(t *testing.T) {
 		for i := range 5 {
 			a := w.get(t, "user:1")
 			wantStatus(t, a, 200)
-			if s := shadowOf(t, a); a.str("rule") != "" || a.str("source") != "redis" || (s["allowed"] == true) != (i < 2) || (s["retry_after_ms"] == 0.0) != (i < 2) {
+			if s := shadowOf(t, a); a.str("rule") != "" || a.str("source") != "redis" ||
+				(s["allowed"] == true) != (i < 2) || (s["retry_after_ms"] == 0.0) != (i < 2) {
 				t.Errorf("check %d: %s", i+1, a.text)
 			}
-			if a.num("retry_after_ms") != 0 || a.header.Get("Retry-After") != "" || a.header.Get("RateLimit-Policy") != "" {
+			if a.num("retry_after_ms") != 0 || a.header.Get("Retry-After") != "" ||
+				a.header.Get("RateLimit-Policy") != "" {
 				t.Errorf("check %d tells to wait, or shows the shadow: %s", i+1, a.text)
 			}
 		}
 		state := w.do(t, "GET", "/v1/keys/user:1", "")
-		if used := shadowOf(t, state)["windows"].([]any)[0].(map[string]any)["used"]; used != 5.0 || state.str("rule") != "" {
+		if used := shadowOf(t, state)["windows"].([]any)[0].(map[string]any)["used"]; used != 5.0 ||
+			state.str("rule") != "" {
 			t.Errorf("%s, want all 5 used: a shadow rule counts", state.text)
 		}
 		a := w.get(t, "user:2", "cost=3") // above the limit, which another rule would refuse for good
@@ -214,7 +226,8 @@ func TestNoSuchThing(t *testing.T) {
 			}
 		}
 		for target, allow := range map[string]string{
-			"/v1/check": "GET, HEAD, POST", "/v1/events": "POST", "/v1/throttled": "GET, HEAD", "/v1/keys/user:1": "GET, HEAD, DELETE",
+			"/v1/check": "GET, HEAD, POST", "/v1/events": "POST", "/v1/throttled": "GET, HEAD",
+			"/v1/keys/user:1": "GET, HEAD, DELETE",
 		} {
 			a := w.do(t, "PUT", target, "")
 			wantStatus(t, a, 405)

@@ -86,7 +86,8 @@ func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, more in
 	tooMany := fmt.Errorf("%w: over %d events", api.ErrBodyTooLarge, maxEvents)
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) == 0 {
-		return nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line", api.ErrBadRequest)
+		return nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line",
+			api.ErrBadRequest)
 	}
 	if trimmed[0] == '[' {
 		// Before any element gets memory of its own: 8 MiB hold four million of them.
@@ -128,7 +129,8 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		return api.Event{}, fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, raw[:min(len(raw), 40)])
 	}
 	if at := loneSurrogate(raw); at >= 0 {
-		return api.Event{}, fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)", api.ErrBadRequest, at, raw[at:at+6])
+		return api.Event{}, fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
+			api.ErrBadRequest, at, raw[at:at+6])
 	}
 	if err := exactFields(raw); err != nil {
 		return api.Event{}, err
@@ -143,7 +145,8 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	if in.Count != nil {
 		n, ok := wholeNumber(in.Count)
 		if !ok {
-			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount, api.Shorten(string(in.Count)), api.MaxCount)
+			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
+				api.Shorten(string(in.Count)), api.MaxCount)
 		}
 		e.Count = n
 	}

@@ -33,23 +33,31 @@ func TestEvents(t *testing.T) {
 		want       map[string]int
 		rejected   map[int]string // line → a part of what is said
 	}{
-		{"array", `[{"key":"a"},{"key":"a","count":5},{"key":"b c","count":1000000000,"id":"x"}]`, map[string]int{"a 1": 1, "a 5": 1, "b c 1000000000": 1}, nil},
-		{"array over lines", "\n [\n{\"key\":\"a\"} ,\r\n{\"key\":\"b\"}\n]\n", map[string]int{"a 1": 1, "b 1": 1}, nil},
+		{"array", `[{"key":"a"},{"key":"a","count":5},{"key":"b c","count":1000000000,"id":"x"}]`,
+			map[string]int{"a 1": 1, "a 5": 1, "b c 1000000000": 1}, nil},
+		{"array over lines", "\n [\n{\"key\":\"a\"} ,\r\n{\"key\":\"b\"}\n]\n", map[string]int{"a 1": 1, "b 1": 1},
+			nil},
 		{"empty array", `[]`, map[string]int{}, nil},
 		{"lines", "{\"key\":\"a\"}\n{\"key\":\"b\",\"count\":2}\n", map[string]int{"a 1": 1, "b 2": 1}, nil},
 		{"one line without its end", `{"key":"a"}`, map[string]int{"a 1": 1}, nil},
-		{"lines of another system, some blank", "{\"key\":\"a\"}\r\n\r\n  \n{\"key\":\"b\"}\r\n", map[string]int{"a 1": 1, "b 1": 1}, nil},
+		{"lines of another system, some blank", "{\"key\":\"a\"}\r\n\r\n  \n{\"key\":\"b\"}\r\n",
+			map[string]int{"a 1": 1, "b 1": 1}, nil},
 		{"bad lines", strings.Join([]string{
-			`{"key":"a"}`, `{"key":"b"`, ``, `{"count":1}`, `{"key":""}`, `{"key":"a","count":0}`, `{"key":"a","count":-1}`, `{"key":"a","count":1.5}`,
-			`{"key":"a","count":1000000001}`, `{"key":"a","count":true}`, `7`, `null`, `{"key":"a"} {"key":"b"}`, "{\"key\":\"a\xff\"}", `{"key":"a\n"}`, `{"key":7}`, `{"key":"z"}`,
+			`{"key":"a"}`, `{"key":"b"`, ``, `{"count":1}`, `{"key":""}`, `{"key":"a","count":0}`,
+			`{"key":"a","count":-1}`, `{"key":"a","count":1.5}`,
+			`{"key":"a","count":1000000001}`, `{"key":"a","count":true}`, `7`, `null`, `{"key":"a"} {"key":"b"}`,
+			"{\"key\":\"a\xff\"}", `{"key":"a\n"}`, `{"key":7}`, `{"key":"z"}`,
 		}, "\n"), map[string]int{"a 1": 1, "z 1": 1}, map[int]string{
-			2: "JSON", 4: `no "key"`, 5: "empty", 6: "0 is not between", 7: "-1", 8: "1.5", 9: "1000000001", 10: "is no integer", 11: "number",
+			2: "JSON", 4: `no "key"`, 5: "empty", 6: "0 is not between", 7: "-1", 8: "1.5", 9: "1000000001",
+			10: "is no integer", 11: "number",
 			12: `no "key"`, 13: "invalid character", 14: "UTF-8", 15: "U+000A", 16: "number",
 		}},
-		{"bad elements", "[{\"key\":\"a\"},{\"key\":\"\"},[],\"x\",{\"key\":\"a\xff\"},{\"key\":\"z\"}]", map[string]int{"a 1": 1, "z 1": 1}, map[int]string{
-			2: "empty", 3: "array", 4: "string", 5: "UTF-8",
-		}},
-		{"nothing but bad lines", "a b c\n-\n", map[string]int{}, map[int]string{1: "invalid character", 2: "invalid character"}},
+		{"bad elements", "[{\"key\":\"a\"},{\"key\":\"\"},[],\"x\",{\"key\":\"a\xff\"},{\"key\":\"z\"}]",
+			map[string]int{"a 1": 1, "z 1": 1}, map[int]string{
+				2: "empty", 3: "array", 4: "string", 5: "UTF-8",
+			}},
+		{"nothing but bad lines", "a b c\n-\n", map[string]int{}, map[int]string{1: "invalid character",
+			2: "invalid character"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEveryRedis(t, func(t *testing.T, w *world) {
@@ -114,7 +122,8 @@ func TestEventsRefusedInPart(t *testing.T) {
 		a := w.do(t, "POST", "/v1/events", `[{"key":"a"},{"key":"user:42"},{"key":""},{"key":"a","count":2}]`)
 		wantProblem(t, a, 503, "unavailable", "store unavailable")
 		counts, _ := a.body["events"].(map[string]any)
-		if counts["accepted"] != 1.0 || counts["refused"] != 2.0 || counts["unknown"] != nil || len(counts["rejected"].([]any)) != 1 {
+		if counts["accepted"] != 1.0 || counts["refused"] != 2.0 || counts["unknown"] != nil ||
+			len(counts["rejected"].([]any)) != 1 {
 			t.Errorf("%s, want 1 accepted, 2 refused, 1 rejected", a.text)
 		}
 	}, tenAMinute)
@@ -125,7 +134,8 @@ func TestEventsRefusedInPart(t *testing.T) {
 func TestDecodeEventsLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		line := rapid.OneOf(
-			rapid.SampledFrom([]string{`{"key":"a"}`, `{"key":"b","count":7}`, `{"key":"a","count":"7"}`, `{`, `{}`, `[]`, `"`, `1e9`, "\xff", `{"key":"\u0000"}`, `{"key":"a","count":1e3}`}),
+			rapid.SampledFrom([]string{`{"key":"a"}`, `{"key":"b","count":7}`, `{"key":"a","count":"7"}`, `{`, `{}`,
+				`[]`, `"`, `1e9`, "\xff", `{"key":"\u0000"}`, `{"key":"a","count":1e3}`}),
 			rapid.StringMatching(`[^\n]{0,12}`),
 		)
 		lines := rapid.SliceOfN(line, 1, 12).Draw(t, "lines")

@@ -42,22 +42,26 @@ func exactFields(body []byte) error {
 		if top != nil && top.object && top.name == "" {
 			if name, ok := token.(string); ok {
 				if top.seen[name] {
-					return fmt.Errorf("%w: at byte %d: %s stands twice", api.ErrBadRequest, dec.InputOffset(), api.Shorten(name))
+					return fmt.Errorf("%w: at byte %d: %s stands twice", api.ErrBadRequest, dec.InputOffset(),
+						api.Shorten(name))
 				}
 				if lower := strings.ToLower(name); lower != name && slices.Contains(ours, lower) {
-					return fmt.Errorf("%w: at byte %d: unknown field %s, expected %q", api.ErrBadRequest, dec.InputOffset(), api.Shorten(name), lower)
+					return fmt.Errorf("%w: at byte %d: unknown field %s, expected %q", api.ErrBadRequest,
+						dec.InputOffset(), api.Shorten(name), lower)
 				}
 				top.seen[name], top.name = true, name+" " // never empty
 				continue
 			}
 		}
 		if token == nil && top != nil && top.object && slices.Contains(ours, strings.TrimSuffix(top.name, " ")) {
-			return fmt.Errorf("%w: at byte %d: %s is null", api.ErrBadRequest, dec.InputOffset(), strings.TrimSuffix(top.name, " "))
+			return fmt.Errorf("%w: at byte %d: %s is null", api.ErrBadRequest, dec.InputOffset(),
+				strings.TrimSuffix(top.name, " "))
 		}
 		switch token {
 		case json.Delim('{'), json.Delim('['):
 			if len(stack) == maxDepth {
-				return fmt.Errorf("%w: at byte %d: it is nested deeper than %d", api.ErrBadRequest, dec.InputOffset(), maxDepth)
+				return fmt.Errorf("%w: at byte %d: it is nested deeper than %d", api.ErrBadRequest, dec.InputOffset(),
+					maxDepth)
 			}
 			next := &level{object: token == json.Delim('{')}
 			if next.object {

@@ -68,8 +68,10 @@ func (d *described) ask(h http.Handler, r *http.Request, body string, want int) 
 	}
 	in := &openapi3filter.RequestValidationInput{
 		Request: r, PathParams: params, QueryParams: r.URL.Query(),
-		Route:   &routers.Route{Spec: d.doc, Path: path, PathItem: item, Method: r.Method, Operation: item.GetOperation(r.Method)},
-		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true},
+		Route: &routers.Route{Spec: d.doc, Path: path, PathItem: item, Method: r.Method,
+			Operation: item.GetOperation(r.Method)},
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
+			IncludeResponseStatus: true, MultiError: true},
 	}
 	if want < 300 {
 		if err := openapi3filter.ValidateRequest(r.Context(), in); err != nil {
@@ -84,7 +86,8 @@ func (d *described) ask(h http.Handler, r *http.Request, body string, want int) 
 		return
 	}
 	if err := openapi3filter.ValidateResponse(d.t.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: in, Status: rec.Code, Header: rec.Header(), Body: io.NopCloser(rec.Body), Options: in.Options,
+		RequestValidationInput: in, Status: rec.Code, Header: rec.Header(), Body: io.NopCloser(rec.Body),
+		Options: in.Options,
 	}); err != nil {
 		d.t.Errorf("%s: %v", what, err)
 	}
@@ -98,12 +101,14 @@ func TestOpenAPI(t *testing.T) {
 	away := func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }
 	strict := rule("strict", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, tenAMinute.Windows...)
 	shadow := rule("shadow", func(r *windows.Rule) { r.Shadow = true }, tenAMinute.Windows...)
-	w := newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
+	w := newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
 	gone := newWorldWith(t, connect(t, "127.0.0.1:1"), away, strict)
 	tokens := newTokens(t)
 	router := func(w *world, tokens *access.Tokens, ready error) *httpapi.Router {
 		x := httpapi.NewRouter(tokens, w.server.Routes(func(context.Context) error { return ready })...)
-		x.Add(httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead, Serve: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})})
+		x.Add(httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead,
+			Serve: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})})
 		return x
 	}
 	open, guarded, broken := router(w, nil, nil), router(w, tokens, nil), router(gone, nil, errors.New("Redis is away"))
@@ -135,7 +140,8 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 429, "POST", "/v1/check", `{"key":"user:2","cost":2}`)
 	ask(open, 200, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"nobody"}]}`)
 	ask(open, 429, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"user:2","cost":2}]}`)
-	ask(open, 200, "POST", "/v1/check", `{"each":true,"checks":[{"key":"user:3"},{"key":"user:2","cost":2},{"key":"nobody"},{"key":"user:3","cost":11}]}`)
+	ask(open, 200, "POST", "/v1/check",
+		`{"each":true,"checks":[{"key":"user:3"},{"key":"user:2","cost":2},{"key":"nobody"},{"key":"user:3","cost":11}]}`)
 	ask(open, 400, "POST", "/v1/check", `{"key":"user:2","cost":11}`)
 	ask(open, 413, "POST", "/v1/check", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "GET", "/v1/check?key=strict:1", "")
@@ -164,13 +170,15 @@ func TestOpenAPI(t *testing.T) {
 	ask(broken, 503, "GET", "/readyz", "")
 
 	// Who may not, and who does not wait.
-	other := map[access.Scope]string{access.ScopeCheck: reader, access.ScopeAppend: reader, access.ScopeRead: checker, access.ScopeAdmin: checker}
+	other := map[access.Scope]string{access.ScopeCheck: reader, access.ScopeAppend: reader, access.ScopeRead: checker,
+		access.ScopeAdmin: checker}
 	for _, route := range open.Routes() {
 		target := route.Path
 		if strings.HasSuffix(target, "/") {
 			target += "user:1"
 		}
-		if path, _ := pathOf(httptest.NewRequest(route.Method, target, nil)); d.doc.Paths.Value(path) == nil || d.doc.Paths.Value(path).GetOperation(route.Method) == nil {
+		if path, _ := pathOf(httptest.NewRequest(route.Method, target, nil)); d.doc.Paths.Value(path) == nil ||
+			d.doc.Paths.Value(path).GetOperation(route.Method) == nil {
 			t.Errorf("%s %s is not in the document", route.Method, target)
 			continue
 		}
@@ -178,9 +186,11 @@ func TestOpenAPI(t *testing.T) {
 			ask(guarded, 401, route.Method, target, "")
 			ask(guarded, 403, route.Method, target, "", "Authorization: Bearer "+other[route.Scope])
 		}
-		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "", "/v1/throttled": ""} {
+		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "",
+			"/v1/throttled": ""} {
 			if route.Path == path {
-				d.ask(open, httptest.NewRequest(route.Method, target+"?key=user:1", nil).WithContext(canceled), body, 499)
+				d.ask(open, httptest.NewRequest(route.Method, target+"?key=user:1", nil).WithContext(canceled), body,
+					499)
 			}
 		}
 	}

@@ -14,7 +14,8 @@ import (
 
 // A page in a browser on this machine can send requests to a server without tokens.
 func TestForeignPagesAreRefused(t *testing.T) {
-	router := httpapi.NewRouter(nil, httpapi.Route{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck, Serve: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+	router := httpapi.NewRouter(nil, httpapi.Route{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck,
+		Serve: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
 	server := httptest.NewServer(router)
 	defer server.Close()
 	port := server.URL[strings.LastIndexByte(server.URL, ':'):]
@@ -22,11 +23,17 @@ func TestForeignPagesAreRefused(t *testing.T) {
 		host, header, value string
 		status              int
 	}{
-		{"127.0.0.1" + port, "", "", 200}, {"localhost" + port, "", "", 200}, {"LOCALHOST", "", "", 200}, {"[::1]" + port, "", "", 200},
-		{"127.0.0.1" + port, "Origin", "http://127.0.0.1" + port, 200}, {"127.0.0.1" + port, "Sec-Fetch-Site", "same-origin", 200}, {"127.0.0.1" + port, "Sec-Fetch-Site", "none", 200},
-		{"127.0.0.1" + port, "Origin", "https://evil.example", 403}, {"127.0.0.1" + port, "Origin", "null", 403}, {"127.0.0.1" + port, "Origin", "http://127.0.0.1:1", 403},
-		{"127.0.0.1" + port, "Sec-Fetch-Site", "cross-site", 403}, {"127.0.0.1" + port, "Sec-Fetch-Site", "same-site", 403},
-		{"evil.example" + port, "", "", 403}, {"evil.example" + port, "Origin", "http://evil.example" + port, 403}, {"127.0.0.1.evil.example", "", "", 403},
+		{"127.0.0.1" + port, "", "", 200}, {"localhost" + port, "", "", 200}, {"LOCALHOST", "", "", 200},
+		{"[::1]" + port, "", "", 200},
+		{"127.0.0.1" + port, "Origin", "http://127.0.0.1" + port, 200},
+		{"127.0.0.1" + port, "Sec-Fetch-Site", "same-origin", 200},
+		{"127.0.0.1" + port, "Sec-Fetch-Site", "none", 200},
+		{"127.0.0.1" + port, "Origin", "https://evil.example", 403}, {"127.0.0.1" + port, "Origin", "null", 403},
+		{"127.0.0.1" + port, "Origin", "http://127.0.0.1:1", 403},
+		{"127.0.0.1" + port, "Sec-Fetch-Site", "cross-site", 403}, {"127.0.0.1" + port, "Sec-Fetch-Site", "same-site",
+			403},
+		{"evil.example" + port, "", "", 403}, {"evil.example" + port, "Origin", "http://evil.example" + port, 403},
+		{"127.0.0.1.evil.example", "", "", 403},
 	} {
 		r, err := http.NewRequestWithContext(context.Background(), "GET", server.URL+"/v1/check", nil)
 		if err != nil {

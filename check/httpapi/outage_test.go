@@ -25,8 +25,10 @@ func onError(name string, o windows.OnError) *windows.Rule {
 }
 
 var outageRules = []*windows.Rule{
-	onError("allow", windows.OnErrorAllow), onError("deny", windows.OnErrorDeny), onError("local", windows.OnErrorLocal),
-	rule("shadow", func(r *windows.Rule) { r.OnError, r.Shadow = windows.OnErrorDeny, true }, windows.Window{Limit: 2, Per: time.Hour}),
+	onError("allow", windows.OnErrorAllow), onError("deny", windows.OnErrorDeny),
+	onError("local", windows.OnErrorLocal),
+	rule("shadow", func(r *windows.Rule) { r.OnError, r.Shadow = windows.OnErrorDeny, true },
+		windows.Window{Limit: 2, Per: time.Hour}),
 }
 
 // inTime runs one request and fails where its answer comes too late.
@@ -59,7 +61,8 @@ func TestOutage(t *testing.T) {
 				a := inTime(t, "allow", func() answer { return w.get(t, "allow:1") })
 				wantStatus(t, a, 200)
 				if a.str("source") != "policy" || a.str("note") == "" || a.header.Get("RateLimit") != "" {
-					t.Errorf("on_error allow: %s with RateLimit %q, want it of the policy, with a note", a.text, a.header.Get("RateLimit"))
+					t.Errorf("on_error allow: %s with RateLimit %q, want it of the policy, with a note", a.text,
+						a.header.Get("RateLimit"))
 				}
 
 				a = inTime(t, "deny", func() answer { return w.get(t, "deny:1") })
@@ -85,7 +88,8 @@ func TestOutage(t *testing.T) {
 				return a
 			})
 			for _, method := range []string{"GET", "DELETE"} {
-				wantProblem(t, inTime(t, method, func() answer { return w.do(t, method, "/v1/keys/allow:1", "") }), 503, "unavailable", "")
+				wantProblem(t, inTime(t, method, func() answer { return w.do(t, method, "/v1/keys/allow:1", "") }),
+					503, "unavailable", "")
 			}
 			outage.end(server)
 			streamtest.Eventually(t, 20*time.Second, "Redis answers again", func() (bool, string) {
@@ -128,7 +132,10 @@ func TestEventsWithRedisStopped(t *testing.T) {
 	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
 	server.Stop()
-	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:1"},{"key":"user:2"}]`) })
+	a := inTime(t, "events", func() answer {
+		return w.do(t, "POST", "/v1/events",
+			`[{"key":"user:1"},{"key":"user:2"}]`)
+	})
 	wantStatus(t, a, 503)
 	counts, _ := a.body["events"].(map[string]any)
 	refused, _ := counts["refused"].(float64)
@@ -218,7 +225,8 @@ func TestBreaker(t *testing.T) {
 // empty and the charge takes its place. No other key suffers.
 func TestBrokenKeyOpensNoBreaker(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
-		must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"), "no stream", 0).Err())
+		must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"), "no stream",
+			0).Err())
 		for i := range 20 { // of a limit of 2
 			a := w.get(t, "deny:1")
 			if want := map[bool]int{true: 200, false: 429}[i < 2]; a.status != want || a.str("source") != "redis" {
@@ -239,7 +247,8 @@ func TestCallersWhoHangUpOpenNoBreaker(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 20 {
-			if _, err := w.service.Check(gone, api.CheckRequest{Key: "deny:1"}); err != nil && !errors.Is(err, context.Canceled) {
+			if _, err := w.service.Check(gone, api.CheckRequest{Key: "deny:1"}); err != nil &&
+				!errors.Is(err, context.Canceled) {
 				t.Errorf("error %v, want one that wraps %v", err, context.Canceled)
 			}
 		}

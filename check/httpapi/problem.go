@@ -45,10 +45,12 @@ const statusClientClosed = 499
 func problemOf(err error) api.Problem {
 	for _, p := range problems {
 		if errors.Is(err, p.err) {
-			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title, Status: p.status, Detail: check.ErrorText(err)}
+			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title,
+				Status: p.status, Detail: check.ErrorText(err)}
 		}
 	}
-	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
+	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError),
+		Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
 }
 
 func writeProblem(w http.ResponseWriter, err error) {

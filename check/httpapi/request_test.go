@@ -27,7 +27,8 @@ func TestBadRequests(t *testing.T) {
 			{"cost 0", `{"key":"user:1","cost":0}`, 400, "bad-count", "0 is not between 1"},
 			{"cost -1", `{"key":"user:1","cost":-1}`, 400, "bad-count", "-1"},
 			{"cost beyond the largest", `{"key":"user:1","cost":1000000001}`, 400, "bad-count", "1000000001"},
-			{"cost above the limit", `{"key":"user:1","cost":11}`, 400, "cost-exceeds-limit", `cost 11 of key "user:1", the rule "user" allows 10 at most`},
+			{"cost above the limit", `{"key":"user:1","cost":11}`, 400, "cost-exceeds-limit",
+				`cost 11 of key "user:1", the rule "user" allows 10 at most`},
 			{"cost in quotes", `{"key":"user:1","cost":"abc"}`, 400, "bad-request", "at byte 28"},
 			{"cost 1.5", `{"key":"user:1","cost":1.5}`, 400, "bad-request", "at byte 26"},
 			{"comma too many", `{"key":"user:1",}`, 400, "bad-request", "at byte 17"},
@@ -36,20 +37,28 @@ func TestBadRequests(t *testing.T) {
 			{"nothing", ``, 400, "bad-request", "at byte 0"},
 			{"no object", `[]`, 400, "bad-request", "array"},
 			{"unknown field", `{"key":"user:1","costs":2}`, 400, "bad-request", `"costs"`},
-			{"two values", `{"key":"user:1"} {"key":"user:2"}`, 400, "bad-request", "more than one JSON value, from byte 16 on"},
+			{"two values", `{"key":"user:1"} {"key":"user:2"}`, 400, "bad-request",
+				"more than one JSON value, from byte 16 on"},
 			{"one and a half", `{"key":"user:1"}}`, 400, "bad-request", "more than one JSON value, from byte 16 on"},
 			{"not UTF-8", "{\"key\":\"user:\xff\"}", 400, "bad-request", "UTF-8"},
 			{"too large", `{"key":"` + strings.Repeat("k", 64<<10) + `"}`, 413, "body-too-large", "65536 bytes"},
-			{"both forms", `{"key":"user:1","checks":[{"key":"user:1"}]}`, 400, "bad-request", `either "key" and "cost" or "checks"`},
-			{"cost beside checks", `{"cost":1,"checks":[{"key":"user:1"}]}`, 400, "bad-request", `either "key" and "cost" or "checks"`},
+			{"both forms", `{"key":"user:1","checks":[{"key":"user:1"}]}`, 400, "bad-request",
+				`either "key" and "cost" or "checks"`},
+			{"cost beside checks", `{"cost":1,"checks":[{"key":"user:1"}]}`, 400, "bad-request",
+				`either "key" and "cost" or "checks"`},
 			{"no checks", `{"checks":[]}`, 400, "bad-request", "0 entries"},
-			{"101 checks", `{"checks":[` + ninety + strings.TrimSuffix(ninety[:11*17], ",") + `]}`, 400, "bad-request", "101 entries, expected 1 to 100"},
-			{"checks in checks", `{"checks":[{"key":"user:1"},{"checks":[{"key":"user:1"}]}]}`, 400, "bad-request", "checks[1]"},
+			{"101 checks", `{"checks":[` + ninety + strings.TrimSuffix(ninety[:11*17], ",") + `]}`, 400,
+				"bad-request", "101 entries, expected 1 to 100"},
+			{"checks in checks", `{"checks":[{"key":"user:1"},{"checks":[{"key":"user:1"}]}]}`, 400, "bad-request",
+				"checks[1]"},
 			{"bad key in checks", `{"checks":[{"key":"user:1"},{"key":""}]}`, 400, "bad-key", "empty"},
-			{"bad cost in checks", `{"checks":[{"key":"user:1"},{"key":"user:2","cost":-1}]}`, 400, "bad-count", "checks[1]"},
+			{"bad cost in checks", `{"checks":[{"key":"user:1"},{"key":"user:2","cost":-1}]}`, 400, "bad-count",
+				"checks[1]"},
 			{"cost 0 in checks", `{"checks":[{"key":"user:1","cost":0}]}`, 400, "bad-count", "checks[0]"},
-			{"cost above the limit in checks", `{"checks":[{"key":"user:2"},{"key":"user:1","cost":11}]}`, 400, "cost-exceeds-limit", "cost 11"},
-			{"above the limit in sum", `{"checks":[{"key":"user:1","cost":6},{"key":"user:1","cost":5}]}`, 400, "cost-exceeds-limit", "cost 11"},
+			{"cost above the limit in checks", `{"checks":[{"key":"user:2"},{"key":"user:1","cost":11}]}`, 400,
+				"cost-exceeds-limit", "cost 11"},
+			{"above the limit in sum", `{"checks":[{"key":"user:1","cost":6},{"key":"user:1","cost":5}]}`, 400,
+				"cost-exceeds-limit", "cost 11"},
 		} {
 			t.Run("POST "+c.name, func(t *testing.T) { wantProblem(t, w.post(t, c.body), c.status, c.problem, c.says) })
 		}
@@ -87,7 +96,8 @@ func TestBadRequests(t *testing.T) {
 // Other parsers would take these in another way than this one.
 func TestAmbiguousChecksAreRefused(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
-		for _, body := range []string{`{"key":"user:1","cost":null}`, `{"key":null}`, `{"KEY":"user:1"}`, `{"key":"user:1","Cost":2}`, `{"key":"user:2","key":"user:1"}`,
+		for _, body := range []string{`{"key":"user:1","cost":null}`, `{"key":null}`, `{"KEY":"user:1"}`,
+			`{"key":"user:1","Cost":2}`, `{"key":"user:2","key":"user:1"}`,
 			`{"checks":[{"key":"user:1","cost":1,"cost":2}]}`, `{"key":"user:1","cost":"3"}`} {
 			a := w.post(t, body)
 			wantStatus(t, a, 400)
@@ -138,8 +148,10 @@ func TestKeysOfAllKinds(t *testing.T) {
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		for _, key := range []string{
-			"user:42", "a/b/c", "/", "//", "/a/", "..", "../../etc", "a/../b", "./a", "100%", "%2F", "a%20b", "a b", "a+b", "a?b=c", "a#b", "a;b",
-			"ключ", "😀", "é", `"quoted"\`, "{tag}:x", "{}", "}{", "*", "a\u2028b", strings.Repeat("k", 512), strings.Repeat("é", 256), "a!b|c,d@e",
+			"user:42", "a/b/c", "/", "//", "/a/", "..", "../../etc", "a/../b", "./a", "100%", "%2F", "a%20b", "a b",
+			"a+b", "a?b=c", "a#b", "a;b",
+			"ключ", "😀", "é", `"quoted"\`, "{tag}:x", "{}", "}{", "*", "a\u2028b", strings.Repeat("k", 512),
+			strings.Repeat("é", 256), "a!b|c,d@e",
 		} {
 			wantStatus(t, w.get(t, key, "cost=10"), 200)
 			path := "/v1/keys/" + url.PathEscape(key)
@@ -147,7 +159,8 @@ func TestKeysOfAllKinds(t *testing.T) {
 			if a.status != 200 || a.str("key") != key || a.str("rule") != "any" || w.used(t, key) != 10 {
 				t.Errorf("%q: %d %s, want 10 used", key, a.status, a.text)
 			}
-			if a = w.do(t, "GET", "/v1/throttled", ""); !strings.Contains(a.text, "any") || len(throttledKeys(a)) != 1 || throttledKeys(a)[0] != key {
+			if a = w.do(t, "GET", "/v1/throttled", ""); !strings.Contains(a.text, "any") ||
+				len(throttledKeys(a)) != 1 || throttledKeys(a)[0] != key {
 				t.Errorf("%q: throttled are %q", key, throttledKeys(a))
 			}
 			if a = w.do(t, "DELETE", path, ""); a.status != 200 || a.str("key") != key || a.body["reset"] != true {
@@ -180,13 +193,15 @@ func TestKeyPathsAsTheyAreSent(t *testing.T) {
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		for path, key := range map[string]string{
-			"a/b": "a/b", "a%2Fb": "a/b", "../x": "../x", "%2E%2E/x": "../x", "a//b": "a//b", "a+b": "a+b", "a%2Bb": "a+b", "%C3%A9": "é", "a:b@c": "a:b@c", "user:1?x=y": "user:1",
+			"a/b": "a/b", "a%2Fb": "a/b", "../x": "../x", "%2E%2E/x": "../x", "a//b": "a//b", "a+b": "a+b",
+			"a%2Bb": "a+b", "%C3%A9": "é", "a:b@c": "a:b@c", "user:1?x=y": "user:1",
 		} {
 			if a := w.do(t, "GET", "/v1/keys/"+path, ""); a.status != 200 || a.str("key") != key {
 				t.Errorf("%s: %d %s, want the key %q", path, a.status, a.text, key)
 			}
 		}
-		for path, says := range map[string]string{"": "empty", "%0A": "U+000A", "%FF": "UTF-8", strings.Repeat("k", 513): "513"} {
+		for path, says := range map[string]string{"": "empty", "%0A": "U+000A", "%FF": "UTF-8",
+			strings.Repeat("k", 513): "513"} {
 			wantProblem(t, w.do(t, "GET", "/v1/keys/"+path, ""), 400, "bad-key", says)
 			wantProblem(t, w.do(t, "DELETE", "/v1/keys/"+path, ""), 400, "bad-key", says)
 		}

@@ -87,7 +87,8 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(at) > 0:
 		notAllowed(w, r, methodsOf(at))
 	default:
-		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank", Title: "Not found",
+		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank",
+			Title:  "Not found",
 			Status: http.StatusNotFound, Detail: fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path))})
 	}
 }
@@ -127,13 +128,15 @@ func ownPage(r *http.Request) error {
 		return fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens", api.ErrForbidden)
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(hostOf(origin), r.Host) {
-		return fmt.Errorf("%w: it comes from a page of %s, and this server has no tokens", api.ErrForbidden, api.Shorten(origin))
+		return fmt.Errorf("%w: it comes from a page of %s, and this server has no tokens", api.ErrForbidden,
+			api.Shorten(origin))
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local == nil || !isLoopback(local.String()) || isLoopback(r.Host) {
 		return nil
 	}
-	return fmt.Errorf("%w: the Host is %s, expected localhost or 127.0.0.1: this server has no tokens and answers this machine alone", api.ErrForbidden, api.Shorten(r.Host))
+	return fmt.Errorf(
+		"%w: the Host is %s, expected localhost or 127.0.0.1: this server has no tokens and answers this machine alone", api.ErrForbidden, api.Shorten(r.Host))
 }
 
 // hostOf is HOST:PORT of an Origin, empty where it has none ("null").
@@ -148,5 +151,6 @@ func isLoopback(hostport string) bool {
 	if err != nil {
 		host = strings.Trim(hostport, "[]")
 	}
-	return strings.EqualFold(host, "localhost") || host == "" || net.ParseIP(host) != nil && net.ParseIP(host).IsLoopback()
+	return strings.EqualFold(host, "localhost") || host == "" || net.ParseIP(host) != nil &&
+		net.ParseIP(host).IsLoopback()
 }

@@ -50,7 +50,8 @@ func NewServer(c Config) (*Server, error) {
 	}
 	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
 	c.BacklogTimeout = cmp.Or(c.BacklogTimeout, 250*time.Millisecond)
-	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs, now: time.Now}}, nil
+	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs,
+		now: time.Now}}, nil
 }
 
 // appendAll puts valid events into the log and counts what became of them.

@@ -77,7 +77,8 @@ func slotOf(key string) int {
 func TestADeadShardTakesNoAnswersFromTheOthers(t *testing.T) {
 	redis := streamtest.EmbeddedRedis(t)
 	w := newWorldWith(t, halfACluster(t, redis.Addr()), func(*check.Config, *httpapi.Config) {},
-		rule("allow", func(r *windows.Rule) { r.OnError = windows.OnErrorAllow }, windows.Window{Limit: 1000, Per: tenAMinute.Windows[0].Per}))
+		rule("allow", func(r *windows.Rule) { r.OnError = windows.OnErrorAllow },
+			windows.Window{Limit: 1000, Per: tenAMinute.Windows[0].Per}))
 	dead, healthy := keyAt(t, w, "allow", false), keyAt(t, w, "allow", true)
 	for i := range 20 {
 		both := w.post(t, fmt.Sprintf(`{"checks":[{"key":%q},{"key":%q}]}`, dead, healthy))

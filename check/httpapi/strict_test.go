@@ -12,9 +12,12 @@ import (
 // What encoding/json takes silently, another parser may read in another way.
 func TestEventsAreReadExactly(t *testing.T) {
 	for text, want := range map[string]int64{
-		`{"key":"a","count":3}`: 3, `{"key":"a","count":1e2}`: 100, `{"key":"a","count":3.0}`: 3, `{"key":"a","KIND":null,"more":1}`: 1, `{"key":"a"}`: 1,
-		`{"key":"a","count":"3"}`: 0, `{"key":"a","count":null}`: 0, `{"key":"a","count":1.5}`: 0, `{"key":"a","count":1e300}`: 0, `{"KEY":"a"}`: 0, `{"key":"a","Count":5}`: 0,
-		`{"key":"a","key":"b"}`: 0, `{"key":"a","count":1,"count":2}`: 0, `{"key":null}`: 0, `{"key":5}`: 0, `{"key":"a","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`: 0,
+		`{"key":"a","count":3}`: 3, `{"key":"a","count":1e2}`: 100, `{"key":"a","count":3.0}`: 3,
+		`{"key":"a","KIND":null,"more":1}`: 1, `{"key":"a"}`: 1,
+		`{"key":"a","count":"3"}`: 0, `{"key":"a","count":null}`: 0, `{"key":"a","count":1.5}`: 0,
+		`{"key":"a","count":1e300}`: 0, `{"KEY":"a"}`: 0, `{"key":"a","Count":5}`: 0,
+		`{"key":"a","key":"b"}`: 0, `{"key":"a","count":1,"count":2}`: 0, `{"key":null}`: 0, `{"key":5}`: 0,
+		`{"key":"a","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`: 0,
 	} {
 		e, err := httpapi.DecodeEvent([]byte(text))
 		if want > 0 && (err != nil || e.Count != want) || want == 0 && err == nil {

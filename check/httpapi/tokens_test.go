@@ -16,9 +16,11 @@ import (
 // Every route answers those it is for and no others, and what is not there
 // answers nobody.
 func TestRoutesWantTheirScope(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil, windows.Window{Limit: 1000, Per: time.Minute}))
+	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
+		windows.Window{Limit: 1000, Per: time.Minute}))
 	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
-	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator, "nobody": "", "stranger": "stranger-0123456789"}
+	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator,
+		"nobody": "", "stranger": "stranger-0123456789"}
 	for _, c := range []struct {
 		method, path, body string
 		status             int // for those who may
@@ -53,7 +55,8 @@ func TestRoutesWantTheirScope(t *testing.T) {
 				}
 				rec := httptest.NewRecorder()
 				router.ServeHTTP(rec, r)
-				want, challenge := http.StatusForbidden, `Bearer realm="streamcounter", error="insufficient_scope", scope="`
+				want, challenge := http.StatusForbidden,
+					`Bearer realm="streamcounter", error="insufficient_scope", scope="`
 				switch {
 				case strings.Contains(c.may, who):
 					want, challenge = c.status, ""
@@ -62,8 +65,10 @@ func TestRoutesWantTheirScope(t *testing.T) {
 				case who == "stranger":
 					want, challenge = http.StatusUnauthorized, `Bearer realm="streamcounter", error="invalid_token"`
 				}
-				if got := rec.Header().Get("WWW-Authenticate"); rec.Code != want || !strings.HasPrefix(got, challenge) || (challenge == "") != (got == "") {
-					t.Errorf("%s %s as %s: %d, %q, want %d, %q: %s", c.method, c.path, who, rec.Code, got, want, challenge, rec.Body)
+				if got := rec.Header().Get("WWW-Authenticate"); rec.Code != want ||
+					!strings.HasPrefix(got, challenge) || (challenge == "") != (got == "") {
+					t.Errorf("%s %s as %s: %d, %q, want %d, %q: %s", c.method, c.path, who, rec.Code, got, want,
+						challenge, rec.Body)
 				}
 			}
 		}
@@ -79,7 +84,8 @@ func TestRefusalsAreProblems(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer "+reader)
 		plain.ServeHTTP(rw, r)
 	})
-	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 403, "forbidden", "the token prometheus lacks the scope admin")
+	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 403, "forbidden",
+		"the token prometheus lacks the scope admin")
 	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Authorization", "Basic "+operator)
 		plain.ServeHTTP(rw, r)

@@ -64,7 +64,8 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	}
 	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
 	r.counter.Now = config.Now
-	r.checks, err = check.NewService(check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout, NoAnswer: noAnswer})
+	r.checks, err = check.NewService(check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout,
+		NoAnswer: noAnswer})
 	if err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}

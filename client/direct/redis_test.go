@@ -44,7 +44,8 @@ func connect(t *testing.T, url string, change ...func(*redis.Options)) *redis.Cl
 
 func tenAMinute(t *testing.T) func() *windows.Rules {
 	t.Helper()
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "user", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "user", Match: "user:*",
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
 	must(t, err)
 	return windows.Fixed(rules).Rules
 }
@@ -52,9 +53,11 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 // With the rights of serve in deploy/users.acl and no more; what it was refused
 // fails the package at its end.
 func TestUnderTheShippedRights(t *testing.T) {
-	r, err := direct.NewRedis(t.Context(), connect(t, streamtest.RedisAs(t, "serve")), direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
+	r, err := direct.NewRedis(t.Context(), connect(t, streamtest.RedisAs(t, "serve")),
+		direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
 	must(t, err)
-	all, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 4}, {Key: "user:2"}, {Key: "user:1", Cost: 6}})
+	all, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 4}, {Key: "user:2"},
+		{Key: "user:1", Cost: 6}})
 	must(t, err)
 	if !all.Allowed || all.Checks[2].Windows[0].Used != 10 || all.Checks[0].Cost != 4 {
 		t.Errorf("%+v, want 10 of 10 used by user:1", all)
@@ -64,7 +67,8 @@ func TestUnderTheShippedRights(t *testing.T) {
 	if k.Windows[0].Used != 1 {
 		t.Errorf("%+v", k)
 	}
-	if _, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 6}, {Key: "user:1", Cost: 6}}); !errors.Is(err, api.ErrCostExceedsLimit) {
+	if _, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 6},
+		{Key: "user:1", Cost: 6}}); !errors.Is(err, api.ErrCostExceedsLimit) {
 		t.Errorf("6 and 6 of one key: %v", err)
 	}
 }
@@ -78,8 +82,9 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 		"ContextTimeoutEnabled": connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
 		"required":              nil,
 		// A plain client of a Cluster repeats commands whatever MaxRetries says.
-		"stream.NewCluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: -1, ContextTimeoutEnabled: true}),
-		"deadlines":         stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
+		"stream.NewCluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"},
+			MaxRetries: -1, ContextTimeoutEnabled: true}),
+		"deadlines": stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
 	} {
 		if _, err := direct.NewRedis(t.Context(), c, config); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("error %v, want one about %s", err, says)
@@ -87,11 +92,13 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 	}
 	must(t, func() error { _, err := direct.NewRedis(t.Context(), connect(t, url), config); return err }())
 	config.Partitions = 8
-	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); !errors.Is(err, stream.ErrMismatch) || !strings.Contains(fmt.Sprint(err), "16") {
+	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); !errors.Is(err, stream.ErrMismatch) ||
+		!strings.Contains(fmt.Sprint(err), "16") {
 		t.Errorf("other partitions than those in use: %v", err)
 	}
 	config.Prefix = "NO"
-	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); err == nil || !strings.Contains(err.Error(), `"NO"`) {
+	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); err == nil ||
+		!strings.Contains(err.Error(), `"NO"`) {
 		t.Errorf("a bad prefix: %v", err)
 	}
 }
@@ -146,7 +153,8 @@ func TestWhatRedisRefuses(t *testing.T) {
 	} {
 		hook.with = s.with
 		_, err := r.Check(t.Context(), api.CheckRequest{Key: "user:1"})
-		if !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) != s.again || errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
+		if !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) != s.again ||
+			errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
 			t.Errorf("%v: error %v, want again %t, unknown %t", s.with, err, s.again, s.unknown)
 		}
 		if _, err := r.Peek(t.Context(), "user:1"); !errors.Is(err, api.ErrNotSent) {
@@ -156,7 +164,8 @@ func TestWhatRedisRefuses(t *testing.T) {
 			continue
 		}
 		for range 20 {
-			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"}); a.Allowed || !errors.Is(err, api.ErrUnavailable) {
+			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1"}); a.Allowed ||
+				!errors.Is(err, api.ErrUnavailable) {
 				t.Fatalf("%+v, %v", a, err)
 			}
 		}

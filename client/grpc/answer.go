@@ -19,7 +19,8 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 	if len(resp.Statuses) != len(reqs) {
 		return api.ChecksAnswer{}, transport.Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
 	}
-	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic, Checks: make([]api.CheckAnswer, len(reqs))}
+	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic,
+		Checks: make([]api.CheckAnswer, len(reqs))}
 	switch resp.OverallCode {
 	case rls.RateLimitResponse_OK:
 		all.Allowed = true
@@ -33,8 +34,10 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 			*c = detail.Checks[at]
 			c.Cost, c.Windows = r.Cost, slices.Clone(c.Windows)
 			addWait(c.Windows, resp.Statuses[i])
-		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 && r.Cost > c.Windows[0].Limit {
-			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit, r.Cost, api.Shorten(r.Key), c.Rule, c.Windows[0].Limit)
+		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 &&
+			r.Cost > c.Windows[0].Limit {
+			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit,
+				r.Cost, api.Shorten(r.Key), c.Rule, c.Windows[0].Limit)
 		}
 		if c.Allowed = all.Allowed; c.Rule == "" {
 			c.Allowed = true // nobody limits it, whatever became of the others
@@ -68,7 +71,8 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 	// The server may have more windows than this one: nothing is learned from it.
 	a.Rule, a.Source = s.CurrentLimit.Name, ""
 	a.Windows = append(a.Windows, api.WindowState{
-		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit] * int64(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1)), Used: max(0, limit-left), Remaining: left, ResetMs: reset, NextFreeMs: reset,
+		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit] * int64(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1)),
+		Used: max(0, limit-left), Remaining: left, ResetMs: reset, NextFreeMs: reset,
 	})
 	if s.Code == rls.RateLimitResponse_OVER_LIMIT {
 		a.RetryAfterMs = reset

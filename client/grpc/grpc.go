@@ -68,7 +68,8 @@ func New(target string, c Config) (*Client, error) {
 		googlegrpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		// By default a server that was away is tried again after up to two minutes.
 		googlegrpc.WithConnectParams(googlegrpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}),
 		// Timeout also makes the kernel give up a connection on which nothing was

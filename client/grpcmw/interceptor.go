@@ -42,7 +42,8 @@ type Config struct {
 }
 
 // DefaultSkip are health checks and reflection.
-var DefaultSkip = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"}
+var DefaultSkip = []string{"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/",
+	"/grpc.reflection.v1alpha.ServerReflection/"}
 
 // Limiter makes the interceptors.
 type Limiter struct {
@@ -137,7 +138,8 @@ func overLimit(retryMs int64) error {
 	if retryMs <= 0 {
 		return withDetails(codes.ResourceExhausted, "over the limit", "over-limit")
 	}
-	return withDetails(codes.ResourceExhausted, fmt.Sprintf("over the limit; it is admitted again in %d ms", retryMs), "over-limit",
+	return withDetails(codes.ResourceExhausted, fmt.Sprintf("over the limit; it is admitted again in %d ms", retryMs),
+		"over-limit",
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(retryMs) * time.Millisecond)})
 }
 
@@ -149,12 +151,14 @@ func invalid(err error) error {
 	case errors.Is(err, api.ErrBadCount):
 		return withDetails(codes.InvalidArgument, "the cost of the call is out of bounds", "bad-count")
 	}
-	return withDetails(codes.FailedPrecondition, "the cost of the call is above the limit and can never be admitted", "cost-exceeds-limit")
+	return withDetails(codes.FailedPrecondition, "the cost of the call is above the limit and can never be admitted",
+		"cost-exceeds-limit")
 }
 
 func withDetails(code codes.Code, text, reason string, more ...protoadapt.MessageV1) error {
 	s := status.New(code, text)
-	if d, err := s.WithDetails(append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: api.ErrorDomain, Reason: reason}}, more...)...); err == nil {
+	if d, err := s.WithDetails(append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: api.ErrorDomain,
+		Reason: reason}}, more...)...); err == nil {
 		s = d
 	}
 	return s.Err()

@@ -61,7 +61,8 @@ func serve(t *testing.T, c grpcmw.Config) healthpb.HealthClient {
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(
+		insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(); s.Stop(); <-served })
 	return healthpb.NewHealthClient(conn)
@@ -103,19 +104,23 @@ func detail[T any](s *status.Status) (found T) {
 
 func TestAdmitted(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
-		c := &checker{answer: api.CheckAnswer{Allowed: true, Rule: "api", Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, NextFreeMs: 20_500}}}}
+		c := &checker{answer: api.CheckAnswer{Allowed: true, Rule: "api",
+			Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, NextFreeMs: 20_500}}}}
 		var costOf any = "not asked"
-		h := serve(t, grpcmw.Config{Checker: c, Skip: []string{}, Cost: func(_ context.Context, method string, req any) int64 {
+		h := serve(t, grpcmw.Config{Checker: c, Skip: []string{}, Cost: func(_ context.Context, method string,
+			req any) int64 {
 			if costOf = req; !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
 				t.Errorf("method %s", method)
 			}
 			return 3
 		}})
 		s, md := call(t, h, stream, "1")
-		if s.Code() != codes.OK || len(c.asked) != 1 || c.asked[0].Key != "user:1" || c.asked[0].Cost != 3 || (costOf == nil) != stream {
+		if s.Code() != codes.OK || len(c.asked) != 1 || c.asked[0].Key != "user:1" || c.asked[0].Cost != 3 ||
+			(costOf == nil) != stream {
 			t.Errorf("%v, asked %+v, cost of %v", s, c.asked, costOf)
 		}
-		if got := fmt.Sprint(md.Get("ratelimit"), md.Get("ratelimit-policy"), md.Get("x-ratelimit-remaining"), md.Get("retry-after")); got != `["api-1m";r=6;t=21] ["api-1m";q=10;w=60] [6] []` {
+		if got := fmt.Sprint(md.Get("ratelimit"), md.Get("ratelimit-policy"), md.Get("x-ratelimit-remaining"),
+			md.Get("retry-after")); got != `["api-1m";r=6;t=21] ["api-1m";q=10;w=60] [6] []` {
 			t.Errorf("metadata %s", got)
 		}
 	})
@@ -123,7 +128,8 @@ func TestAdmitted(t *testing.T) {
 
 func TestDenied(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
-		c := &checker{answer: api.CheckAnswer{Rule: "api", Key: "user:secret", RetryAfterMs: 1500, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, NextFreeMs: 1500}}}}
+		c := &checker{answer: api.CheckAnswer{Rule: "api", Key: "user:secret", RetryAfterMs: 1500,
+			Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, NextFreeMs: 1500}}}}
 		s, md := call(t, serve(t, grpcmw.Config{Checker: c, Skip: []string{}}), stream, "secret")
 		if s.Code() != codes.ResourceExhausted || strings.Contains(s.Message(), "secret") {
 			t.Errorf("%v", s)
@@ -164,9 +170,11 @@ func TestSkipped(t *testing.T) {
 			want codes.Code
 		}{
 			{nil, "1", codes.OK}, {[]string{}, "1", codes.ResourceExhausted}, {[]string{}, "", codes.OK},
-			{[]string{"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}, "1", codes.OK}, {[]string{"/grpc.health.v1.Health/Che"}, "1", codes.ResourceExhausted},
+			{[]string{"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}, "1", codes.OK},
+			{[]string{"/grpc.health.v1.Health/Che"}, "1", codes.ResourceExhausted},
 		} {
-			if s, _ := call(t, serve(t, grpcmw.Config{Checker: &checker{}, Skip: c.skip}), stream, c.key); s.Code() != c.want {
+			if s, _ := call(t, serve(t, grpcmw.Config{Checker: &checker{}, Skip: c.skip}), stream,
+				c.key); s.Code() != c.want {
 				t.Errorf("skip %q, key %q: %v, want %v", c.skip, c.key, s, c.want)
 			}
 		}
@@ -189,7 +197,8 @@ func TestErrors(t *testing.T) {
 			{api.CheckAnswer{Allowed: true}, api.ErrUnauthenticated, codes.OK, ""},
 		} {
 			var told error
-			h := serve(t, grpcmw.Config{Checker: &checker{answer: c.answer, err: c.err}, Skip: []string{}, OnError: func(_ context.Context, _ string, err error) { told = err }})
+			h := serve(t, grpcmw.Config{Checker: &checker{answer: c.answer, err: c.err}, Skip: []string{},
+				OnError: func(_ context.Context, _ string, err error) { told = err }})
 			s, _ := call(t, h, stream, "1")
 			if s.Code() != c.want || detail[*errdetails.ErrorInfo](s).GetReason() != c.reason || told != c.err {
 				t.Errorf("%v: %v, told %v; want %v %s", c.err, s, told, c.want, c.reason)
@@ -224,7 +233,8 @@ func TestKeys(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	for _, c := range []grpcmw.Config{{}, {Key: grpcmw.Method("")}, {Guard: guard{}}, {Key: grpcmw.Method(""), Guard: guard{}, Skip: []string{"health"}}} {
+	for _, c := range []grpcmw.Config{{}, {Key: grpcmw.Method("")}, {Guard: guard{}},
+		{Key: grpcmw.Method(""), Guard: guard{}, Skip: []string{"health"}}} {
 		if _, err := grpcmw.New(c); err == nil {
 			t.Errorf("%+v was taken", c)
 		}

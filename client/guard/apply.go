@@ -39,7 +39,8 @@ func (g *Guard) apply(data []byte) {
 	now := g.now()
 	d := decision{
 		rule: g.name(t.Rule), limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
-		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs, keepMs: t.ExpiresMs,
+		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs,
+		keepMs:   t.ExpiresMs,
 		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,
 	}
 	stood := old != nil && old.standsAt(now)
@@ -86,7 +87,8 @@ func (g *Guard) snapshotIsIn() {
 	if !g.suspect {
 		g.askWait = 0
 		for i := range g.held.shards {
-			g.prune(&g.held.shards[i], func(d *decision) bool { return d.throttled && d.snapshot != g.snapshot }, Missing)
+			g.prune(&g.held.shards[i], func(d *decision) bool { return d.throttled && d.snapshot != g.snapshot },
+				Missing)
 		}
 	}
 	g.counts.snapshots.Add(1)

@@ -29,7 +29,8 @@ func deaf(t testing.TB, c Config) (g *Guard, now *int64) {
 
 func message(t testing.TB, rule, key string, state api.State, at, expires int64, shadow bool) []byte {
 	t.Helper()
-	data, err := json.Marshal(api.Transition{Rule: rule, Key: key, State: state, Level: 100, Version: at, AtMs: at, UntilMs: expires, ExpiresMs: expires, Shadow: shadow})
+	data, err := json.Marshal(api.Transition{Rule: rule, Key: key, State: state, Level: 100, Version: at, AtMs: at,
+		UntilMs: expires, ExpiresMs: expires, Shadow: shadow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,8 @@ func TestMaxKeysBoundsWhatIsHeld(t *testing.T) {
 
 func TestWhatIsNoDecisionIsCounted(t *testing.T) {
 	g, _ := deaf(t, Config{})
-	for _, text := range []string{"", "{", `{"rule":"api","key":"k","state":"raised"}`, `{"rule":"","key":"k","state":"throttled"}`, `{"rule":"api","key":"","state":"throttled"}`} {
+	for _, text := range []string{"", "{", `{"rule":"api","key":"k","state":"raised"}`,
+		`{"rule":"","key":"k","state":"throttled"}`, `{"rule":"api","key":"","state":"throttled"}`} {
 		g.apply([]byte(text))
 	}
 	if s := g.Stats(); s.Malformed != 5 || s.Held != 0 {
@@ -167,8 +169,10 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 					}
 				}
 			default:
-				k := [2]string{rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "rule"), rapid.SampledFrom([]string{"x", "y", "z"}).Draw(rt, "key")}
-				m := api.Transition{Rule: k[0], Key: k[1], State: api.StateThrottled, AtMs: *now - int64(rapid.IntRange(0, 2000).Draw(rt, "age"))}
+				k := [2]string{rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "rule"),
+					rapid.SampledFrom([]string{"x", "y", "z"}).Draw(rt, "key")}
+				m := api.Transition{Rule: k[0], Key: k[1], State: api.StateThrottled,
+					AtMs: *now - int64(rapid.IntRange(0, 2000).Draw(rt, "age"))}
 				m.Version = m.AtMs
 				m.ExpiresMs = m.AtMs + stands[k[0]]
 				if rapid.Bool().Draw(rt, "released") {

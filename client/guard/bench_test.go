@@ -28,7 +28,8 @@ func fullGuard(b *testing.B) (g *Guard, probes []string, perKey float64) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	return g, shuffled(func(i int) string { return "user:" + strconv.Itoa(i*7919) }), float64(after.HeapAlloc-before.HeapAlloc) / million
+	return g, shuffled(func(i int) string { return "user:" + strconv.Itoa(i*7919) }),
+		float64(after.HeapAlloc-before.HeapAlloc) / million
 }
 
 func shuffled(key func(i int) string) []string {
@@ -71,7 +72,8 @@ func BenchmarkGuardThrottled(b *testing.B) {
 		b.Run(c.name+"/while decisions come", func(b *testing.B) {
 			renewals := make([][]byte, 10_000)
 			for i := range renewals {
-				renewals[i] = message(b, "api", "user:"+strconv.Itoa(i*7919), api.StateThrottled, t0, t0+3_600_000, false)
+				renewals[i] = message(b, "api", "user:"+strconv.Itoa(i*7919), api.StateThrottled, t0, t0+3_600_000,
+					false)
 			}
 			var done atomic.Bool
 			ended := make(chan int)
@@ -133,8 +135,10 @@ func BenchmarkGuardApply(b *testing.B) {
 					}
 				}
 				list[i], _ = json.Marshal(api.Transition{
-					ID: "sc/throttle/api/100/60000/throttled/1700000000000/" + key, Rule: "api", Key: key, State: state, Level: 100, Limit: 100, WindowMs: 60_000,
-					Used: 120, Version: t0 + 1, AtMs: t0 + 1, SinceMs: t0, UntilMs: t0 + 60_000, ExpiresMs: t0 + 66_000, Renewal: c == "renewal",
+					ID: "sc/throttle/api/100/60000/throttled/1700000000000/" + key, Rule: "api", Key: key,
+					State: state, Level: 100, Limit: 100, WindowMs: 60_000,
+					Used: 120, Version: t0 + 1, AtMs: t0 + 1, SinceMs: t0, UntilMs: t0 + 60_000,
+					ExpiresMs: t0 + 66_000, Renewal: c == "renewal",
 				})
 			}
 			b.ReportAllocs()

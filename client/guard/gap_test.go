@@ -42,7 +42,8 @@ func TestAGapEndsTheSession(t *testing.T) {
 	g, _ := deaf(t, Config{})
 	taken := 0
 	send := func(d delivery) bool { taken += len(d.list); return true }
-	if n, err := g.fetch(t.Context(), numbered{numbers: []uint64{5, 6, 7}}, 5, send); n != 3 || err != nil || taken != 3 {
+	if n, err := g.fetch(t.Context(), numbered{numbers: []uint64{5, 6, 7}}, 5, send); n != 3 || err != nil ||
+		taken != 3 {
 		t.Errorf("%d of 3 without a gap, %d taken, %v", n, taken, err)
 	}
 	_, err := g.fetch(t.Context(), numbered{numbers: []uint64{8, 10}}, 8, send)

@@ -196,6 +196,7 @@ func (g *Guard) Stats() Stats {
 	c := &g.counts
 	return Stats{
 		Throttled: c.throttled.Load(), Held: c.held.Load(), Applied: c.applied.Load(), Old: c.old.Load(),
-		Malformed: c.malformed.Load(), Refused: c.refused.Load(), Snapshots: c.snapshots.Load(), ChangesDropped: c.dropped.Load(),
+		Malformed: c.malformed.Load(), Refused: c.refused.Load(), Snapshots: c.snapshots.Load(),
+		ChangesDropped: c.dropped.Load(),
 	}
 }

@@ -43,7 +43,8 @@ func TestGuardUnderTheShippedPermissions(t *testing.T) {
 	}
 	nc.Close()
 	// What the library leaves of a connection and of requests ends by itself.
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*Server).startGoRoutine.func1"))
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction(
+		"github.com/nats-io/nats-server/v2/server.(*Server).startGoRoutine.func1"))
 }
 
 func TestGuardFindsDecisions(t *testing.T) {
@@ -63,7 +64,8 @@ func TestGuardFindsDecisions(t *testing.T) {
 	if !ok || d != want {
 		t.Errorf("Lookup gives %+v, %t, want %+v", d, ok, want)
 	}
-	for key, why := range map[string]string{"user:2": "its rule is a shadow", "user:3": "another rule", "user:4": "it has expired", "user:5": "nobody said so"} {
+	for key, why := range map[string]string{"user:2": "its rule is a shadow", "user:3": "another rule",
+		"user:4": "it has expired", "user:5": "nobody said so"} {
 		if _, ok := g.Lookup(key); ok || g.Throttled(key) {
 			t.Errorf("%s is throttled, but %s", key, why)
 		}
@@ -86,7 +88,8 @@ func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now), throttle("api", "user:2", now), throttle("api", "user:3", now))
 	changes := make(chan guard.Change, 10)
-	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix, OnChange: func(c guard.Change) { changes <- c }})
+	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix,
+		OnChange: func(c guard.Change) { changes <- c }})
 	awaitReady(t, g)
 	for range 3 {
 		<-changes
@@ -257,7 +260,8 @@ func TestGuardIsStoppedByTheEndOfItsConnection(t *testing.T) {
 
 func TestGuardRefusesWhatCannotBeASubject(t *testing.T) {
 	nc := connectNATS(t, streamtest.NATS(t))
-	for _, c := range []guard.Config{{Prefix: "a.b"}, {Rules: []string{"api", "*"}}, {Rules: []string{""}}, {MaxKeys: -1}} {
+	for _, c := range []guard.Config{{Prefix: "a.b"}, {Rules: []string{"api", "*"}}, {Rules: []string{""}},
+		{MaxKeys: -1}} {
 		if _, err := guard.New(nc, c); err == nil {
 			t.Errorf("%+v was taken", c)
 		}
@@ -275,7 +279,8 @@ func TestGuardLetsGoWhatExpires(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(now.UnixMilli())
 	changes := make(chan guard.Change, 10)
-	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix, Now: clock.Load, OnChange: func(c guard.Change) { changes <- c }})
+	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix, Now: clock.Load,
+		OnChange: func(c guard.Change) { changes <- c }})
 	r.publish(throttle("api", "user:1", now))
 	if c := <-changes; c.Key != "user:1" || c.State != api.StateThrottled || c.Reason != guard.Decided {
 		t.Errorf("%+v", c)

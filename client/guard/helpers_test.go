@@ -33,7 +33,8 @@ func must(t testing.TB, err error) {
 
 func connectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
+	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1),
+		nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
 	must(t, err)
 	t.Cleanup(nc.Close)
 	return nc
@@ -51,7 +52,8 @@ func newRelay(t testing.TB, nc *nats.Conn, prefix string) *relay {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	must(t, err)
-	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 500 * time.Millisecond, Log: quiet})
+	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 500 * time.Millisecond,
+		Log: quiet})
 	must(t, err)
 	return &relay{t, prefix, js, p}
 }
@@ -72,7 +74,8 @@ func (r *relay) publish(list ...api.Transition) {
 func throttle(rule, key string, at time.Time, change ...func(*api.Transition)) api.Transition {
 	ms := at.UnixMilli()
 	t := api.Transition{
-		Rule: rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: 100, WindowMs: 60_000, Used: 120,
+		Rule: rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: 100, WindowMs: 60_000,
+		Used:    120,
 		Version: ms, AtMs: ms, SinceMs: ms, UntilMs: ms + 3_590_000, ExpiresMs: ms + 3_600_000,
 	}
 	for _, c := range change {

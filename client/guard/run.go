@@ -191,7 +191,8 @@ func (g *Guard) session(ctx context.Context, status <-chan nats.Status, send fun
 		}
 	})
 	consumer, err := g.js.CreateConsumer(ctx, g.stream(), jetstream.ConsumerConfig{
-		FilterSubjects: g.subjects(), DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, AckPolicy: jetstream.AckNonePolicy,
+		FilterSubjects: g.subjects(), DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		AckPolicy:     jetstream.AckNonePolicy,
 		MemoryStorage: true, Replicas: 1, InactiveThreshold: forgetConsumer,
 	})
 	if err != nil {
@@ -213,7 +214,8 @@ func (g *Guard) session(ctx context.Context, status <-chan nats.Status, send fun
 
 // fetch hands on what one request brings. Messages come with a number each, so a
 // gap shows.
-func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uint64, send func(delivery) bool) (n uint64, err error) {
+func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uint64,
+	send func(delivery) bool) (n uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchFor)
 	defer cancel()
 	batch, err := consumer.Fetch(fetchMost, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(heartbeat))

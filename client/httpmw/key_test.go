@@ -22,7 +22,8 @@ func TestClientAddress(t *testing.T) {
 		{"a client that comes directly", "192.0.2.1:5000", nil, "ip:192.0.2.1"},
 		{"who is no proxy of ours can write what it likes", "192.0.2.1:5000", []string{"198.51.100.7"}, "ip:192.0.2.1"},
 		{"one proxy", "10.1.1.1:5000", []string{"198.51.100.7"}, "ip:198.51.100.7"},
-		{"what the client wrote stands left of what the proxy did", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7"}, "ip:198.51.100.7"},
+		{"what the client wrote stands left of what the proxy did", "10.1.1.1:5000",
+			[]string{"203.0.113.9, 198.51.100.7"}, "ip:198.51.100.7"},
 		{"two proxies", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
 		{"in two headers", "10.1.1.1:5000", []string{"203.0.113.9", "198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
 		{"proxies alone", "10.1.1.1:5000", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"},
@@ -92,7 +93,8 @@ func TestSkippedAddresses(t *testing.T) {
 func TestPathPrefixAndFirst(t *testing.T) {
 	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.PathPrefix("path:", 2))
 	for path, want := range map[string]string{
-		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "path:/v2/x", "//a//b//c": "path:/a/b",
+		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "path:/v2/x",
+		"//a//b//c": "path:/a/b",
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.URL.Path = path

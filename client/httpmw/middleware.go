@@ -85,7 +85,8 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) boo
 	default:
 		w.Header().Set("Retry-After", "1") // seconds; how long it will take, nobody knows
 		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
-			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked", Detail: "nobody can tell whether this is within its limit",
+			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked",
+			Detail: "nobody can tell whether this is within its limit",
 		}})
 	}
 	return false
@@ -98,7 +99,8 @@ type body struct {
 }
 
 func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
-	b := body{Problem: api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Detail: "over the limit"}, RetryAfterMs: a.RetryAfterMs}
+	b := body{Problem: api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
+		Detail: "over the limit"}, RetryAfterMs: a.RetryAfterMs}
 	if a.RetryAfterMs > 0 {
 		b.Detail = fmt.Sprintf("over the limit; it is admitted again in %d ms", a.RetryAfterMs)
 	}
@@ -118,7 +120,8 @@ func invalid(err error) body {
 			return body{Problem: api.Problem{Type: api.ProblemPrefix + e.name, Title: e.title}}
 		}
 	}
-	return body{Problem: api.Problem{Type: api.ProblemPrefix + "cost-exceeds-limit", Title: "The cost is above the limit and can never be admitted"}}
+	return body{Problem: api.Problem{Type: api.ProblemPrefix + "cost-exceeds-limit",
+		Title: "The cost is above the limit and can never be admitted"}}
 }
 
 func writeProblem(w http.ResponseWriter, status int, b body) {

@@ -63,7 +63,11 @@ func service(t *testing.T, c httpmw.Config) (http.Handler, *int) {
 	limit, err := httpmw.New(c)
 	must(t, err)
 	reached := new(int)
-	return limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { *reached++; fmt.Fprint(w, "hello") })), reached
+	return limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		*reached++
+		fmt.Fprint(w,
+			"hello")
+	})), reached
 }
 
 func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecorder {
@@ -77,17 +81,20 @@ func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecord
 	return w
 }
 
-var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, ResetMs: 50_500, NextFreeMs: 20_500}}
+var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, ResetMs: 50_500,
+	NextFreeMs: 20_500}}
 
 func TestAdmitted(t *testing.T) {
-	c := answers(api.CheckAnswer{Allowed: true, Rule: "api", Key: "user:1", Windows: minute, Source: api.SourceRedis}, nil)
+	c := answers(api.CheckAnswer{Allowed: true, Rule: "api", Key: "user:1", Windows: minute, Source: api.SourceRedis},
+		nil)
 	h, reached := service(t, httpmw.Config{Checker: c, Cost: func(*http.Request) int64 { return 3 }})
 	w := get(h)
 	if w.Code != 200 || *reached != 1 || len(c.asked) != 1 || c.asked[0].Key != "user:1" || c.asked[0].Cost != 3 {
 		t.Errorf("%d, reached %d times, asked %+v", w.Code, *reached, c.asked)
 	}
 	wantHeader(t, w, map[string]string{
-		"RateLimit-Policy": `"api-1m";q=10;w=60`, "RateLimit": `"api-1m";r=6;t=21`, "X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "6", "X-RateLimit-Reset": "21", "Retry-After": "",
+		"RateLimit-Policy": `"api-1m";q=10;w=60`, "RateLimit": `"api-1m";r=6;t=21`, "X-RateLimit-Limit": "10",
+		"X-RateLimit-Remaining": "6", "X-RateLimit-Reset": "21", "Retry-After": "",
 	})
 }
 
@@ -101,22 +108,26 @@ func wantHeader(t *testing.T, w *httptest.ResponseRecorder, want map[string]stri
 }
 
 func TestDenied(t *testing.T) {
-	a := api.CheckAnswer{Rule: "api", Key: "user:secret", Cost: 1, Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 10, ResetMs: 50_000, NextFreeMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
+	a := api.CheckAnswer{Rule: "api", Key: "user:secret", Cost: 1, Windows: []api.WindowState{{Limit: 10,
+		WindowMs: 60_000, Used: 10, ResetMs: 50_000, NextFreeMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
 	h, reached := service(t, httpmw.Config{Checker: answers(a, nil)})
 	w := get(h)
 	if w.Code != 429 || *reached != 0 || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %v, reached %d times", w.Code, w.Header(), *reached)
 	}
-	wantHeader(t, w, map[string]string{"RateLimit": `"api-1m";r=0;t=2`, "Retry-After": "2", "X-RateLimit-Remaining": "0"})
+	wantHeader(t, w, map[string]string{"RateLimit": `"api-1m";r=0;t=2`, "Retry-After": "2",
+		"X-RateLimit-Remaining": "0"})
 	var p struct {
 		api.Problem
 		RetryAfterMs int64 `json:"retry_after_ms"`
 	}
 	must(t, json.Unmarshal(w.Body.Bytes(), &p))
-	if p.Type != "urn:streamcounter:over-limit" || p.Status != 429 || p.RetryAfterMs != 1500 || strings.Contains(w.Body.String(), "secret") {
+	if p.Type != "urn:streamcounter:over-limit" || p.Status != 429 || p.RetryAfterMs != 1500 ||
+		strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("%s, want the problem, the wait, and not the key", w.Body)
 	}
-	h, _ = service(t, httpmw.Config{Checker: answers(a, nil), Denied: func(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
+	h, _ = service(t, httpmw.Config{Checker: answers(a, nil), Denied: func(w http.ResponseWriter, _ *http.Request,
+		a api.CheckAnswer) {
 		http.Error(w, a.Rule, http.StatusForbidden)
 	}})
 	if w := get(h); w.Code != 403 || w.Body.String() != "api\n" || w.Header().Get("Retry-After") != "2" {
@@ -134,12 +145,14 @@ func TestGuardFirst(t *testing.T) {
 	if w.Code != 429 || len(c.asked) != 0 {
 		t.Errorf("%d, asked %v", w.Code, c.asked)
 	}
-	wantHeader(t, w, map[string]string{"Retry-After": "29", "RateLimit-Policy": `"api-1m";q=10;w=60`, "RateLimit": `"api-1m";r=0;t=29`})
+	wantHeader(t, w, map[string]string{"Retry-After": "29", "RateLimit-Policy": `"api-1m";q=10;w=60`,
+		"RateLimit": `"api-1m";r=0;t=29`})
 	now = t0 + 31_000 // the end is on its way
 	if w := get(h); w.Code != 429 || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("%d, Retry-After %s, want 1", w.Code, w.Header().Get("Retry-After"))
 	}
-	if w := get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); w.Code != 200 || len(c.asked) != 1 || *reached != 1 {
+	if w := get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); w.Code != 200 || len(c.asked) != 1 ||
+		*reached != 1 {
 		t.Errorf("%d, asked %v: another key is checked", w.Code, c.asked)
 	}
 	// Alone, the guard lets everybody else pass.
@@ -152,7 +165,8 @@ func TestGuardFirst(t *testing.T) {
 func TestWhatIsNotCounted(t *testing.T) {
 	g := guard{"user:1": {Rule: "api", Key: "user:1", UntilMs: t0}}
 	c := answers(api.CheckAnswer{}, nil) // denies
-	h, reached := service(t, httpmw.Config{Guard: g, Checker: c, Skip: []func(*http.Request) bool{httpmw.Paths("/healthz", "/static/"), httpmw.Methods("OPTIONS")}})
+	h, reached := service(t, httpmw.Config{Guard: g, Checker: c, Skip: []func(
+		*http.Request) bool{httpmw.Paths("/healthz", "/static/"), httpmw.Methods("OPTIONS")}})
 	path := func(p string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = p } }
 	for _, free := range []func(*http.Request){
 		path("/healthz"), path("/static/a.css"), path("/static"),
@@ -163,7 +177,8 @@ func TestWhatIsNotCounted(t *testing.T) {
 			t.Errorf("%d, want it to pass", w.Code)
 		}
 	}
-	for _, p := range []string{"/healthz/../orders", "/healthz2", "/healthz/x", "/static/../orders", "/staticx", "//orders"} {
+	for _, p := range []string{"/healthz/../orders", "/healthz2", "/healthz/x", "/static/../orders", "/staticx",
+		"//orders"} {
 		if w := get(h, path(p)); w.Code != 429 {
 			t.Errorf("%s: %d, want it limited", p, w.Code)
 		}
@@ -173,7 +188,8 @@ func TestWhatIsNotCounted(t *testing.T) {
 	}
 	// What costs nothing is not checked, but a throttled key is not served either.
 	h, _ = service(t, httpmw.Config{Guard: g, Checker: c, Cost: func(*http.Request) int64 { return 0 }})
-	if a, b := get(h), get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); a.Code != 429 || b.Code != 200 || len(c.asked) != 0 {
+	if a, b := get(h), get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); a.Code != 429 || b.Code != 200 ||
+		len(c.asked) != 0 {
 		t.Errorf("%d and %d, asked %v", a.Code, b.Code, c.asked)
 	}
 }
@@ -186,17 +202,21 @@ func TestErrors(t *testing.T) {
 		status int
 		typ    string
 	}{
-		{"denied by policy", api.CheckAnswer{Source: api.SourcePolicy}, fmt.Errorf("%w: away", api.ErrUnavailable), 503, "unavailable"},
+		{"denied by policy", api.CheckAnswer{Source: api.SourcePolicy}, fmt.Errorf("%w: away", api.ErrUnavailable),
+			503, "unavailable"},
 		{"a transport without a policy", api.CheckAnswer{}, transport.Lost(errors.New("away")), 503, "unavailable"},
 		{"bad key", api.CheckAnswer{}, api.ErrBadKey, 400, "bad-key"},
 		{"bad cost", api.CheckAnswer{}, api.ErrBadCount, 400, "bad-count"},
 		{"cost above the limit", api.CheckAnswer{}, api.ErrCostExceedsLimit, 400, "cost-exceeds-limit"},
-		{"allowed by policy, with a wrong token", api.CheckAnswer{Allowed: true, Source: api.SourcePolicy}, api.ErrUnauthenticated, 200, ""},
+		{"allowed by policy, with a wrong token", api.CheckAnswer{Allowed: true, Source: api.SourcePolicy},
+			api.ErrUnauthenticated, 200, ""},
 	} {
 		var told error
-		h, _ := service(t, httpmw.Config{Checker: answers(c.answer, c.err), OnError: func(_ *http.Request, err error) { told = err }})
+		h, _ := service(t, httpmw.Config{Checker: answers(c.answer, c.err),
+			OnError: func(_ *http.Request, err error) { told = err }})
 		w := get(h)
-		if w.Code != c.status || told != c.err || c.typ != "" && !strings.Contains(w.Body.String(), `"urn:streamcounter:`+c.typ+`"`) {
+		if w.Code != c.status || told != c.err || c.typ != "" && !strings.Contains(w.Body.String(),
+			`"urn:streamcounter:`+c.typ+`"`) {
 			t.Errorf("%s: %d %s, told %v; want %d %s", c.name, w.Code, w.Body, told, c.status, c.typ)
 		}
 	}
@@ -206,11 +226,14 @@ func TestErrors(t *testing.T) {
 func TestBoundary(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(t0 + 9_999)
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}}})
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
+		Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}}})
 	must(t, err)
-	rdb := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(streamtest.Redis(t), "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true})
+	rdb := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(streamtest.Redis(t), "redis://"), MaxRetries: -1,
+		ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	d, err := direct.NewRedis(t.Context(), rdb, direct.Config{Rules: windows.Fixed(rules).Rules, Prefix: streamtest.Prefix(t), Now: clock.Load})
+	d, err := direct.NewRedis(t.Context(), rdb, direct.Config{Rules: windows.Fixed(rules).Rules,
+		Prefix: streamtest.Prefix(t), Now: clock.Load})
 	must(t, err)
 	c, err := client.New(d, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
 	must(t, err)
@@ -229,7 +252,8 @@ func TestBoundary(t *testing.T) {
 
 // A handler gets the server's own writer, with all that it can do.
 func TestWriterIsHandedOn(t *testing.T) {
-	limit, err := httpmw.New(httpmw.Config{Checker: answers(api.CheckAnswer{Allowed: true}, nil), Key: httpmw.Header("X-Key", "")})
+	limit, err := httpmw.New(httpmw.Config{Checker: answers(api.CheckAnswer{Allowed: true}, nil),
+		Key: httpmw.Header("X-Key", "")})
 	must(t, err)
 	var got http.ResponseWriter
 	w := httptest.NewRecorder()

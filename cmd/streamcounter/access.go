@@ -45,7 +45,8 @@ func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.Client
 // change, and on SIGHUP.
 func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
-		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors) and outcome."}, []string{"file", "outcome"})
+		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors) and outcome."},
+		[]string{"file", "outcome"})
 	for name, f := range n.fresh {
 		ok, failed := reloads.WithLabelValues(name, "ok"), reloads.WithLabelValues(name, "error")
 		f.OnReload(func(err error) {

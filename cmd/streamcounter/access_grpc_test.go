@@ -50,7 +50,8 @@ func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "web",
-		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "a", Value: "b"}}}}})
+		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "a",
+			Value: "b"}}}}})
 	return err
 }
 
@@ -61,14 +62,16 @@ func TestGRPCKeepsStrangersOut(t *testing.T) {
 	mine, mineKey := ours.Issue("client")
 	base := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http", "127.0.0.1:0", "--grpc"}
 
-	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, "--grpc (STREAMCOUNTER_GRPC): 0.0.0.0:0 can be reached from other machines") {
+	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != 1 ||
+		!strings.Contains(errs, "--grpc (STREAMCOUNTER_GRPC): 0.0.0.0:0 can be reached from other machines") {
 		t.Errorf("open: exit code %d, %s", code, errs)
 	}
 
 	p := startProgram(t, append(base, "0.0.0.0:0", "--tokens", tokens)...)
 	p.until(`"msg":"ready"`)
 	conn := dialGRPC(t, p, nil)
-	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "stranger-0123456789": codes.Unauthenticated, readerToken: codes.PermissionDenied, checkerToken: codes.OK} {
+	for token, want := range map[string]codes.Code{"": codes.Unauthenticated,
+		"stranger-0123456789": codes.Unauthenticated, readerToken: codes.PermissionDenied, checkerToken: codes.OK} {
 		if err := limit(t, conn, token); status.Code(err) != want {
 			t.Errorf("with the token %q: %v, want %s", token, err, want)
 		}
@@ -82,7 +85,8 @@ func TestGRPCKeepsStrangersOut(t *testing.T) {
 	if err := limit(t, dialGRPC(t, q, ours.Config(mine, mineKey)), ""); err != nil {
 		t.Errorf("with a client certificate: %v", err)
 	}
-	for name, c := range map[string]*tls.Config{"without a certificate": ours.Config("", ""), "with another authority": others.Config("", ""), "in plain text": nil} {
+	for name, c := range map[string]*tls.Config{"without a certificate": ours.Config("", ""),
+		"with another authority": others.Config("", ""), "in plain text": nil} {
 		if err := limit(t, dialGRPC(t, q, c), ""); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s: %v, want no connection", name, err)
 		}

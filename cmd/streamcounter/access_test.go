@@ -15,7 +15,8 @@ import (
 
 const (
 	checkerToken, readerToken = "checker-0123456789", "reader-0123456789"
-	accessTokens              = "tokens:\n  - {name: gateway, token: " + checkerToken + ", scopes: [check]}\n  - {name: prometheus, token: " + readerToken + ", scopes: [read]}\n"
+	accessTokens              = "tokens:\n  - {name: gateway, token: " + checkerToken +
+		", scopes: [check]}\n  - {name: prometheus, token: " + readerToken + ", scopes: [read]}\n"
 )
 
 // A server that others can reach, and that asks nobody who they are, does not start.
@@ -29,13 +30,15 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 				args = append(args, "--nats", nats, "--prefix", streamtest.Prefix(t))
 			}
 			code, out, errs := runProgram(t, "", args...)
-			if code != 1 || !strings.Contains(errs, "--http (STREAMCOUNTER_HTTP): "+addr) || !strings.Contains(errs, "--tokens") || !strings.Contains(errs, "--open (STREAMCOUNTER_OPEN=true)") {
+			if code != 1 || !strings.Contains(errs, "--http (STREAMCOUNTER_HTTP): "+addr) ||
+				!strings.Contains(errs, "--tokens") || !strings.Contains(errs, "--open (STREAMCOUNTER_OPEN=true)") {
 				t.Errorf("%s on %s: exit code %d\n%s%s", command, addr, code, out, errs)
 			}
 		}
 	}
 	serve := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http"}
-	for _, more := range [][]string{{"127.0.0.1:0"}, {"localhost:0"}, {"0.0.0.0:0", "--tokens", tokens}, {"0.0.0.0:0", "--open"}} {
+	for _, more := range [][]string{{"127.0.0.1:0"}, {"localhost:0"}, {"0.0.0.0:0", "--tokens", tokens},
+		{"0.0.0.0:0", "--open"}} {
 		p := startProgram(t, append(serve, more...)...)
 		p.until(`"msg":"ready"`)
 		if said, open := strings.Contains(p.text(), "OPEN: whoever"), more[len(more)-1] == "--open"; said != open {
@@ -46,7 +49,8 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 	p := startProgram(t, append(serve, "0.0.0.0:0")...)
 	p.until(`"msg":"ready"`)
 	t.Setenv("STREAMCOUNTER_OPEN", "perhaps")
-	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != 1 || !strings.Contains(errs, `--open (STREAMCOUNTER_OPEN) is "perhaps": expected true or false`) {
+	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != 1 ||
+		!strings.Contains(errs, `--open (STREAMCOUNTER_OPEN) is "perhaps": expected true or false`) {
 		t.Errorf("a bad value: exit code %d, %s", code, errs)
 	}
 }
@@ -89,17 +93,21 @@ func TestStrangersFindNothing(t *testing.T) {
 	nats := streamtest.NATS(t)
 	own := streamtest.OwnRedis(t)
 	for _, args := range [][]string{{"work", "--nats", nats, "--prefix", streamtest.Prefix(t)}, {"serve"}} {
-		p := startProgram(t, append(args, "--redis", own.URL(), "--rules", rules, "--http", "0.0.0.0:0", "--tokens", tokens)...)
+		p := startProgram(t, append(args, "--redis", own.URL(), "--rules", rules, "--http", "0.0.0.0:0", "--tokens",
+			tokens)...)
 		p.until(`"msg":"ready"`)
 		base := p.reachedBy("http")
-		for _, path := range []string{"/", "/metrics", "/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1", "/v1/keys/..", "/v1/throttled", "/openapi.json", "/debug/pprof/", "//metrics", "/healthz/", "/readyz/../metrics"} {
+		for _, path := range []string{"/", "/metrics", "/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1",
+			"/v1/keys/..", "/v1/throttled", "/openapi.json", "/debug/pprof/", "//metrics", "/healthz/",
+			"/readyz/../metrics"} {
 			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS"} {
 				if code, body := answered(t, http.DefaultClient, method, base+path, ""); code != 401 {
 					t.Errorf("%s: %s %s without a token: %d %s", args[0], method, path, code, body)
 				}
 			}
 		}
-		for path, want := range map[string]string{"/healthz": "{\"status\":\"ok\"}\n", "/readyz": "{\"status\":\"ready\"}\n"} {
+		for path, want := range map[string]string{"/healthz": "{\"status\":\"ok\"}\n",
+			"/readyz": "{\"status\":\"ready\"}\n"} {
 			if code, body := answered(t, http.DefaultClient, "GET", base+path, ""); code != 200 || body != want {
 				t.Errorf("%s: %s: %d %s", args[0], path, code, body)
 			}
@@ -119,11 +127,12 @@ func TestStrangersFindNothing(t *testing.T) {
 		}
 		// Another token takes its place, by itself.
 		rewrite(t, tokens, strings.ReplaceAll(accessTokens, checkerToken, "another-0123456789"))
-		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good", func() (bool, string) {
-			before, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", checkerToken)
-			after, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", "another-0123456789")
-			return before == 401 && after == 200, fmt.Sprint(before, after)
-		})
+		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good",
+			func() (bool, string) {
+				before, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", checkerToken)
+				after, _ := answered(t, http.DefaultClient, "GET", base+"/v1/check?key=user:1", "another-0123456789")
+				return before == 401 && after == 200, fmt.Sprint(before, after)
+			})
 		rewrite(t, tokens, "tokens: [nothing]")
 		p.until("keeping the previous ones")
 		streamtest.Eventually(t, 10*time.Second, "SIGHUP reads it again", func() (bool, string) {
@@ -132,7 +141,8 @@ func TestStrangersFindNothing(t *testing.T) {
 			return strings.Contains(body, `streamcounter_file_reloads_total{file="tokens",outcome="error"} 2`), ""
 		})
 		own.Stop()
-		if code, body := answered(t, http.DefaultClient, "GET", base+"/readyz", ""); code != 503 || strings.Contains(body, own.Addr()) || strings.Contains(body, "connect") {
+		if code, body := answered(t, http.DefaultClient, "GET", base+"/readyz", ""); code != 503 ||
+			strings.Contains(body, own.Addr()) || strings.Contains(body, "connect") {
 			t.Errorf("not ready: %d %s", code, body)
 		}
 		p.until("not ready: Redis does not answer")
@@ -146,7 +156,8 @@ func TestStrangersFindNothing(t *testing.T) {
 }
 
 func over(c *tls.Config) *http.Client {
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true, ForceAttemptHTTP2: true}, Timeout: 10 * time.Second}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true,
+		ForceAttemptHTTP2: true}, Timeout: 10 * time.Second}
 }
 
 // TLS with client certificates keeps strangers out too, and certificates that
@@ -161,7 +172,8 @@ func TestServeSpeaksTLS(t *testing.T) {
 
 	plain := startProgram(t, append(args, "--http", "127.0.0.1:0")...)
 	plain.until(`"msg":"ready"`)
-	if code, body := answered(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1", ""); code != 200 {
+	if code, body := answered(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1",
+		""); code != 200 {
 		t.Errorf("TLS without client certificates: %d %s", code, body)
 	}
 	if code, _ := answered(t, over(others.Config("", "")), "GET", plain.reachedBy("https")+"/healthz", ""); code != 0 {
@@ -170,7 +182,8 @@ func TestServeSpeaksTLS(t *testing.T) {
 	if code, _ := answered(t, http.DefaultClient, "GET", plain.reachedBy("http")+"/healthz", ""); code != 400 {
 		t.Errorf("plain text was answered: %d", code)
 	}
-	if resp, err := over(ours.Config("", "")).Get(plain.reachedBy("https") + "/healthz"); err != nil || resp.ProtoMajor != 2 {
+	if resp, err := over(ours.Config("", "")).Get(plain.reachedBy("https") + "/healthz"); err != nil ||
+		resp.ProtoMajor != 2 {
 		t.Errorf("HTTP/2 over TLS: %v, %v", resp, err)
 	}
 
@@ -193,11 +206,15 @@ func TestServeSpeaksTLS(t *testing.T) {
 		args []string
 		code int
 	}{
-		"check, all files":       {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA, "--http-cert", mine, "--http-key", mineKey}, 0},
-		"check, no certificate":  {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA}, 2},
-		"check, by URL":          {[]string{"check", "user:1", "--http", base, "--http-ca", others.CA, "--http-cert", mine, "--http-key", mineKey}, 2},
-		"health, as in an image": {[]string{"health", "--http", addr, "--tls-cert", cert, "--http-cert", mine, "--http-key", mineKey}, 0},
-		"health, another server": {[]string{"health", "--http", addr, "--tls-cert", mine, "--http-cert", mine, "--http-key", mineKey}, 1},
+		"check, all files": {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA, "--http-cert",
+			mine, "--http-key", mineKey}, 0},
+		"check, no certificate": {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA}, 2},
+		"check, by URL": {[]string{"check", "user:1", "--http", base, "--http-ca", others.CA, "--http-cert",
+			mine, "--http-key", mineKey}, 2},
+		"health, as in an image": {[]string{"health", "--http", addr, "--tls-cert", cert, "--http-cert", mine,
+			"--http-key", mineKey}, 0},
+		"health, another server": {[]string{"health", "--http", addr, "--tls-cert", mine, "--http-cert", mine,
+			"--http-key", mineKey}, 1},
 	} {
 		if code, out, errs := runProgram(t, "", c.args...); code != c.code {
 			t.Errorf("%s: exit code %d, want %d\n%s%s", name, code, c.code, out, errs)
@@ -216,7 +233,8 @@ func TestServeSpeaksTLS(t *testing.T) {
 		t.Errorf("the server shows %q", got)
 	}
 	ours.IssueTo("renewed", cert, key)
-	streamtest.Eventually(t, 20*time.Second, "the new certificate is shown", func() (bool, string) { got := shown(); return got == "renewed", got })
+	streamtest.Eventually(t, 20*time.Second, "the new certificate is shown",
+		func() (bool, string) { got := shown(); return got == "renewed", got })
 	rewrite(t, key, "no key")
 	p.until("certificates not reloaded, keeping the previous ones")
 	if got := shown(); got != "renewed" {
@@ -228,23 +246,32 @@ func TestTLSSettingsThatCannotBe(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("server")
 	empty := writeFile(t, "empty.pem", "nothing")
-	base := []string{"serve", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}
+	base := []string{"serve", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
+		writeFile(t, "rules.yml", devRulesText)}
 	for name, c := range map[string]struct {
 		args []string
 		says string
 	}{
-		"a certificate alone":     {[]string{"--tls-cert", cert}, "--tls-cert and --tls-key are needed together"},
-		"an authority alone":      {[]string{"--tls-client-ca", ours.CA}, "--tls-cert and --tls-key are needed together"},
-		"no such file":            {[]string{"--tls-cert", cert, "--tls-key", key + "x"}, key + "x: no such file"},
-		"the key of another":      {[]string{"--tls-cert", ours.CA, "--tls-key", key}, "private key does not match"},
-		"an empty authority":      {[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", empty}, "--tls-client-ca (STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate"},
-		"plain Redis with files":  {[]string{"--redis", "redis://127.0.0.1:1", "--redis-ca", ours.CA}, "need rediss://"},
-		"a bad authority of it":   {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-ca", empty}, "--redis-ca (STREAMCOUNTER_REDIS_CA): " + empty},
-		"half a pair":             {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-cert", cert}, "--redis-cert and --redis-key are needed together"},
-		"a tokens file is absent": {[]string{"--tokens", "none.yml"}, "--tokens (STREAMCOUNTER_TOKENS): load tokens: open none.yml"},
-		"no connections":          {[]string{"--max-connections", "0"}, "--max-connections (STREAMCOUNTER_MAX_CONNECTIONS)"},
+		"a certificate alone": {[]string{"--tls-cert", cert}, "--tls-cert and --tls-key are needed together"},
+		"an authority alone": {[]string{"--tls-client-ca", ours.CA},
+			"--tls-cert and --tls-key are needed together"},
+		"no such file":       {[]string{"--tls-cert", cert, "--tls-key", key + "x"}, key + "x: no such file"},
+		"the key of another": {[]string{"--tls-cert", ours.CA, "--tls-key", key}, "private key does not match"},
+		"an empty authority": {[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", empty},
+			"--tls-client-ca (STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate"},
+		"plain Redis with files": {[]string{"--redis", "redis://127.0.0.1:1", "--redis-ca", ours.CA},
+			"need rediss://"},
+		"a bad authority of it": {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-ca", empty},
+			"--redis-ca (STREAMCOUNTER_REDIS_CA): " + empty},
+		"half a pair": {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-cert", cert},
+			"--redis-cert and --redis-key are needed together"},
+		"a tokens file is absent": {[]string{"--tokens", "none.yml"},
+			"--tokens (STREAMCOUNTER_TOKENS): load tokens: open none.yml"},
+		"no connections": {[]string{"--max-connections", "0"},
+			"--max-connections (STREAMCOUNTER_MAX_CONNECTIONS)"},
 	} {
-		if code, _, errs := runProgram(t, "", append(base, c.args...)...); code != 1 || !strings.Contains(errs, c.says) || strings.Contains(errs, "PRIVATE KEY") {
+		if code, _, errs := runProgram(t, "", append(base, c.args...)...); code != 1 ||
+			!strings.Contains(errs, c.says) || strings.Contains(errs, "PRIVATE KEY") {
 			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
 		}
 	}
@@ -259,7 +286,8 @@ func TestHelpShowsNoSecrets(t *testing.T) {
 			}
 		}
 	}
-	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench", "compare"} {
+	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench",
+		"compare"} {
 		if code, out, errs := runProgram(t, "", command, "--help"); code != 0 || strings.Contains(out+errs, "SECRET") {
 			t.Errorf("%s --help: exit code %d\n%s%s", command, code, out, errs)
 		}
@@ -267,11 +295,13 @@ func TestHelpShowsNoSecrets(t *testing.T) {
 }
 
 func TestSecretsFromFiles(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText),
+		"--http", "127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	at := strings.TrimPrefix(p.reachedBy("http"), "http://")
 	t.Setenv("STREAMCOUNTER_REDIS_FILE", writeFile(t, "redis", "redis://u:SECRET@127.0.0.1:1\n"))
-	if code, _, errs := runProgram(t, "a 1", "append"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") || strings.Contains(errs, "SECRET") {
+	if code, _, errs := runProgram(t, "a 1", "append"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") ||
+		strings.Contains(errs, "SECRET") {
 		t.Errorf("the URL in a file: exit code %d, %s", code, errs)
 	}
 	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2")
@@ -279,7 +309,8 @@ func TestSecretsFromFiles(t *testing.T) {
 		t.Errorf("the variable itself wins: %s", errs)
 	}
 	t.Setenv("STREAMCOUNTER_TOKEN_FILE", "none")
-	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code != 2 || !strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
+	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code != 2 ||
+		!strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
 		t.Errorf("no such file: exit code %d, %s", code, errs)
 	}
 }

@@ -126,7 +126,8 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 			return err
 		}
 	} else {
-		fmt.Fprintf(cmd.ErrOrStderr(), "appended %d events as %d entries in %.2fs", sum.Events, sum.Entries, sum.Seconds)
+		fmt.Fprintf(cmd.ErrOrStderr(), "appended %d events as %d entries in %.2fs", sum.Events, sum.Entries,
+			sum.Seconds)
 		if sum.Rejected > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), ", %d lines rejected", sum.Rejected)
 		}
@@ -213,5 +214,6 @@ func progress(in io.Reader, messages io.Writer) *progressbar.ProgressBar {
 		}
 	}
 	return progressbar.NewOptions64(size, progressbar.OptionSetWriter(messages), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription("appending"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
+		progressbar.OptionSetDescription("appending"), progressbar.OptionClearOnFinish(),
+		progressbar.OptionThrottle(100*time.Millisecond))
 }

@@ -39,10 +39,13 @@ func ask(ctx context.Context, c *config, method, path string) (status int, body 
 	if c.Caller.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Caller.Token)
 	}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: config,
+		DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return 0, nil, blame("http", fmt.Errorf("no server answers at %s (`streamcounter dev` or `serve` runs one): %w", redact.URL(base), redact.Error(err)))
+		return 0, nil, blame("http", fmt.Errorf(
+			"no server answers at %s (`streamcounter dev` or `serve` runs one): %w", redact.URL(base),
+			redact.Error(err)))
 	}
 	defer resp.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 16<<20))
@@ -87,7 +90,8 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
-		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit, millis(s.WindowMs), s.Remaining, millis(s.ResetMs))
+		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit, millis(s.WindowMs),
+			s.Remaining, millis(s.ResetMs))
 	}
 }
 

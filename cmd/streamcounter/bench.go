@@ -53,7 +53,8 @@ The exit code is 1 where any call failed.`,
 		},
 	}
 	c.flags(cmd, "redis", "partitions", "batch")
-	cmd.Flags().Lookup("batch").Usage = "events of an append's pipeline, and most of one fold [" + envName("batch") + "]"
+	cmd.Flags().Lookup("batch").Usage = "events of an append's pipeline, and most of one fold [" + envName("batch") +
+		"]"
 	f := cmd.Flags()
 	f.StringSliceVar(&run.Algorithms, "algorithm", []string{windows.DefaultAlgorithm},
 		"all, or some of "+strings.Join(windows.Algorithms, ", "))
@@ -65,9 +66,11 @@ The exit code is 1 where any call failed.`,
 	f.DurationVar(&run.Per, "per", time.Minute, "length of the window")
 	f.BoolVar(&run.Deny, "deny", false, "make --entries the limit, so that checks are denied")
 	f.IntVar(&run.Connections, "connections", 8, "callers at once")
-	f.DurationVar(&run.Duration, "duration", 3*time.Second, "how long each part is measured; its yardsticks come on top")
+	f.DurationVar(&run.Duration, "duration", 3*time.Second,
+		"how long each part is measured; its yardsticks come on top")
 	f.IntVar(&run.Count, "operations", 0, "how many operations of each part are measured, in place of --duration")
-	f.DurationVar(&run.Warmup, "warmup", 500*time.Millisecond, "how long each part runs before it is measured; 0: not at all")
+	f.DurationVar(&run.Warmup, "warmup", 500*time.Millisecond,
+		"how long each part runs before it is measured; 0: not at all")
 	f.Float64Var(&run.Rate, "rate", 0,
 		"checks and peeks started per second whatever becomes of the earlier ones; 0: each connection waits for its answers")
 	f.Uint64Var(&run.Seed, "seed", 1, "chooses the keys")

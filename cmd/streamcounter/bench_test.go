@@ -15,7 +15,8 @@ import (
 )
 
 func TestBenchAsText(t *testing.T) {
-	code, out, errs := runProgram(t, "", "bench", "append", "check", "--operations", "300", "--keys", "10", "--warmup", "0")
+	code, out, errs := runProgram(t, "", "bench", "append", "check", "--operations", "300", "--keys", "10",
+		"--warmup", "0")
 	if code != 0 || errs != "" {
 		t.Fatalf("exit code %d, said %q", code, errs)
 	}
@@ -37,7 +38,9 @@ func TestBenchAsText(t *testing.T) {
 
 func TestBenchAsJSON(t *testing.T) {
 	url := streamtest.Redis(t)
-	code, out, errs := runProgram(t, "", "bench", "--json", "--redis", url, "--operations", "500", "--keys", "20", "--entries", "10", "--limit", "10", "--partitions", "1", "--batch=100", "--seed", "7", "--warmup", "20ms", "--algorithm", "all")
+	code, out, errs := runProgram(t, "", "bench", "--json", "--redis", url, "--operations", "500", "--keys", "20",
+		"--entries", "10", "--limit", "10", "--partitions", "1", "--batch=100", "--seed", "7", "--warmup", "20ms",
+		"--algorithm", "all")
 	if code != 0 || errs != "" {
 		t.Fatalf("exit code %d, said %q", code, errs)
 	}
@@ -46,7 +49,8 @@ func TestBenchAsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := r.Settings
-	if r.Redis != url || r.RedisVersion == "" || s.Keys != 20 || s.EntriesPerKey != 10 || s.Limit != 10 || s.Partitions != 1 || s.Batch != 100 || s.Seed != 7 || s.PerMs != 60_000 {
+	if r.Redis != url || r.RedisVersion == "" || s.Keys != 20 || s.EntriesPerKey != 10 || s.Limit != 10 ||
+		s.Partitions != 1 || s.Batch != 100 || s.Seed != 7 || s.PerMs != 60_000 {
 		t.Errorf("the head is %+v", r)
 	}
 	seen := map[string]int{}
@@ -55,11 +59,13 @@ func TestBenchAsJSON(t *testing.T) {
 		if p.Operations != 500 || p.RedisCPUUsPerOp == nil {
 			t.Errorf("%s %s: %+v", p.Operation, p.Algorithm, p.Figures)
 		}
-		if p.Operation == bench.Check && p.Algorithm == "sliding-log" && (*p.Denied != 500 || *p.UsedPerKeyBefore != 10) {
+		if p.Operation == bench.Check && p.Algorithm == "sliding-log" &&
+			(*p.Denied != 500 || *p.UsedPerKeyBefore != 10) {
 			t.Errorf("of 500 checks of full keys %d were denied; used %v", *p.Denied, *p.UsedPerKeyBefore)
 		}
 	}
-	if seen[bench.Append] != 1 || seen[bench.Fold] == 0 || seen[bench.Fold] != seen[bench.Check] || seen[bench.Peek] != seen[bench.Check] {
+	if seen[bench.Append] != 1 || seen[bench.Fold] == 0 || seen[bench.Fold] != seen[bench.Check] ||
+		seen[bench.Peek] != seen[bench.Check] {
 		t.Errorf("it measured %v", seen)
 	}
 	if left := benchKeys(t, url); len(left) > 0 {
@@ -89,12 +95,14 @@ func TestBenchRefusesWhatItCannotDo(t *testing.T) {
 // Ctrl-C ends it cleanly, with what was measured until then.
 func TestBenchIsInterrupted(t *testing.T) {
 	own := streamtest.OwnRedis(t)
-	p := startProgram(t, "bench", "append", "check", "--redis", own.URL(), "--operations", "1000000000", "--batch", "1", "--warmup", "0")
+	p := startProgram(t, "bench", "append", "check", "--redis", own.URL(), "--operations", "1000000000", "--batch",
+		"1", "--warmup", "0")
 	streamtest.Eventually(t, 20*time.Second, "it appends", func() (bool, string) {
 		left := benchKeys(t, own.URL())
 		return len(left) > 0, fmt.Sprint(left)
 	})
-	if code := p.interrupt(); code != 130 || !strings.Contains(p.text(), "interrupted") || !strings.Contains(p.text(), "operations") {
+	if code := p.interrupt(); code != 130 || !strings.Contains(p.text(), "interrupted") ||
+		!strings.Contains(p.text(), "operations") {
 		t.Errorf("exit code %d, said:\n%s", code, p.text())
 	}
 	if left := benchKeys(t, own.URL()); len(left) > 0 {
@@ -112,13 +120,15 @@ func TestBenchLosesItsRedis(t *testing.T) {
 	})
 	own.Kill()
 	<-p.done
-	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.text(), "streamcounter: check sliding-log: ") {
+	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.text(),
+		"streamcounter: check sliding-log: ") {
 		t.Errorf("exit code %d, said:\n%s", code, p.text())
 	}
 }
 
 func TestCommandLineHasNoPassword(t *testing.T) {
-	for _, target := range []string{"redis://me:secret@h:1", "redis://:secret@h:1,redis://:secret@h:2", "redis+sentinel://me:secret@h:1/m"} {
+	for _, target := range []string{"redis://me:secret@h:1", "redis://:secret@h:1,redis://:secret@h:2",
+		"redis+sentinel://me:secret@h:1/m"} {
 		cmd := newBench()
 		if err := cmd.ParseFlags([]string{"--redis", target, "--keys=5"}); err != nil {
 			t.Fatal(err)

@@ -39,7 +39,8 @@ func TestBenchPipeline(t *testing.T) {
 	if left := benchKeys(t, url); len(left) != 0 {
 		t.Errorf("these keys are left: %v", left)
 	}
-	for _, bad := range [][]string{{"--rate", "0"}, {"--zipf-s", "0.5"}, {"--keys", "1"}, {"--drain", "-1"}, {"--redis", "embedded"}} {
+	for _, bad := range [][]string{{"--rate", "0"}, {"--zipf-s", "0.5"}, {"--keys", "1"}, {"--drain", "-1"},
+		{"--redis", "embedded"}} {
 		args := append([]string{"bench", "pipeline", "--redis", url}, bad...)
 		if code, _, errs := runProgram(t, "", args...); code != 2 && code != 1 || !strings.Contains(errs, bad[0]) {
 			t.Errorf("%v: exit code %d, said %q, want one about %s", args, code, errs, bad[0])

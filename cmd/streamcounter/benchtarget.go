@@ -15,7 +15,8 @@ import (
 func targetFlags(f *pflag.FlagSet, c *target.Config) {
 	f.StringVar(&c.URL, "target", "",
 		"measure a running server: http://HOST:PORT, https://, grpc:// or grpcs://; 64 callers by default")
-	f.StringVar(&c.Metrics, "metrics", "", "URL of the target's metrics, for its CPU (default: /metrics of an HTTP target)")
+	f.StringVar(&c.Metrics, "metrics", "",
+		"URL of the target's metrics, for its CPU (default: /metrics of an HTTP target)")
 	f.IntVar(&c.PerCall, "per-call", 1, "checks of one call to the target")
 	f.IntVar(&c.Channels, "channels", 4, "connections that the callers of a gRPC target share")
 	f.StringVar(&c.Key, "key", "user:", "what the keys asked of the target begin with")
@@ -31,7 +32,8 @@ func runTarget(cmd *cobra.Command, redis redisConfig, run benchRun) error {
 	if err := moreThanZero(f, "keys", "connections", "duration", "seed", "per-call", "channels"); err != nil {
 		return err
 	}
-	for _, name := range []string{"algorithm", "partitions", "batch", "entries", "limit", "per", "deny", "rate", "operations", "skew", "zipf-s"} {
+	for _, name := range []string{"algorithm", "partitions", "batch", "entries", "limit", "per", "deny", "rate",
+		"operations", "skew", "zipf-s"} {
 		if f.Changed(name) {
 			return fmt.Errorf("--%s has no meaning with --target: the server's rules decide", name)
 		}

@@ -50,7 +50,8 @@ func newCheck() *cobra.Command {
 				case a.Allowed:
 					fmt.Fprintf(cmd.OutOrStdout(), "allowed by rule %s (%s)\n", a.Rule, a.Source)
 				default:
-					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), retry after %s\n", a.Rule, a.Source, millis(a.RetryAfterMs))
+					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), retry after %s\n", a.Rule, a.Source,
+						millis(a.RetryAfterMs))
 				}
 				printWindows(cmd.OutOrStdout(), a.Windows)
 			}

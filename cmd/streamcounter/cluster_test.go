@@ -67,7 +67,8 @@ func TestProgramOnACluster(t *testing.T) {
 	t.Run("connections", func(t *testing.T) { connectionsToACluster(t, c) })
 	t.Run("one node is not the Cluster", func(t *testing.T) {
 		one, _, _ := strings.Cut(c.URL(), ",")
-		code, _, said := runProgram(t, "", "serve", "--redis", one, "--rules", writeFile(t, "rules.yml", clusterRulesText), "--http", "127.0.0.1:0", "--prefix", streamtest.Prefix(t))
+		code, _, said := runProgram(t, "", "serve", "--redis", one, "--rules",
+			writeFile(t, "rules.yml", clusterRulesText), "--http", "127.0.0.1:0", "--prefix", streamtest.Prefix(t))
 		if code == 0 || !strings.Contains(said, "one node of a Redis Cluster") {
 			t.Errorf("exit code %d, it said: %s", code, said)
 		}
@@ -78,7 +79,8 @@ func TestProgramOnACluster(t *testing.T) {
 func everythingOnACluster(t *testing.T, c *streamtest.RedisCluster) {
 	w := newWorldAt(t, c.URL(), 16, clusterRulesText)
 	work := w.worker()
-	serve := startProgram(t, "serve", "--redis", w.redisURL, "--prefix", w.prefix, "--rules", w.rulesFile, "--http", "127.0.0.1:0")
+	serve := startProgram(t, "serve", "--redis", w.redisURL, "--prefix", w.prefix, "--rules", w.rulesFile, "--http",
+		"127.0.0.1:0")
 	at, workAt := serve.base(), work.base()
 
 	var lines, body strings.Builder
@@ -86,7 +88,8 @@ func everythingOnACluster(t *testing.T, c *streamtest.RedisCluster) {
 		fmt.Fprintf(&lines, "user:%d 3\n", i)
 		fmt.Fprintf(&body, `{"key":"user:%d","count":3}`+"\n", i)
 	}
-	if code, _, said := runProgram(t, lines.String(), "append", "--redis", w.redisURL, "--prefix", w.prefix); code != 0 || !strings.Contains(said, "appended 40 events") {
+	if code, _, said := runProgram(t, lines.String(), "append", "--redis", w.redisURL, "--prefix",
+		w.prefix); code != 0 || !strings.Contains(said, "appended 40 events") {
 		t.Fatalf("append: exit code %d: %s", code, said)
 	}
 	if code, got := request(t, "POST", at+"/v1/events", body.String()); code != 202 || !strings.Contains(got, "40") {
@@ -108,7 +111,8 @@ func everythingOnACluster(t *testing.T, c *streamtest.RedisCluster) {
 		{`{"key":"user:1","cost":4}`, 200, []string{`"used":10`}},
 		{`{"key":"user:1"}`, 429, nil},
 		{`{"checks":[{"key":"a{user:2}"},{"key":"user:2{user:2}"},{"key":"user:2"}]}`, 200, []string{`"atomic":true`}},
-		{`{"checks":[{"key":"user:3"},{"key":"user:4"},{"key":"user:5"},{"key":"user:6"}]}`, 200, []string{`"atomic":false`, `"used":7`}},
+		{`{"checks":[{"key":"user:3"},{"key":"user:4"},{"key":"user:5"},{"key":"user:6"}]}`, 200,
+			[]string{`"atomic":false`, `"used":7`}},
 	} {
 		streamtest.Eventually(t, 10*time.Second, "the check "+ask.body, func() (bool, string) {
 			code, got := request(t, "POST", at+"/v1/check", ask.body)
@@ -122,7 +126,8 @@ func everythingOnACluster(t *testing.T, c *streamtest.RedisCluster) {
 	if code, got := request(t, "GET", at+"/v1/keys/user:1", ""); code != 200 || !strings.Contains(got, `"used":10`) {
 		t.Errorf("peek: %d %s", code, got)
 	}
-	if code, got := request(t, "GET", at+"/v1/throttled", ""); code != 200 || !strings.Contains(got, `"user:1"`) || strings.Contains(got, `"user:2"`) {
+	if code, got := request(t, "GET", at+"/v1/throttled", ""); code != 200 || !strings.Contains(got, `"user:1"`) ||
+		strings.Contains(got, `"user:2"`) {
 		t.Errorf("throttled: %d %s", code, got)
 	}
 	if code, got := request(t, "DELETE", at+"/v1/keys/user:1", ""); code != 200 && code != 204 {
@@ -214,7 +219,8 @@ func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	common := []string{"--redis", c.URL(), "--prefix", prefix, "--partitions", fmt.Sprint(partitions), "--rules", rules, "--http", "127.0.0.1:0"}
+	common := []string{"--redis", c.URL(), "--prefix", prefix, "--partitions", fmt.Sprint(partitions), "--rules",
+		rules, "--http", "127.0.0.1:0"}
 	onNode := map[string]int{} // partitions
 	for p := range partitions {
 		onNode[c.MasterOf(c.Slot(keys.Events(p)))]++
@@ -235,7 +241,8 @@ func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
 		t.Logf("%s, %s: connections by node %v, of them for blocked reads %v x 2", who, when, got, onNode)
 		for addr, n := range got {
 			if n > bound(who, addr) {
-				t.Errorf("%s, %s: %d connections to %s, at most %d are documented", who, when, n, addr, bound(who, addr))
+				t.Errorf("%s, %s: %d connections to %s, at most %d are documented", who, when, n, addr,
+					bound(who, addr))
 			}
 		}
 	}

@@ -161,7 +161,8 @@ func comparing(cmd *cobra.Command) (show func(done, total int), hide func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
-	bar := progressbar.NewOptions(-1, progressbar.OptionSetWriter(cmd.ErrOrStderr()), progressbar.OptionSetDescription("comparing"),
+	bar := progressbar.NewOptions(-1, progressbar.OptionSetWriter(cmd.ErrOrStderr()),
+		progressbar.OptionSetDescription("comparing"),
 		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 	return func(done, total int) {
 		if bar.GetMax() != total {

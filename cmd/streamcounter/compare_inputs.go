@@ -35,7 +35,10 @@ func compareWindows(cmd *cobra.Command, run compareRun) ([]windows.Window, error
 	}
 	for _, other := range []string{"limit", "per", "boundary"} {
 		if f.Changed(other) {
-			return nil, fmt.Errorf("--window %s and --%s: --window stands instead of --limit and --per, and --boundary takes those", given[0], other)
+			return nil,
+				fmt.Errorf(
+					"--window %s and --%s: --window stands instead of --limit and --per, and --boundary takes those",
+					given[0], other)
 		}
 	}
 	var list []windows.Window
@@ -112,7 +115,8 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 
 func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	if w.Limit > compare.MaxBoundaryLimit {
-		return nil, fmt.Errorf("--limit is %d: --boundary sends bursts of that many requests, want at most %d", w.Limit, compare.MaxBoundaryLimit)
+		return nil, fmt.Errorf("--limit is %d: --boundary sends bursts of that many requests, want at most %d",
+			w.Limit, compare.MaxBoundaryLimit)
 	}
 	if w.Per < compare.MinBoundaryWindow {
 		return nil, fmt.Errorf("--per is %s: --boundary wants at least %s", w.Per, compare.MinBoundaryWindow)
@@ -129,7 +133,9 @@ func poissonTrace(p compare.Poisson, smallest int64) ([]compare.Trace, error) {
 	case p.Keys < 1:
 		return nil, fmt.Errorf("--keys is %d: expected at least 1", p.Keys)
 	case p.MaxCost < 1 || p.MaxCost > min(smallest, api.MaxCount):
-		return nil, fmt.Errorf("--max-cost is %d: expected 1 to %d, the smallest limit: no window could ever admit more", p.MaxCost, min(smallest, api.MaxCount))
+		return nil, fmt.Errorf(
+			"--max-cost is %d: expected 1 to %d, the smallest limit: no window could ever admit more", p.MaxCost,
+			min(smallest, api.MaxCount))
 	}
 	return []compare.Trace{p.Trace()}, nil
 }

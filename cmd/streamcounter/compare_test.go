@@ -43,7 +43,8 @@ func TestCompareBoundary(t *testing.T) {
 		t.Fatalf("%d comparisons, want 2; stderr %q, want none", len(list), stderr)
 	}
 	for i, gcra := range []int64{60, 95} {
-		for name, want := range map[string]int64{"sliding-log": 50, compare.InProcess: 50, compare.Oracle: 50, compare.GCRA: gcra} {
+		for name, want := range map[string]int64{"sliding-log": 50, compare.InProcess: 50, compare.Oracle: 50,
+			compare.GCRA: gcra} {
 			if n := admitted(t, list[i], name); n != want {
 				t.Errorf("%s: %s admitted %d, want %d", list[i].Trace.Name, name, n, want)
 			}
@@ -59,9 +60,11 @@ func TestCompareBoundary(t *testing.T) {
 func TestCompareLog(t *testing.T) {
 	url := streamtest.Redis(t)
 	page := filepath.Join(t.TempDir(), "page.html")
-	list, _ := compared(t, "", 0, "--clf", "testdata/apache_access.log", "--limit", "10", "--per", "1m", "--redis", url, "--html", page)
+	list, _ := compared(t, "", 0, "--clf", "testdata/apache_access.log", "--limit", "10", "--per", "1m", "--redis",
+		url, "--html", page)
 	c := list[0]
-	if c.Trace.Requests != 10_000 || c.Trace.Keys != 1753 || c.Trace.RejectedLines != 0 || c.Trace.LastMs-c.Trace.FirstMs < 3*24*time.Hour.Milliseconds() {
+	if c.Trace.Requests != 10_000 || c.Trace.Keys != 1753 || c.Trace.RejectedLines != 0 ||
+		c.Trace.LastMs-c.Trace.FirstMs < 3*24*time.Hour.Milliseconds() {
 		t.Errorf("the trace is %+v", c.Trace)
 	}
 	if n, want := admitted(t, c, "sliding-log"), admitted(t, c, compare.Oracle); n != want || n == 10_000 {
@@ -74,7 +77,8 @@ func TestCompareLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s --redis "+url) {
+	if !strings.Contains(string(text),
+		"streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s --redis "+url) {
 		t.Errorf("the page does not say how to make it again:\n%.2000s", text)
 	}
 	if files, _ := os.ReadDir(filepath.Dir(page)); len(files) != 1 {
@@ -90,10 +94,12 @@ rubbish
 `
 	list, stderr := compared(t, log, 1, "--clf", "-", "--algorithms", "in-process")
 	at := time.Date(2015, 5, 17, 10, 5, 2, 0, time.UTC).UnixMilli()
-	if tr := list[0].Trace; tr.Requests != 2 || tr.RejectedLines != 2 || tr.Sorted != 1 || tr.FirstMs != at || tr.LastMs != at+1000 {
+	if tr := list[0].Trace; tr.Requests != 2 || tr.RejectedLines != 2 || tr.Sorted != 1 || tr.FirstMs != at ||
+		tr.LastMs != at+1000 {
 		t.Errorf("the trace is %+v", tr)
 	}
-	for _, want := range []string{`stdin:2: bad request: "rubbish"`, `stdin:3: bad request: time "17/Foo/2015:10:05:03 +0000", expected one such as`} {
+	for _, want := range []string{`stdin:2: bad request: "rubbish"`,
+		`stdin:3: bad request: time "17/Foo/2015:10:05:03 +0000", expected one such as`} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("stderr lacks %q:\n%s", want, stderr)
 		}
@@ -112,7 +118,8 @@ func TestCompareErrors(t *testing.T) {
 		{"--boundary --limit 0", "--limit: limit 0: want a whole number from 1"},
 		{"--boundary --per 1us", "--per: per 1µs: want 10ms"},
 		{"--boundary --per 15ms", "--per is 15ms: --boundary wants at least 20ms"},
-		{"--boundary --limit 100001", "--limit is 100001: --boundary sends bursts of that many requests, want at most 100000"},
+		{"--boundary --limit 100001",
+			"--limit is 100001: --boundary sends bursts of that many requests, want at most 100000"},
 		{"--boundary --window 5/1s", "--window 5/1s and --boundary"},
 		{"--poisson --window 5/1s --limit 3", "--window 5/1s and --limit"},
 		{"--poisson --window 5", `--window is "5": expected LIMIT/PER`},
@@ -153,7 +160,8 @@ func TestCompareInterrupted(t *testing.T) {
 	defer c.Close()
 	keys := func() []string { return c.Keys(t.Context(), "sc-compare-*").Val() }
 	dir := t.TempDir()
-	p := startProgram(t, "compare", "--poisson", "--requests", "1000000", "--keys", "50", "--redis", url, "--html", filepath.Join(dir, "page.html"))
+	p := startProgram(t, "compare", "--poisson", "--requests", "1000000", "--keys", "50", "--redis", url, "--html",
+		filepath.Join(dir, "page.html"))
 	streamtest.Eventually(t, 30*time.Second, "counts of 50 keys", func() (bool, string) {
 		n := len(keys())
 		return n > 50, fmt.Sprintf("%d keys", n)
@@ -173,7 +181,8 @@ func TestCompareInterrupted(t *testing.T) {
 }
 
 func TestQuote(t *testing.T) {
-	for word, want := range map[string]string{"a-b/c:1": "a-b/c:1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$x": "'$x'"} {
+	for word, want := range map[string]string{"a-b/c:1": "a-b/c:1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`,
+		"$x": "'$x'"} {
 		if got := quote(word); got != want {
 			t.Errorf("%q is quoted %s, want %s", word, got, want)
 		}

@@ -164,10 +164,13 @@ func (c *config) table() []group {
 			set(&c.GRPC.Headers, "rls-headers", false,
 				"add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to the headers that Envoy sends to "+
 					"its clients"),
-			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000, "maximum calls at a time on one gRPC connection; more wait"),
-			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute, "age at which a gRPC connection is closed, once its calls "+
-				"have ended: clients connect again, and so find new servers behind a load balancer"),
-			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute, "time without calls after which a gRPC connection is closed"),
+			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000,
+				"maximum calls at a time on one gRPC connection; more wait"),
+			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute,
+				"age at which a gRPC connection is closed, once its calls "+
+					"have ended: clients connect again, and so find new servers behind a load balancer"),
+			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute,
+				"time without calls after which a gRPC connection is closed"),
 		}},
 		{"checks", []setting{
 			set(&c.Checks.Extractors, "extractors", "",

@@ -28,7 +28,8 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := streamtest.OwnRedis(t)
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--max-connections", "15000", "--check-timeout", "20s")
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+		"127.0.0.1:0", "--max-connections", "15000", "--check-timeout", "20s")
 	base := p.base()
 	addr := strings.TrimPrefix(base, "http://")
 	before := resident(t, p)
@@ -60,7 +61,8 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 		}
 	}()
 	for i := range 20 {
-		if code, body := request(t, "GET", base+fmt.Sprintf("/v1/check?key=user:%d", i), ""); code != 200 || !strings.Contains(body, `"source":"redis"`) {
+		if code, body := request(t, "GET", base+fmt.Sprintf("/v1/check?key=user:%d", i), ""); code != 200 ||
+			!strings.Contains(body, `"source":"redis"`) {
 			t.Fatalf("check %d beside %d idle connections: %d %s", i, callers, code, body)
 		}
 	}

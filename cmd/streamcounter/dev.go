@@ -55,11 +55,13 @@ func welcome(w io.Writer, n *node) {
 		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.config.Rules.Limits)
 	}
 	base, redis, nats := n.baseURL(), redact.URL(n.redisURL), redact.URL(n.natsURL)
-	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n\n", redis, nats, n.servedAt(), rules)
+	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n\n", redis, nats,
+		n.servedAt(), rules)
 	fmt.Fprintln(w, "Try, in another terminal:")
 	if key, limit := exampleKey(n.rules.Rules()); key != "" {
 		cost := max(1, limit*6/10) // a second call is denied
-		fmt.Fprintf(w, "  curl -i %s\n", quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base, url.QueryEscape(key), cost)))
+		fmt.Fprintf(w, "  curl -i %s\n", quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base, url.QueryEscape(key),
+			cost)))
 		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d\n",
 			redis, n.keys.Events(n.keys.Partition(key)), quote(key), max(1, limit/2))
 	}

@@ -36,7 +36,8 @@ type devServer struct {
 func startDev(t testing.TB, more ...string) *devServer {
 	t.Helper()
 	d := &devServer{redis: freePort(t), nats: freePort(t), http: freePort(t)}
-	args := []string{"dev", "--redis", fmt.Sprintf("embedded:%d", d.redis), "--nats", fmt.Sprintf("embedded:%d", d.nats),
+	args := []string{"dev", "--redis", fmt.Sprintf("embedded:%d", d.redis), "--nats",
+		fmt.Sprintf("embedded:%d", d.nats),
 		"--http", fmt.Sprintf("127.0.0.1:%d", d.http)}
 	d.process = startProgram(t, append(args, more...)...)
 	d.until("Ctrl-C stops it.")
@@ -95,9 +96,11 @@ func TestDevRunsTheMainJob(t *testing.T) {
 			return nil
 		}
 	}
-	for _, want := range []string{"sc.alert.api.80.user:42", "sc.alert.api.95.user:42", "sc.alert.api.100.user:42", "sc.throttle.api.user:42"} {
+	for _, want := range []string{"sc.alert.api.80.user:42", "sc.alert.api.95.user:42", "sc.alert.api.100.user:42",
+		"sc.throttle.api.user:42"} {
 		m := next()
-		if m.Subject != want || m.Header.Get("ce-specversion") != "1.0" || m.Header.Get("Nats-Msg-Id") != m.Header.Get("ce-id") {
+		if m.Subject != want || m.Header.Get("ce-specversion") != "1.0" ||
+			m.Header.Get("Nats-Msg-Id") != m.Header.Get("ce-id") {
 			t.Fatalf("%s %v %s, expected %s", m.Subject, m.Header, m.Data, want)
 		}
 	}
@@ -106,16 +109,19 @@ func TestDevRunsTheMainJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	late, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	late, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
+		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := late.Next(jetstream.FetchMaxWait(5 * time.Second))
-	if err != nil || m.Subject() != "sc.throttle.api.user:42" || !strings.Contains(string(m.Data()), `"state":"throttled"`) {
+	if err != nil || m.Subject() != "sc.throttle.api.user:42" || !strings.Contains(string(m.Data()),
+		`"state":"throttled"`) {
 		t.Fatalf("snapshot: %v, %v", m, err)
 	}
 	resp, body := d.get("/v1/check?key=user:42")
-	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api-3s";q=100;w=3` || resp.Header.Get("Retry-After") == "" ||
+	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api-3s";q=100;w=3` ||
+		resp.Header.Get("Retry-After") == "" ||
 		resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("%s %v\n%s", resp.Status, resp.Header, body)
 	}
@@ -158,7 +164,8 @@ func TestDevBuriesGarbage(t *testing.T) {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
-	for _, fields := range [][]any{{"key", "user:42", "count", "abc"}, {"key", "user:42", "count", "0"}, {"count", "1"}, {"key", strings.Repeat("x", 513)},
+	for _, fields := range [][]any{{"key", "user:42", "count", "abc"}, {"key", "user:42", "count", "0"},
+		{"count", "1"}, {"key", strings.Repeat("x", 513)},
 		{"key", "user:42\n"}, {"key", "nobody:{user:42}"}, {"key", "user:42"}} {
 		if err := rdb.XAdd(ctx, &redis.XAddArgs{Stream: "sc:{6}:events", Values: fields}).Err(); err != nil {
 			t.Fatal(err)
@@ -166,7 +173,9 @@ func TestDevBuriesGarbage(t *testing.T) {
 	}
 	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
 	streamtest.Eventually(t, 10*time.Second, "the good event counts", func() (bool, string) {
-		got := metric(t, base, "streamcounter_events_folded_total") + " " + metric(t, base, `streamcounter_dead_letters_total{kind="invalid"}`) + " " + metric(t, base, "streamcounter_events_unmatched_total")
+		got := metric(t, base, "streamcounter_events_folded_total") + " " +
+			metric(t, base, `streamcounter_dead_letters_total{kind="invalid"}`) + " " +
+			metric(t, base, "streamcounter_events_unmatched_total")
 		return got == "1 5 1", got
 	})
 	dead, err := rdb.XRange(ctx, "sc:{6}:dead", "-", "+").Result()
@@ -182,10 +191,12 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 	}
 	defer l.Close()
 	taken := l.Addr().(*net.TCPAddr).Port
-	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken), "nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
+	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken),
+		"nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
 		args := map[string]string{"redis": "embedded:0", "nats": "embedded:0", "http": "127.0.0.1:0"}
 		args[flag] = value
-		code, out, errs := runProgram(t, "", "dev", "--redis", args["redis"], "--nats", args["nats"], "--http", args["http"])
+		code, out, errs := runProgram(t, "", "dev", "--redis", args["redis"], "--nats", args["nats"], "--http",
+			args["http"])
 		if code != 1 || !strings.Contains(errs, "--"+flag+" ") || !strings.Contains(errs, fmt.Sprint(taken)) {
 			t.Errorf("taken port for --%s: exit code %d\n%s%s", flag, code, out, errs)
 		}
@@ -201,13 +212,16 @@ func TestBadFlags(t *testing.T) {
 		want []string // all in the message
 	}{
 		{[]string{"serve", "--rules", rules, "--redis", closed, "--http", "127.0.0.1:0"}, []string{"--redis", closed}},
-		{[]string{"serve", "--rules", rules, "--redis", "http://x", "--http", "127.0.0.1:0"}, []string{"--redis", "http://x"}},
-		{[]string{"append", "--redis", "redis:/host"}, []string{"--redis (STREAMCOUNTER_REDIS)", "no host", "redis://HOST:PORT"}},
+		{[]string{"serve", "--rules", rules, "--redis", "http://x", "--http", "127.0.0.1:0"},
+			[]string{"--redis", "http://x"}},
+		{[]string{"append", "--redis", "redis:/host"}, []string{"--redis (STREAMCOUNTER_REDIS)", "no host",
+			"redis://HOST:PORT"}},
 		{[]string{"append", "--redis", "redis:///host"}, []string{"--redis", "no host"}},
 		{[]string{"append", "--redis", "localhost:6379"}, []string{"--redis", "redis://HOST:PORT"}},
 		{[]string{"serve", "--rules", rules, "--http", "8080"}, []string{"--http (STREAMCOUNTER_HTTP)", "HOST:PORT"}},
 		{[]string{"serve", "--rules", bad, "--http", "127.0.0.1:0"}, []string{"bad.yml:5:23", "-1"}},
-		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"--rules (STREAMCOUNTER_RULES)", "/does/not/exist.yml"}},
+		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"--rules (STREAMCOUNTER_RULES)",
+			"/does/not/exist.yml"}},
 		{[]string{"work"}, []string{"--rules", "required"}},
 		{[]string{"append", "--redis", closed}, []string{"--redis", closed}},
 		{[]string{"append", "--partitions", "0"}, []string{"--partitions", `"0"`}},
@@ -215,7 +229,8 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"append", "--format", "xml"}, []string{"xml", "ndjson"}},
 		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
 		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},
-		{[]string{"serve", "--rules", rules, "--retention", "1m", "--max-backlog", "61s"}, []string{"--max-backlog", "1m1s", "--retention"}},
+		{[]string{"serve", "--rules", rules, "--retention", "1m", "--max-backlog", "61s"},
+			[]string{"--max-backlog", "1m1s", "--retention"}},
 		{[]string{"dev", "--log-level", "loud", "--redis", "embedded:0"}, []string{"--log-level", "loud"}},
 		{[]string{"rules", "check", bad}, []string{"bad.yml:5:23", "-1"}},
 		{[]string{"nonsense"}, []string{"nonsense"}},
@@ -236,9 +251,10 @@ func TestBadFlags(t *testing.T) {
 // What dev suggests works with the rules that it was given.
 func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 	for text, want := range map[string]string{
-		devRulesText: "user:42", `{rules: [{name: a, match: "tenant-?:*", windows: [{limit: 1, per: 1s}]}]}`: "tenant-4:42",
-		`{rules: [{name: a, match: "*", windows: [{limit: 7, per: 1s}]}]}`:   "user:42",
-		`{rules: [{name: a, match: "a b", windows: [{limit: 7, per: 1s}]}]}`: "a b",
+		devRulesText: "user:42",
+		`{rules: [{name: a, match: "tenant-?:*", windows: [{limit: 1, per: 1s}]}]}`: "tenant-4:42",
+		`{rules: [{name: a, match: "*", windows: [{limit: 7, per: 1s}]}]}`:          "user:42",
+		`{rules: [{name: a, match: "a b", windows: [{limit: 7, per: 1s}]}]}`:        "a b",
 	} {
 		rules, err := windows.Parse("rules.yml", []byte(text))
 		if err != nil {
@@ -248,7 +264,8 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, key, want)
 		}
 	}
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", `{rules: [{name: org, match: "org/*", windows: [{limit: 5, per: 1m}]}]}`))
+	d := startDev(t, "--rules", writeFile(t, "rules.yml",
+		`{rules: [{name: org, match: "org/*", windows: [{limit: 5, per: 1m}]}]}`))
 	d.until("Ctrl-C")
 	line := regexp.MustCompile(`curl -i '?http://[^/]*(/v1/check[^\s']*)`).FindStringSubmatch(d.text())
 	if line == nil {
@@ -263,34 +280,42 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 func TestCommandsAgainstDev(t *testing.T) {
 	d := startDev(t, "--rules", writeFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "1h", 1)))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
-	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis", redisURL, "--json")
+	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis",
+		redisURL, "--json")
 	var sum appendSummary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 2 || !strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") {
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 2 ||
+		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") {
 		t.Fatalf("append: exit code %d\n%s%s", code, out, errs)
 	}
 	streamtest.Eventually(t, 10*time.Second, "the events count", func() (bool, string) {
 		_, out, _ := runProgram(t, "", "keys", "user:1", "--http", at)
 		return strings.Contains(out, "4 of 100 used"), out
 	})
-	if code, out, _ := runProgram(t, "", "check", "user:1", "96", "--http", at); code != 0 || !strings.Contains(out, "allowed by rule api") {
+	if code, out, _ := runProgram(t, "", "check", "user:1", "96", "--http", at); code != 0 ||
+		!strings.Contains(out, "allowed by rule api") {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
-	if code, out, _ := runProgram(t, "", "check", "user:1", "--http", at, "--json"); code != 1 || !strings.Contains(out, `"allowed":false`) {
+	if code, out, _ := runProgram(t, "", "check", "user:1", "--http", at, "--json"); code != 1 ||
+		!strings.Contains(out, `"allowed":false`) {
 		t.Errorf("check over the limit: exit code %d\n%s", code, out)
 	}
-	if code, _, errs := runProgram(t, "", "check", "user:1", "101", "--http", at); code != 2 || !strings.Contains(errs, "allows 100 at most") {
+	if code, _, errs := runProgram(t, "", "check", "user:1", "101", "--http", at); code != 2 ||
+		!strings.Contains(errs, "allows 100 at most") {
 		t.Errorf("check above the limit: exit code %d\n%s", code, errs)
 	}
-	if code, out, _ := runProgram(t, "", "check", "nobody", "--http", at); code != 0 || !strings.Contains(out, "no rule matches") {
+	if code, out, _ := runProgram(t, "", "check", "nobody", "--http", at); code != 0 ||
+		!strings.Contains(out, "no rule matches") {
 		t.Errorf("check of a key without a rule: exit code %d\n%s", code, out)
 	}
 	if code, out, errs := runProgram(t, "", "keys", "user:1", "--reset", "--http", at); code != 0 {
 		t.Errorf("reset: exit code %d\n%s%s", code, out, errs)
 	}
-	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 || !strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
+	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 ||
+		!strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
 		t.Errorf("wrong number of partitions: exit code %d\n%s", code, errs)
 	}
-	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"--help"}, {"completion", "bash"}, {"dev", "--help"}} {
+	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"--help"}, {"completion", "bash"},
+		{"dev", "--help"}} {
 		if code, out, errs := runProgram(t, "", args...); code != 0 || out == "" {
 			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
 		}

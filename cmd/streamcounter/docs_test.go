@@ -111,7 +111,8 @@ func registeredMetrics(t *testing.T) map[string]string {
 	cancel()
 	var running sync.WaitGroup
 	n.followRules(ctx, &running)
-	if _, err := access.NewTokens(writeFile(t, "tokens.yml", "tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
+	if _, err := access.NewTokens(writeFile(t, "tokens.yml",
+		"tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
 		t.Fatal(err)
 	}
 	n.followFiles(ctx, &running)

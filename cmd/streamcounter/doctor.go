@@ -96,11 +96,13 @@ func examineRedis(ctx context.Context, c redisConfig, config doctor.RedisConfig)
 	defer cancel()
 	short, blocking, err := connectRedis(ctx, c.URL, c.TLS, 1)
 	if err != nil {
-		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(), Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
+		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(),
+			Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
 	}
 	defer short.Close()
 	defer blocking.Close()
-	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}}, doctor.Redis(ctx, short, config)...)
+	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}},
+		doctor.Redis(ctx, short, config)...)
 }
 
 func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []doctor.Finding {
@@ -111,11 +113,14 @@ func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []
 	defer cancel()
 	nc, err := connectNATS(c, c.URL, nats.Name("streamcounter doctor"), nats.NoReconnect(), nats.Timeout(2*time.Second))
 	if err != nil {
-		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem, Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.URL), redact.Error(err))).Error(),
-			Why: "decisions and alerts wait in the outbox; counts and checks go on", Fix: "start it, or correct --nats"}}
+		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem,
+			Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.URL), redact.Error(err))).Error(),
+			Why:   "decisions and alerts wait in the outbox; counts and checks go on",
+			Fix:   "start it, or correct --nats"}}
 	}
 	defer nc.Close()
-	return append([]doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}}, doctor.NATS(ctx, nc, config)...)
+	return append([]doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}},
+		doctor.NATS(ctx, nc, config)...)
 }
 
 func examineRules(c rulesConfig) []doctor.Finding {
@@ -126,7 +131,8 @@ func examineRules(c rulesConfig) []doctor.Finding {
 	rules, err := checkedRules(c)
 	if err != nil {
 		f.Severity, f.Found = doctor.Problem, err.Error()
-		f.Why, f.Fix = "a start with it fails, and a reload keeps the old rules", "correct it, then: streamcounter rules check "+c.words()
+		f.Why, f.Fix = "a start with it fails, and a reload keeps the old rules",
+			"correct it, then: streamcounter rules check "+c.words()
 		return []doctor.Finding{f}
 	}
 	f.Found = fmt.Sprintf("%s has %d rules", c.words(), len(rules.List()))

@@ -37,7 +37,8 @@ func TestDoctorExitCodes(t *testing.T) {
 	kept := streamtest.OwnRedis(t).URL() // nothing is kept there: a warning
 	natsURL := streamtest.OwnNATS(t).URL()
 	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	rules, bad := writeFile(t, "rules.yml", devRulesText), writeFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
+	rules, bad := writeFile(t, "rules.yml", devRulesText), writeFile(t, "bad.yml",
+		strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
 	for _, x := range []struct {
 		args            []string
 		code            int
@@ -46,12 +47,18 @@ func TestDoctorExitCodes(t *testing.T) {
 		says            string
 		without, exists string // a check that is not made, one that is
 	}{
-		{[]string{"--redis", clean, "--nats", natsURL, "--rules", rules}, 0, "rules", doctor.OK, "1 rules", "", "nats.jetstream"},
-		{[]string{"--redis", clean, "--nats", ""}, 0, "redis.reachable", doctor.OK, clean, "nats.reachable", "redis.acl"},
-		{[]string{"--redis", kept, "--nats", natsURL}, 1, "redis.persistence", doctor.Warning, "nothing is kept", "rules", "nats.reachable"},
-		{[]string{"--redis", clean, "--nats", natsURL, "--rules", bad}, 1, "rules", doctor.Problem, "bad.yml:5:23", "", "nats.SC_ALERTS"},
-		{[]string{"--redis", clean, "--nats", "nats://" + closed}, 2, "nats.reachable", doctor.Problem, closed, "nats.jetstream", "redis.clock"},
-		{[]string{"--redis", "redis://" + closed, "--nats", natsURL}, 2, "redis.reachable", doctor.Problem, closed, "redis.clock", "nats.jetstream"},
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", rules}, 0, "rules", doctor.OK, "1 rules", "",
+			"nats.jetstream"},
+		{[]string{"--redis", clean, "--nats", ""}, 0, "redis.reachable", doctor.OK, clean, "nats.reachable",
+			"redis.acl"},
+		{[]string{"--redis", kept, "--nats", natsURL}, 1, "redis.persistence", doctor.Warning, "nothing is kept",
+			"rules", "nats.reachable"},
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", bad}, 1, "rules", doctor.Problem, "bad.yml:5:23",
+			"", "nats.SC_ALERTS"},
+		{[]string{"--redis", clean, "--nats", "nats://" + closed}, 2, "nats.reachable", doctor.Problem, closed,
+			"nats.jetstream", "redis.clock"},
+		{[]string{"--redis", "redis://" + closed, "--nats", natsURL}, 2, "redis.reachable", doctor.Problem, closed,
+			"redis.clock", "nats.jetstream"},
 	} {
 		code, r, text := runDoctor(t, x.args...)
 		if code != x.code {
@@ -65,13 +72,16 @@ func TestDoctorExitCodes(t *testing.T) {
 			t.Errorf("doctor %v does not look at %s", x.args, x.exists)
 		}
 	}
-	for _, args := range [][]string{{"--redis", "embedded"}, {"--partitions", "none"}, {"--prefix", "A b"}, {"--no-such-flag"}} {
-		if code, out, errs := runProgram(t, "", append([]string{"doctor"}, args...)...); code != 2 || out != "" || errs == "" {
+	for _, args := range [][]string{{"--redis", "embedded"}, {"--partitions", "none"}, {"--prefix", "A b"},
+		{"--no-such-flag"}} {
+		if code, out, errs := runProgram(t, "", append([]string{"doctor"}, args...)...); code != 2 || out != "" ||
+			errs == "" {
 			t.Errorf("doctor %v: exit code %d, want 2 and a message\n%s%s", args, code, out, errs)
 		}
 	}
 	code, out, errs := runProgram(t, "", "doctor", "--redis", clean, "--nats", "")
-	if code != 0 || !strings.Contains(out, "\nok       redis.maxmemory-policy") || !strings.Contains(out, " 0 problems\n") || errs != "" {
+	if code != 0 || !strings.Contains(out, "\nok       redis.maxmemory-policy") ||
+		!strings.Contains(out, " 0 problems\n") || errs != "" {
 		t.Errorf("text: exit code %d\n%s%s", code, out, errs)
 	}
 }
@@ -94,12 +104,16 @@ func TestSecretsAreNotTold(t *testing.T) {
 	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
 	openNATS := strings.TrimPrefix(streamtest.NATS(t), "nats://")
-	for _, form := range []string{"S://user:hidden@H", "S://:hidden@H", "S://user:hid#hidden@H", "S://user:hid@hidden@H", "S://user:hid/hidden@H", "S://user:hid,hidden@H",
-		"S://user:hidden@H,S://user:hidden@H", "S://H,S://user:hidden@H", "S://user:hidden@H:bad", "S://user:hi%hidden@H",
-		"S://hidden@H", "S:hidden", "hidden", "hidden://H", "hidden@H", "user:hidden@H", "S://user:hidden", "S://H?password=hidden", "S://H?hidden", "S://H/?password=p@hidden", "S://H/hidden", "S://H#hidden"} {
+	for _, form := range []string{"S://user:hidden@H", "S://:hidden@H", "S://user:hid#hidden@H",
+		"S://user:hid@hidden@H", "S://user:hid/hidden@H", "S://user:hid,hidden@H",
+		"S://user:hidden@H,S://user:hidden@H", "S://H,S://user:hidden@H", "S://user:hidden@H:bad",
+		"S://user:hi%hidden@H",
+		"S://hidden@H", "S:hidden", "hidden", "hidden://H", "hidden@H", "user:hidden@H", "S://user:hidden",
+		"S://H?password=hidden", "S://H?hidden", "S://H/?password=p@hidden", "S://H/hidden", "S://H#hidden"} {
 		target := func(scheme, host string) string { return strings.NewReplacer("S", scheme, "H", host).Replace(form) }
 		for _, at := range []string{closed, open} {
-			for _, args := range [][]string{{"doctor", "--nats", ""}, {"append"}, {"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:bad"}} {
+			for _, args := range [][]string{{"doctor", "--nats", ""}, {"append"},
+				{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:bad"}} {
 				_, out, errs := runProgram(t, "", append(args, "--redis", target("redis", at))...)
 				if strings.Contains(out+errs, "hid") {
 					t.Errorf("%v with %s tells:\n%s%s", args[0], form, out, errs)
@@ -115,7 +129,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 		if !strings.HasPrefix(form, "S://") || strings.HasSuffix(form, "/hidden") {
 			continue // a host or a path, to HTTP
 		}
-		for _, args := range [][]string{{"check", "user:1", "--http", target("http", closed)}, {"bench", "--target", target("http", closed), "--metrics", target("http", closed)}} {
+		for _, args := range [][]string{{"check", "user:1", "--http", target("http", closed)},
+			{"bench", "--target", target("http", closed), "--metrics", target("http", closed)}} {
 			if _, out, errs := runProgram(t, "", args...); strings.Contains(out+errs, "hid") {
 				t.Errorf("%v tells:\n%s%s", args, out, errs)
 			}
@@ -126,7 +141,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 // The servers of `dev` can be looked at as any.
 func TestDoctorOfDev(t *testing.T) {
 	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
-	code, r, text := runDoctor(t, "--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis), "--nats", fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
+	code, r, text := runDoctor(t, "--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis), "--nats",
+		fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, text)
 	}
@@ -139,9 +155,11 @@ func TestDoctorOfDev(t *testing.T) {
 // nothing twice.
 func TestStartSaysEachThingOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+		"127.0.0.1:0")
 	p.until(`"msg":"ready"`)
-	if n := strings.Count(p.text(), `"level":"WARN"`); n != 1 || !strings.Contains(p.text(), `"check":"redis.maxmemory-policy"`) {
+	if n := strings.Count(p.text(), `"level":"WARN"`); n != 1 || !strings.Contains(p.text(),
+		`"check":"redis.maxmemory-policy"`) {
 		t.Errorf("%d warnings, want one:\n%s", n, p.text())
 	}
 }

@@ -37,7 +37,8 @@ func embeddedPort(target string, def int) (port int, ok bool, err error) {
 // notEmbedded refuses an embedded server, for a command that is about one that runs.
 func notEmbedded(flag, target string) error {
 	if _, embedded, _ := embeddedPort(target, 0); embedded {
-		return blame(flag, fmt.Errorf("%q: a running server is required, such as the one that `streamcounter dev` prints", target))
+		return blame(flag,
+			fmt.Errorf("%q: a running server is required, such as the one that `streamcounter dev` prints", target))
 	}
 	return nil
 }
@@ -133,7 +134,8 @@ func startNATS(port int, dir string, log *slog.Logger) (url string, stop func(),
 		}
 	}
 	s, err := natsserver.NewServer(&natsserver.Options{
-		ServerName: "streamcounter", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true,
+		ServerName: "streamcounter", Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true,
+		NoLog:              true,
 		JetStreamMaxMemory: -1, JetStreamMaxStore: -1,
 	})
 	if err != nil {

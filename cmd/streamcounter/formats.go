@@ -27,7 +27,8 @@ func plainLine(line string) (e api.Event, skip bool, err error) {
 	case 2:
 		n, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
-			return e, false, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount, api.Shorten(fields[1]), api.MaxCount)
+			return e, false, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
+				api.Shorten(fields[1]), api.MaxCount)
 		}
 		e = api.Event{Key: fields[0], Count: n}
 	default:
@@ -63,7 +64,8 @@ func timedLogLine(line string) (at time.Time, key string, skip bool, err error) 
 		return at, "", skip, err
 	}
 	if at, err = time.Parse(commonLogTime, text); err != nil {
-		return at, "", false, fmt.Errorf("%w: time %s, expected one such as 17/May/2015:10:05:03 +0000", api.ErrBadRequest, api.Shorten(text))
+		return at, "", false, fmt.Errorf("%w: time %s, expected one such as 17/May/2015:10:05:03 +0000",
+			api.ErrBadRequest, api.Shorten(text))
 	}
 	return at, e.Key, false, nil
 }
@@ -74,7 +76,8 @@ func logFields(line string) (e api.Event, at string, skip bool, err error) {
 	}
 	m := commonLog.FindStringSubmatch(line)
 	if m == nil {
-		return e, "", false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format", api.ErrBadRequest, api.Shorten(line))
+		return e, "", false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format",
+			api.ErrBadRequest, api.Shorten(line))
 	}
 	e = api.Event{Key: "ip:" + m[1], Count: 1}
 	return e, m[2], false, e.Validate()

@@ -13,7 +13,8 @@ import (
 // FuzzPlainLine: KEY or KEY COUNT is taken as it stands if it is valid, and
 // nothing else is.
 func FuzzPlainLine(f *testing.F) {
-	for _, line := range []string{"user:42 3", "user:42", "", " \t", "a 0", "a -1", "a 1.5", "a 1000000001", "a 5 6", "\xff 1", "a\u00a0b 2", "a\u20283", "\x00", "5", "5 5", "a +7", strings.Repeat("k", 513), "é 1\r"} {
+	for _, line := range []string{"user:42 3", "user:42", "", " \t", "a 0", "a -1", "a 1.5", "a 1000000001", "a 5 6",
+		"\xff 1", "a\u00a0b 2", "a\u20283", "\x00", "5", "5 5", "a +7", strings.Repeat("k", 513), "é 1\r"} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
@@ -45,8 +46,10 @@ func FuzzLogLine(f *testing.F) {
 	for _, line := range []string{
 		`83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 203023 "-" "Mozilla/5.0"`,
 		`::1 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache_pb.gif HTTP/1.0" 200 2326`,
-		`host - a b c [x [10/Oct/2000:13:55:36 -0700] "`, `- - - [31/Feb/2015:10:05:03 +0000] "`, `h - - [] "`, `h [a] "`, "\xff - - [17/May/2015:10:05:03 +0000] \"", "h\x00 - - [17/May/2015:10:05:03 +0000] \"",
-		`h - - [17/May/99999:10:05:03 +0000] "`, " ", `h - - [17/May/0000:10:05:03 +9999] "`, strings.Repeat("k", 510) + ` - - [17/May/2015:10:05:03 +0000] "`,
+		`host - a b c [x [10/Oct/2000:13:55:36 -0700] "`, `- - - [31/Feb/2015:10:05:03 +0000] "`, `h - - [] "`,
+		`h [a] "`, "\xff - - [17/May/2015:10:05:03 +0000] \"", "h\x00 - - [17/May/2015:10:05:03 +0000] \"",
+		`h - - [17/May/99999:10:05:03 +0000] "`, " ", `h - - [17/May/0000:10:05:03 +9999] "`,
+		strings.Repeat("k", 510) + ` - - [17/May/2015:10:05:03 +0000] "`,
 	} {
 		f.Add(line)
 	}
@@ -82,9 +85,14 @@ func wantShort(t *testing.T, err error) {
 // FuzzTargets: a target is read or refused, and no message has its password.
 func FuzzTargets(f *testing.F) {
 	for _, s := range [][4]string{
-		{"redis://", "user", "hunter2", "10.0.0.1:6379/0"}, {"rediss://", "", "pa/ss", "host"}, {"redis://", "u", "p@ss@", "host:1"}, {"redis+sentinel://", "u", "p#w?x", "a:1,b:2/main"}, {"redis+sentinel://", "", "", "a:1"},
-		{"redis://", "u", "100%", "h:x"}, {"nats://", "token", "", "h:4222"}, {"", "u", "pw", "h:1"}, {"redis://", "u", "p:q", "h:1,redis://h:2"}, {"redis://", "u", "a b", "[::1]:6379"},
-		{"redis://", "u", "://", "h:99999"}, {"redis://h:1,redis://", "u", "second", "h:2/3?db=x"}, {"\x01redis://", "u", "ctl", "h"}, {"redis+sentinel://", "u", "%zz", "a/b/c"}, {"unix://", "u", "sock", "/tmp/x"},
+		{"redis://", "user", "hunter2", "10.0.0.1:6379/0"}, {"rediss://", "", "pa/ss", "host"},
+		{"redis://", "u", "p@ss@", "host:1"}, {"redis+sentinel://", "u", "p#w?x", "a:1,b:2/main"},
+		{"redis+sentinel://", "", "", "a:1"},
+		{"redis://", "u", "100%", "h:x"}, {"nats://", "token", "", "h:4222"}, {"", "u", "pw", "h:1"},
+		{"redis://", "u", "p:q", "h:1,redis://h:2"}, {"redis://", "u", "a b", "[::1]:6379"},
+		{"redis://", "u", "://", "h:99999"}, {"redis://h:1,redis://", "u", "second", "h:2/3?db=x"},
+		{"\x01redis://", "u", "ctl", "h"}, {"redis+sentinel://", "u", "%zz", "a/b/c"},
+		{"unix://", "u", "sock", "/tmp/x"},
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}

@@ -71,8 +71,10 @@ func newGRPCServer(n *node) server {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(envoy.Codec{}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second,
-			MaxConnectionAge: n.config.GRPC.MaxAge, MaxConnectionAgeGrace: callTime, MaxConnectionIdle: n.config.GRPC.MaxIdle}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+			MaxConnectionAge: n.config.GRPC.MaxAge, MaxConnectionAgeGrace: callTime,
+			MaxConnectionIdle: n.config.GRPC.MaxIdle}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
+			PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(uint32(n.config.GRPC.MaxStreams)), //nolint:gosec // validated
 		grpc.MaxHeaderListSize(maxMetadata), grpc.ConnectionTimeout(5 * time.Second),
 		grpc.InTapHandle(endCallsInTime), grpc.ChainStreamInterceptor(boundWatches()),
@@ -88,7 +90,8 @@ func newGRPCServer(n *node) server {
 		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
 	}
 	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer()}
-	limits := envoy.NewService(n.service, envoy.Config{Rules: n.rules.Rules, Limits: n.limits, Tag: n.config.Rules.Tag, Headers: n.config.GRPC.Headers})
+	limits := envoy.NewService(n.service, envoy.Config{Rules: n.rules.Rules, Limits: n.limits,
+		Tag: n.config.Rules.Tag, Headers: n.config.GRPC.Headers})
 	rlsv3.RegisterRateLimitServiceServer(s, limits)
 	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)

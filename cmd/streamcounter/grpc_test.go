@@ -47,7 +47,8 @@ func openWire(t *testing.T, p *process) *wire {
 // block encodes the headers of a call.
 func (w *wire) block(method string) []byte {
 	w.headers.Reset()
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "a"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "a"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
 		_ = w.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 	}
 	return bytes.Clone(w.headers.Bytes())
@@ -56,14 +57,17 @@ func (w *wire) block(method string) []byte {
 // Calls whose request never comes end by themselves, without a token too, and a
 // connection has no more of them than --grpc-max-streams.
 func TestUnsentGRPCRequestsEnd(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText),
+		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
 		"--grpc-max-streams", "50")
 	p.until(`"msg":"ready"`)
 	w := openWire(t, p)
-	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", healthpb.Health_Check_FullMethodName}
+	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+		healthpb.Health_Check_FullMethodName}
 	const calls = 50
 	for i := range calls + 1 { // one is too many
-		if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]), EndHeaders: true}); err != nil {
+		if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]),
+			EndHeaders: true}); err != nil {
 			t.Fatal(err)
 		}
 		w.next += 2
@@ -98,12 +102,15 @@ func TestUnsentGRPCRequestsEnd(t *testing.T) {
 
 // Metadata of a call is bounded while it comes, not when it is there.
 func TestGRPCMetadataIsBounded(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText),
+		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	w := openWire(t, p)
 	first := w.block("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 	w.headers.Reset()
-	_ = w.encoder.WriteField(hpack.HeaderField{Name: "x-large", Value: string(bytes.Repeat([]byte("~"), 12<<20)), Sensitive: true}) // never indexed
+	// never indexed
+	_ = w.encoder.WriteField(hpack.HeaderField{Name: "x-large", Value: string(bytes.Repeat([]byte("~"), 12<<20)),
+		Sensitive: true})
 	rest := w.headers.Bytes()
 	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first}); err != nil {
 		t.Fatal(err)
@@ -124,7 +131,8 @@ func TestGRPCMetadataIsBounded(t *testing.T) {
 // A connection is closed when it is old, for load balancing, and when it is idle.
 func TestGRPCConnectionsEnd(t *testing.T) {
 	for _, flag := range []string{"--grpc-max-age", "--grpc-max-idle"} {
-		p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag, "100ms")
+		p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
+			writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag, "100ms")
 		p.until(`"msg":"ready"`)
 		w := openWire(t, p)
 		for {

@@ -43,7 +43,8 @@ func newWorld(t testing.TB, rulesText string) *world {
 
 func newWorldAt(t testing.TB, redisURL string, partitions int, rulesText string) *world {
 	t.Helper()
-	w := &world{t: t, redisURL: redisURL, natsURL: streamtest.NATS(t), prefix: streamtest.Prefix(t), rulesFile: writeFile(t, "rules.yml", rulesText)}
+	w := &world{t: t, redisURL: redisURL, natsURL: streamtest.NATS(t), prefix: streamtest.Prefix(t),
+		rulesFile: writeFile(t, "rules.yml", rulesText)}
 	var err error
 	if w.rules, err = windows.Load(w.rulesFile); err != nil {
 		t.Fatal(err)
@@ -63,7 +64,8 @@ func newWorldAt(t testing.TB, redisURL string, partitions int, rulesText string)
 
 func (w *world) worker(more ...string) *process {
 	w.t.Helper()
-	return startProgram(w.t, append([]string{"work", "--redis", w.redisURL, "--nats", w.natsURL, "--prefix", w.prefix, "--rules", w.rulesFile,
+	return startProgram(w.t, append([]string{"work", "--redis", w.redisURL, "--nats", w.natsURL, "--prefix", w.prefix,
+		"--rules", w.rulesFile,
 		"--http", "127.0.0.1:0", "--min-idle", "1s"}, more...)...)
 }
 
@@ -94,7 +96,8 @@ func (w *world) drained() {
 			}
 			outbox += n
 		}
-		return unread+pending+outbox == 0, fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox", unread, pending, outbox)
+		return unread+pending+outbox == 0, fmt.Sprintf(
+			"%d partitions with unread events, %d pending, %d in the outbox", unread, pending, outbox)
 	})
 }
 
@@ -185,7 +188,8 @@ func (w *world) published() (alerts, throttles map[string][]string) {
 		return out, nil
 	}
 	upper := strings.ToUpper(w.prefix)
-	for name, into := range map[string]*map[string][]string{upper + "_ALERTS": &alerts, upper + "_THROTTLE": &throttles} {
+	for name, into := range map[string]*map[string][]string{upper + "_ALERTS": &alerts,
+		upper + "_THROTTLE": &throttles} {
 		// A cluster that has just come back may not answer for a moment.
 		streamtest.Eventually(w.t, time.Minute, name+" can be read", func() (bool, string) {
 			list, err := read(name)
@@ -317,9 +321,11 @@ func TestAccessLogCountsAsTheShellDoes(t *testing.T) {
 			for range n {
 				w.worker().until(`"msg":"ready"`)
 			}
-			code, out, errs := runProgram(t, string(text), "append", "--format", "clf", "--redis", w.redisURL, "--prefix", w.prefix, "--json")
+			code, out, errs := runProgram(t, string(text), "append", "--format", "clf", "--redis", w.redisURL,
+				"--prefix", w.prefix, "--json")
 			var sum appendSummary
-			if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 0 || sum.Events != 10_000 || sum.Rejected != 0 {
+			if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 0 || sum.Events != 10_000 ||
+				sum.Rejected != 0 {
 				t.Fatalf("append: exit code %d, %s%s", code, out, errs)
 			}
 			w.drained()
@@ -433,7 +439,8 @@ func (x *crossings) verify() {
 // A Redis that may evict counters is said to do so at the start.
 func TestStartAdvisesOnRedisSettings(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--stream-node-max-bytes", "4096")
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+		"127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	for _, want := range []string{"CONFIG SET maxmemory-policy noeviction", "CONFIG SET stream-node-max-bytes 512"} {
 		if !strings.Contains(p.text(), want) {

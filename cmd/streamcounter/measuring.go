@@ -19,7 +19,8 @@ import (
 // measuredRedis connects to --redis, with a pool of so many connections (0: the
 // library's own choice), and starts it first if it is an embedded one: on a free
 // port, unless one is named.
-func measuredRedis(ctx context.Context, c redisConfig, connections int) (client redis.UniversalClient, name string, closeAll func(), err error) {
+func measuredRedis(ctx context.Context, c redisConfig, connections int) (client redis.UniversalClient, name string,
+	closeAll func(), err error) {
 	target := c.URL
 	name = redact.URL(target)
 	stop := func() {}

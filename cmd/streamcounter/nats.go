@@ -97,13 +97,17 @@ func (n *node) openNATS(context.Context) error {
 
 func dialNATS(c natsConfig, url string, log *slog.Logger) (*nats.Conn, error) {
 	nc, err := connectNATS(c, url, nats.Name("streamcounter"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("NATS is disconnected, transitions wait in the outbox", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("NATS is connected again", "url", redact.URL(c.ConnectedUrl())) }))
+		nats.ReconnectHandler(func(c *nats.Conn) {
+			log.Info("NATS is connected again", "url",
+				redact.URL(c.ConnectedUrl()))
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", redact.URL(url), redact.Error(err))
 	}

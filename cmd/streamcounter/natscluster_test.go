@@ -69,7 +69,8 @@ func (x *crossings) listen() *sync.Map {
 	var c jetstream.Consumer
 	streamtest.Eventually(x.t, 30*time.Second, "there is a durable consumer", func() (bool, string) {
 		c, err = js.CreateOrUpdateConsumer(x.t.Context(), strings.ToUpper(x.w.prefix)+"_ALERTS",
-			jetstream.ConsumerConfig{Durable: "listener", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second})
+			jetstream.ConsumerConfig{Durable: "listener", AckPolicy: jetstream.AckExplicitPolicy,
+				AckWait: 2 * time.Second})
 		return err == nil, fmt.Sprint(err)
 	})
 	heard := &sync.Map{}
@@ -99,23 +100,25 @@ func (x *crossings) listen() *sync.Map {
 // heardAll waits until each key was heard to rise and fall, in this order, once.
 func (x *crossings) heardAll(heard *sync.Map) {
 	x.t.Helper()
-	streamtest.Eventually(x.t, 60*time.Second, "the durable consumer has heard every transition", func() (bool, string) {
-		bySeq := map[uint64]api.Transition{}
-		heard.Range(func(seq, tr any) bool {
-			bySeq[seq.(uint64)] = tr.(api.Transition)
-			return true
-		})
-		got := map[string]string{}
-		for _, seq := range slices.Sorted(maps.Keys(bySeq)) {
-			tr := bySeq[seq]
-			got[tr.Key] += fmt.Sprintf("%s %d, ", tr.State, tr.Level)
-		}
-		right := 0
-		for k := range x.keys {
-			if got[fmt.Sprintf("user:%d", k)] == "raised 100, cleared 100, " {
-				right++
+	streamtest.Eventually(x.t, 60*time.Second, "the durable consumer has heard every transition",
+		func() (bool, string) {
+			bySeq := map[uint64]api.Transition{}
+			heard.Range(func(seq, tr any) bool {
+				bySeq[seq.(uint64)] = tr.(api.Transition)
+				return true
+			})
+			got := map[string]string{}
+			for _, seq := range slices.Sorted(maps.Keys(bySeq)) {
+				tr := bySeq[seq]
+				got[tr.Key] += fmt.Sprintf("%s %d, ", tr.State, tr.Level)
 			}
-		}
-		return right == x.keys && len(bySeq) == 2*x.keys, fmt.Sprintf("%d of %d keys in %d transitions", right, x.keys, len(bySeq))
-	})
+			right := 0
+			for k := range x.keys {
+				if got[fmt.Sprintf("user:%d", k)] == "raised 100, cleared 100, " {
+					right++
+				}
+			}
+			return right == x.keys && len(bySeq) == 2*x.keys, fmt.Sprintf("%d of %d keys in %d transitions", right,
+				x.keys, len(bySeq))
+		})
 }

@@ -67,7 +67,8 @@ func firstWords(addr string) []byte {
 func kindOfServer(said []byte) string {
 	line, _, _ := bytes.Cut(said, []byte("\r\n"))
 	switch {
-	case bytes.HasPrefix(said, []byte("+PONG")), bytes.HasPrefix(said, []byte("-NOAUTH")), bytes.HasPrefix(said, []byte("-DENIED")), bytes.HasPrefix(said, []byte("-ERR")):
+	case bytes.HasPrefix(said, []byte("+PONG")), bytes.HasPrefix(said, []byte("-NOAUTH")),
+		bytes.HasPrefix(said, []byte("-DENIED")), bytes.HasPrefix(said, []byte("-ERR")):
 		return fmt.Sprintf("a Redis server answers (%q)", line)
 	case bytes.HasPrefix(said, []byte("HTTP/")):
 		return fmt.Sprintf("an HTTP server answers (%q)", line)

@@ -23,7 +23,8 @@ func TestNATSThatIsNone(t *testing.T) {
 			{"watch"},
 		} {
 			code, _, errs := runProgram(t, "", append(args, "--nats", "nats://user:secret@"+addr)...)
-			if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) || !strings.Contains(errs, "--nats") {
+			if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) ||
+				!strings.Contains(errs, "--nats") {
 				t.Errorf("%s with a NATS that is none: exit code %d\n%s", args[0], code, errs)
 			}
 		}

@@ -86,7 +86,8 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 		}
 		state := s.CachedInfo().State
 		if state.Msgs != 1 || state.LastSeq != 1 {
-			t.Errorf("%s has %d messages up to number %d, want the one that the relay published", stream, state.Msgs, state.LastSeq)
+			t.Errorf("%s has %d messages up to number %d, want the one that the relay published", stream, state.Msgs,
+				state.LastSeq)
 		}
 	}
 }

@@ -52,9 +52,11 @@ type node struct {
 
 func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *node {
 	n := &node{
-		command: command, config: c, rules: rules, log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{},
+		command: command, config: c, rules: rules, log: log, registry: prometheus.NewRegistry(),
+		fresh: map[string]fresh{},
 	}
-	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
+		collectors.ProcessCollectorOpts{}))
 	return n
 }
 

@@ -36,7 +36,8 @@ func leastRules(limit int) string {
 	var b strings.Builder
 	b.WriteString("rules:\n")
 	for _, a := range windows.Algorithms {
-		fmt.Fprintf(&b, "  - name: %s\n    match: \"%s:*\"\n    algorithm: %s\n    windows: [{limit: %d, per: %dms}]\n    alerts: [50%%]\n    hold: 10ms\n", a, a, a, limit, leastWindow)
+		fmt.Fprintf(&b,
+			"  - name: %s\n    match: \"%s:*\"\n    algorithm: %s\n    windows: [{limit: %d, per: %dms}]\n    alerts: [50%%]\n    hold: 10ms\n", a, a, a, limit, leastWindow)
 	}
 	return b.String()
 }
@@ -55,7 +56,10 @@ func clientAs(t testing.TB, url string) *redis.Client {
 
 func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	nc, err := nats.Connect(n.As(user), ownInbox(n.As(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the server tells
+	// the server tells
+	nc, err := nats.Connect(n.As(user), ownInbox(n.As(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription,
+		error) {
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +117,8 @@ func (h *heard) awaitOr(t testing.TB, who, state, what string, again func()) {
 }
 
 // unseenByDoctor is what the shipped user doctor does not see.
-var unseenByDoctor = regexp.MustCompile(`cannot see how often the server syncs|cannot see: this user may not ask, as it could then clear the log`)
+var unseenByDoctor = regexp.MustCompile(
+	`cannot see how often the server syncs|cannot see: this user may not ask, as it could then clear the log`)
 
 var readyAt = regexp.MustCompile(`"msg":"ready".*"http":"([^"]+)"`)
 
@@ -166,7 +171,8 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		}
 	}
 	for _, fields := range [][]any{{"key", gap}, {"key", gap}, {"key", gap, "count", "none"}} {
-		if err := plain.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(keys.Partition(gap)), Values: fields}).Err(); err != nil {
+		if err := plain.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(keys.Partition(gap)),
+			Values: fields}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,11 +182,13 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 
 	workers := []*process{}
 	for range 2 {
-		p := startProgram(t, "work", "--redis", secured.As("work"), "--nats", natsServer.As("relay"), "--rules", rules, "--http", "127.0.0.1:0", "--min-idle", "300ms")
+		p := startProgram(t, "work", "--redis", secured.As("work"), "--nats", natsServer.As("relay"), "--rules",
+			rules, "--http", "127.0.0.1:0", "--min-idle", "300ms")
 		p.until(`"msg":"ready"`)
 		workers = append(workers, p)
 	}
-	server := startProgram(t, "serve", "--redis", secured.As("serve"), "--rules", rules, "--http", "127.0.0.1:0", "--check-timeout", "5s")
+	server := startProgram(t, "serve", "--redis", secured.As("serve"), "--rules", rules, "--http", "127.0.0.1:0",
+		"--check-timeout", "5s")
 	server.until(`"msg":"ready"`)
 	base := "http://" + readyAt.FindStringSubmatch(server.text())[1]
 
@@ -195,7 +203,9 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	}
 	_, alertsJS := natsAs(t, natsServer, "alerts")
 	for _, filter := range []string{"", "sc.alert.>"} { // the request's subject is another
-		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS", jetstream.ConsumerConfig{Durable: "pager", FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS",
+			jetstream.ConsumerConfig{Durable: "pager", FilterSubject: filter,
+				AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,7 +250,8 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		for _, a := range windows.Algorithms {
 			key := url.QueryEscape(a + ":asked")
 			for range 2 {
-				if code, body := get("GET", "/v1/check?cost=10&key="+key); code != 200 && code != 429 || strings.Contains(body, `"source":"policy"`) {
+				if code, body := get("GET", "/v1/check?cost=10&key="+key); code != 200 && code != 429 ||
+					strings.Contains(body, `"source":"policy"`) {
 					t.Errorf("check of %s: %d %s", key, code, body)
 				}
 			}
@@ -279,7 +290,9 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	produce("late")
 	live.awaitOr(t, "the subscriber", "throttled", "late", func() { produce("late") })
 	var later heard
-	ordered, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"sc.throttle.>"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	ordered, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
+		jetstream.OrderedConsumerConfig{FilterSubjects: []string{"sc.throttle.>"},
+			DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +308,8 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	alerted.await(t, "the alert consumer", "cleared", "late")
 
 	// One that begins anew, as after a gap, takes its consumer away.
-	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE", jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
+		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,18 +330,19 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 
 	// What was lost and what could not be counted is noted; the dead worker's events were claimed.
 	dead := keys.Dead(keys.Partition(gap))
-	streamtest.Eventually(t, 30*time.Second, "both letters are in the dead stream, and nothing is pending", func() (bool, string) {
-		var pending int64
-		for p := range keys.Partitions {
-			groups, err := operator.XInfoGroups(ctx, keys.Events(p)).Result()
-			if err != nil {
-				return false, err.Error()
+	streamtest.Eventually(t, 30*time.Second, "both letters are in the dead stream, and nothing is pending",
+		func() (bool, string) {
+			var pending int64
+			for p := range keys.Partitions {
+				groups, err := operator.XInfoGroups(ctx, keys.Events(p)).Result()
+				if err != nil {
+					return false, err.Error()
+				}
+				pending += groups[0].Pending
 			}
-			pending += groups[0].Pending
-		}
-		n := operator.XLen(ctx, dead).Val()
-		return n == 2 && pending == 0, fmt.Sprintf("%d letters, %d pending", n, pending)
-	})
+			n := operator.XLen(ctx, dead).Val()
+			return n == 2 && pending == 0, fmt.Sprintf("%d letters, %d pending", n, pending)
+		})
 
 	for _, p := range append(workers, server) {
 		if code := p.interrupt(); code != 0 {
@@ -369,22 +384,33 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
 	operator := clientAs(t, secured.As("operator"))
 	ctx := context.Background()
-	for _, fields := range [][]any{{"XADD", "sc:{6}:events", "1-1", "key", "user:42"}, {"XADD", "sc:{6}:log:user:42", "1-1", "count", 1, "total", 1}, {"SET", "other", 1}, {"HSET", "sc:meta", "partitions", 16}} {
+	for _, fields := range [][]any{{"XADD", "sc:{6}:events", "1-1", "key", "user:42"},
+		{"XADD", "sc:{6}:log:user:42", "1-1", "count", 1, "total", 1}, {"SET", "other", 1},
+		{"HSET", "sc:meta", "partitions", 16}} {
 		if err := operator.Do(ctx, fields...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	everybody := []string{"FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "KEYS *", "ACL LIST", "ACL SETUSER serve +@all", "ACL GETUSER work", "SHUTDOWN NOSAVE",
-		"SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "CLIENT LIST", "CLIENT KILL ID 1", "REPLICAOF NO ONE", "SAVE", "MIGRATE h 1 k 0 1", "RENAME sc:meta x", "SELECT 1",
+	everybody := []string{"FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "KEYS *", "ACL LIST",
+		"ACL SETUSER serve +@all", "ACL GETUSER work", "SHUTDOWN NOSAVE",
+		"SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "CLIENT LIST", "CLIENT KILL ID 1", "REPLICAOF NO ONE", "SAVE",
+		"MIGRATE h 1 k 0 1", "RENAME sc:meta x", "SELECT 1",
 		"GET other", "PUBLISH a b", "SUBSCRIBE a", "XADD sc2:{6}:events * key k", "HGET sc2:meta partitions"}
 	for user, more := range map[string][]string{
-		"producer": {"SCAN 0", "CONFIG GET maxmemory", "INFO", "XRANGE sc:{6}:events - +", "XLEN sc:{6}:events", "XREVRANGE sc:{6}:log:user:42 + -", "XADD sc:{6}:log:user:42 * count 1 total 1",
-			"PEXPIRE sc:{6}:log:user:42 1", "XADD sc:{6}:outbox * a b", "HGET sc:{6}:levels user:42", "EVAL return 0", "HSET sc:meta partitions 8", "HSETNX sc:meta other 8",
-			"DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers", "XADD sc:{xy}:events * key k", "XADD sc:{x}:events * key k", "XADD sc:{12345}:events * key k", "PEXPIRE sc:meta 1"},
-		"serve": {"SCAN 0", "CONFIG GET maxmemory", "DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1",
+		"producer": {"SCAN 0", "CONFIG GET maxmemory", "INFO", "XRANGE sc:{6}:events - +", "XLEN sc:{6}:events",
+			"XREVRANGE sc:{6}:log:user:42 + -", "XADD sc:{6}:log:user:42 * count 1 total 1",
+			"PEXPIRE sc:{6}:log:user:42 1", "XADD sc:{6}:outbox * a b", "HGET sc:{6}:levels user:42", "EVAL return 0",
+			"HSET sc:meta partitions 8", "HSETNX sc:meta other 8",
+			"DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers", "XADD sc:{xy}:events * key k",
+			"XADD sc:{x}:events * key k", "XADD sc:{12345}:events * key k", "PEXPIRE sc:meta 1"},
+		"serve": {"SCAN 0", "CONFIG GET maxmemory", "DEL sc:meta", "XGROUP DESTROY sc:{6}:events workers",
+			"XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1",
 			"XDEL sc:{6}:events 1-1", "XTRIM sc:{6}:events MAXLEN 0"},
-		"work":   {"CONFIG GET maxmemory", "XGROUP DESTROY sc:{6}:events workers", "XTRIM sc:{6}:events MAXLEN 0", "HSCAN sc:{6}:levels 0"},
-		"doctor": {"SCAN 0", "XADD sc:{6}:events * key k", "HSET sc:meta partitions 8", "DEL sc:meta", "EVAL return 0", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1", "PEXPIRE sc:meta 1", "ACL LOG RESET"},
+		"work": {"CONFIG GET maxmemory", "XGROUP DESTROY sc:{6}:events workers", "XTRIM sc:{6}:events MAXLEN 0",
+			"HSCAN sc:{6}:levels 0"},
+		"doctor": {"SCAN 0", "XADD sc:{6}:events * key k", "HSET sc:meta partitions 8", "DEL sc:meta",
+			"EVAL return 0", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1",
+			"PEXPIRE sc:meta 1", "ACL LOG RESET"},
 	} {
 		t.Run(user, func(t *testing.T) {
 			c := clientAs(t, secured.As(user))
@@ -426,17 +452,26 @@ func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
 	}
 	const publish, subscribe = "Publish Violation", "Subscription Violation"
 	everybody := map[string]string{
-		"$JS.API.STREAM.DELETE.SC_THROTTLE": publish, "$JS.API.STREAM.PURGE.SC_ALERTS": publish, "$JS.API.STREAM.UPDATE.SC_ALERTS": publish, "$JS.API.STREAM.NAMES": publish,
-		"$JS.API.STREAM.MSG.DELETE.SC_ALERTS": publish, "$JS.API.STREAM.CREATE.OTHER": publish, "$JS.API.CONSUMER.NAMES.SC_ALERTS": publish, "other": publish, "$SYS.REQ.SERVER.PING": publish,
-		"_INBOX.>": subscribe, "_INBOX.x": subscribe, ">": subscribe, "$JS.API.>": subscribe, "sc.alert.>": subscribe, "_INBOX.operator.>": subscribe,
+		"$JS.API.STREAM.DELETE.SC_THROTTLE": publish, "$JS.API.STREAM.PURGE.SC_ALERTS": publish,
+		"$JS.API.STREAM.UPDATE.SC_ALERTS": publish, "$JS.API.STREAM.NAMES": publish,
+		"$JS.API.STREAM.MSG.DELETE.SC_ALERTS": publish, "$JS.API.STREAM.CREATE.OTHER": publish,
+		"$JS.API.CONSUMER.NAMES.SC_ALERTS": publish, "other": publish, "$SYS.REQ.SERVER.PING": publish,
+		"_INBOX.>": subscribe, "_INBOX.x": subscribe, ">": subscribe, "$JS.API.>": subscribe, "sc.alert.>": subscribe,
+		"_INBOX.operator.>": subscribe,
 	}
 	for user, more := range map[string]map[string]string{
-		"relay": {"$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish, "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager": publish, "_INBOX.subscriber.>": subscribe, "sc.throttle.>": subscribe},
-		"subscriber": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.INFO.SC_THROTTLE": publish,
+		"relay": {"$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish,
+			"$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager": publish, "_INBOX.subscriber.>": subscribe,
+			"sc.throttle.>": subscribe},
+		"subscriber": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish,
+			"$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.INFO.SC_THROTTLE": publish,
 			"_INBOX.alerts.>": subscribe},
-		"alerts": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.other": publish, "$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish,
-			"$JS.API.CONSUMER.DELETE.SC_ALERTS.pager": publish, "sc.throttle.>": subscribe, "_INBOX.subscriber.>": subscribe},
-		"doctor": {"sc.throttle.api.user:42": publish, "$JS.API.STREAM.CREATE.SC_THROTTLE": publish, "$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.MSG.GET.SC_ALERTS": publish,
+		"alerts": {"sc.throttle.api.user:42": publish, "sc.alert.api.80.user:42": publish,
+			"$JS.API.CONSUMER.CREATE.SC_ALERTS.other": publish, "$JS.API.CONSUMER.CREATE.SC_THROTTLE.x": publish,
+			"$JS.API.CONSUMER.DELETE.SC_ALERTS.pager": publish, "sc.throttle.>": subscribe,
+			"_INBOX.subscriber.>": subscribe},
+		"doctor": {"sc.throttle.api.user:42": publish, "$JS.API.STREAM.CREATE.SC_THROTTLE": publish,
+			"$JS.API.CONSUMER.CREATE.SC_ALERTS.x": publish, "$JS.API.STREAM.MSG.GET.SC_ALERTS": publish,
 			"sc.throttle.>": subscribe},
 	} {
 		t.Run(user, func(t *testing.T) {
@@ -459,7 +494,8 @@ func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
 					if want == publish && user != "relay" {
 						subject = strings.Replace(subject, "$JS.API.", "sc.API.", 1) // as the accounts map it
 					}
-					if len(said) == 0 || !strings.Contains(said[len(said)-1], want) || !strings.Contains(said[len(said)-1], fmt.Sprintf("Subject %q", subject)) {
+					if len(said) == 0 || !strings.Contains(said[len(said)-1], want) ||
+						!strings.Contains(said[len(said)-1], fmt.Sprintf("Subject %q", subject)) {
 						t.Errorf("%s: not refused; the last that was: %v", subject, said[max(0, len(said)-1):])
 					}
 				}

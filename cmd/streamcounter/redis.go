@@ -20,7 +20,8 @@ import (
 // a server answers. Neither retries by itself: where a reply was lost, a retry
 // would append or charge twice. A client connects when it is used, so a command
 // that reads no streams has no connections of the blocking one.
-func connectRedis(ctx context.Context, target string, files clientFiles, partitions int) (short, blocking redis.UniversalClient, err error) {
+func connectRedis(ctx context.Context, target string, files clientFiles, partitions int) (short,
+	blocking redis.UniversalClient, err error) {
 	opts, err := secureRedisOptions(target, files)
 	if err != nil {
 		return nil, nil, blame("redis", err)

@@ -22,7 +22,8 @@ flag's name in capitals; the flag wins.`,
   streamcounter check user:42 3`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(), newBench(), newRules(), newDoctor(), newVersion(), newHealth())
+	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(),
+		newBench(), newRules(), newDoctor(), newVersion(), newHealth())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return plainFlagError(err, cmd.Flags()) })
 	root.InitDefaultCompletionCmd()
 	return root

@@ -17,7 +17,8 @@ import (
 func newRules() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
-	cmd := &cobra.Command{Use: "rules", Short: "Check rules files", Example: "  streamcounter rules check rules.yml", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "rules", Short: "Check rules files", Example: "  streamcounter rules check rules.yml",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	check := &cobra.Command{
 		Use:   "check [FILE]",
@@ -51,7 +52,8 @@ or a reload would. An error names file, line and column, and the exit code is 1.
 				for _, pct := range r.Alerts {
 					alerts = append(alerts, strconv.Itoa(pct)+"%")
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%t\n", r.Name, r.Match, r.Algorithm, strings.Join(limits, " "), strings.Join(alerts, " "), r.OnError, r.Shadow)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%t\n", r.Name, r.Match, r.Algorithm,
+					strings.Join(limits, " "), strings.Join(alerts, " "), r.OnError, r.Shadow)
 			}
 			return w.Flush()
 		},

@@ -36,7 +36,8 @@ func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSou
 		case err == nil:
 			return source, nil
 		case c.File != "":
-			return nil, fmt.Errorf("--rules (%s) and --rls-config (%s): %w", envName("rules"), envName("rls-config"), err)
+			return nil, fmt.Errorf("--rules (%s) and --rls-config (%s): %w", envName("rules"), envName("rls-config"),
+				err)
 		}
 		return nil, blame("rls-config", err)
 	case c.File != "":
@@ -66,7 +67,8 @@ func (n *node) limits() *envoyconfig.Limits {
 
 // followRules reloads the rules on SIGHUP and when the file changes.
 func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
-	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_reloads_total", Help: "Attempts to reload the rules."}, []string{"outcome"})
+	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_reloads_total",
+		Help: "Attempts to reload the rules."}, []string{"outcome"})
 	reloads.WithLabelValues("ok").Add(0)
 	reloads.WithLabelValues("error").Add(0)
 	n.rules.OnReload(func(err error) {
@@ -78,7 +80,9 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		if err := n.counter.Learn(within, n.rules.Rules()); err != nil {
-			n.log.Warn("recording the changed rules in Redis failed; counters of keys whose window grew may expire early", "error", err)
+			n.log.Warn(
+				"recording the changed rules in Redis failed; counters of keys whose window grew may expire early",
+				"error", err)
 		}
 		if n.pool != nil {
 			n.pool.Recheck()

@@ -38,7 +38,8 @@ func TestLimitsOfEnvoy(t *testing.T) {
 	}
 	port := freePort(t)
 	d := startDev(t, "--rls-config", dir, "--rls-tag", "client", "--grpc", fmt.Sprintf("127.0.0.1:%d", port))
-	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(
+		insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,8 @@ func TestLimitsOfEnvoy(t *testing.T) {
 		defer cancel()
 		answer, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within, &rlsv3.RateLimitRequest{
 			Domain: "edge", HitsAddend: hits,
-			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
+			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key,
+				Value: value}}}},
 		}, grpc.WaitForReady(true))
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +59,8 @@ func TestLimitsOfEnvoy(t *testing.T) {
 		return answer.OverallCode, answer.Statuses[0].CurrentLimit
 	}
 	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
-	if code, limit := ask("client", "a", 3); code != ok || limit.GetRequestsPerUnit() != 3 || limit.GetUnit() != rlsv3.RateLimitResponse_RateLimit_HOUR {
+	if code, limit := ask("client", "a", 3); code != ok || limit.GetRequestsPerUnit() != 3 ||
+		limit.GetUnit() != rlsv3.RateLimitResponse_RateLimit_HOUR {
 		t.Fatal(code, limit)
 	}
 	if code, _ := ask("client", "a", 1); code != over {
@@ -69,12 +72,14 @@ func TestLimitsOfEnvoy(t *testing.T) {
 	if code, _ := ask("path", "/login/again", 1); code != over {
 		t.Fatal("values of a shared pattern have counts of their own")
 	}
-	if _, body := d.get("/v1/throttled"); !strings.Contains(body, `"key":"edge/{client=a}"`) || !strings.Contains(body, `"rule":"edge--client"`) {
+	if _, body := d.get("/v1/throttled"); !strings.Contains(body, `"key":"edge/{client=a}"`) ||
+		!strings.Contains(body, `"rule":"edge--client"`) {
 		t.Fatal(body)
 	}
 
 	url := fmt.Sprintf("http://127.0.0.1:%d/v1/events", d.http)
-	if code, answer := request(t, http.MethodPost, url, `[{"key":"edge/{client=b}","count":3}]`); code != http.StatusAccepted {
+	if code, answer := request(t, http.MethodPost, url,
+		`[{"key":"edge/{client=b}","count":3}]`); code != http.StatusAccepted {
 		t.Fatal(code, answer)
 	}
 	streamtest.Eventually(t, 10*time.Second, "the worker has throttled b by the limit", func() (bool, string) {
@@ -103,11 +108,14 @@ func TestRulesCheckReadsLimits(t *testing.T) {
 		code       int
 		out, fault []string
 	}{
-		{[]string{rules, "--rls-config", config, "--rls-tag", "client"}, 0, []string{"user:*", "edge/{client=*}", `edge/path=%2Flogin\*`, "sliding-log"}, nil},
-		{[]string{"--rls-config", config, "--rls-algorithm", "fixed-window", "--json"}, 0, []string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
+		{[]string{rules, "--rls-config", config, "--rls-tag", "client"}, 0,
+			[]string{"user:*", "edge/{client=*}", `edge/path=%2Flogin\*`, "sliding-log"}, nil},
+		{[]string{"--rls-config", config, "--rls-algorithm", "fixed-window", "--json"}, 0,
+			[]string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
 		{[]string{rules}, 0, []string{"user:*"}, nil},
 		{nil, 1, nil, []string{"--rls-config"}},
-		{[]string{"--rls-config", writeFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil, []string{`bad.yaml:9:5: unknown field "shadow"`}},
+		{[]string{"--rls-config", writeFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil,
+			[]string{`bad.yaml:9:5: unknown field "shadow"`}},
 		{[]string{"--rls-config", config, "--rls-algorithm", "leaky"}, 1, nil, []string{`algorithm "leaky"`}},
 		{[]string{all, "--rls-config", config}, 1, nil, []string{`rule "api" (match "*")`, `"edge--path--login-`}},
 	} {

@@ -97,6 +97,7 @@ func logReady(n *node) {
 	for _, e := range n.endpoints {
 		fields = append(fields, slog.String(e.name, e.listener.Addr().String()))
 	}
-	fields = append(fields, "redis", redact.URL(n.redisURL), "prefix", n.keys.Prefix, "rules", len(n.rules.Rules().List()))
+	fields = append(fields, "redis", redact.URL(n.redisURL), "prefix", n.keys.Prefix, "rules",
+		len(n.rules.Rules().List()))
 	n.log.Info("ready", fields...)
 }

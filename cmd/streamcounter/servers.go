@@ -80,7 +80,8 @@ func (n *node) mayListen(name, addr string) error {
 	if !n.config.Access.Open {
 		return blame(name, fmt.Errorf("%s can be reached from other machines, and nothing authenticates callers: "+
 			"give --tokens (a file of tokens and their scopes) or --tls-client-ca (client certificates); "+
-			"or listen on 127.0.0.1; or, where the network itself keeps others out, --open (%s=true)", addr, envName("open")))
+			"or listen on 127.0.0.1; or, where the network itself keeps others out, --open (%s=true)", addr,
+			envName("open")))
 	}
 	n.log.Warn("OPEN: whoever reaches this address may do everything, without a token or a certificate",
 		"setting", name, "address", addr, "fix", "--tokens FILE or --tls-client-ca FILE")

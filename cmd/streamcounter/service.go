@@ -24,7 +24,8 @@ func (n *node) openChecks(context.Context) error {
 		n.fresh["extractors"] = extractors
 	}
 	n.service, err = check.NewService(check.Config{
-		Counter: n.counter, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry), Timeout: n.config.Checks.Timeout, Log: n.log,
+		Counter: n.counter, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry),
+		Timeout: n.config.Checks.Timeout, Log: n.log,
 	})
 	if err != nil {
 		return err

@@ -27,7 +27,8 @@ func TestConfigIsDecodedOnce(t *testing.T) {
 	if err := c.load(cmd.Flags(), lookUp); err != nil {
 		t.Fatal(err)
 	}
-	have := []any{c.Stream.Partitions, shown(&c.Stream.Retention), c.NATS.URL, c.Redis.URL, c.Stream.Prefix, c.HTTP, shown(&c.Log),
+	have := []any{c.Stream.Partitions, shown(&c.Stream.Retention), c.NATS.URL, c.Redis.URL, c.Stream.Prefix, c.HTTP,
+		shown(&c.Log),
 		shown(&c.Checks.MaxBacklog)}
 	want := []any{4, "1m", "nats://from-file", "redis://127.0.0.1:6379", "sc", "127.0.0.1:8081", "warn", "30s"}
 	if !slices.Equal(have, want) {
@@ -41,12 +42,15 @@ func TestConfigErrors(t *testing.T) {
 	for _, x := range []struct{ args, env, want string }{
 		{"--partitions many", "", `--partitions (STREAMCOUNTER_PARTITIONS) is "many": expected a whole number`},
 		{"", "PARTITIONS=many", `--partitions (STREAMCOUNTER_PARTITIONS) is "many": expected a whole number`},
-		{"--partitions -1", "", `--partitions (STREAMCOUNTER_PARTITIONS) is "-1": expected a whole number of at least 1`},
+		{"--partitions -1", "",
+			`--partitions (STREAMCOUNTER_PARTITIONS) is "-1": expected a whole number of at least 1`},
 		{"--partitions 5000", "", `--partitions (STREAMCOUNTER_PARTITIONS) is "5000": expected at most 4096`},
-		{"--retention 10", "", `--retention (STREAMCOUNTER_RETENTION) is "10": expected a duration above zero such as 250ms`},
+		{"--retention 10", "",
+			`--retention (STREAMCOUNTER_RETENTION) is "10": expected a duration above zero such as 250ms`},
 		{"--retention 0", "", `--retention (STREAMCOUNTER_RETENTION) is "0s": expected a duration`},
 		{"--max-backlog -1s", "", `--max-backlog (STREAMCOUNTER_MAX_BACKLOG) is "-1s": expected a duration`},
-		{"--max-backlog 11m", "", `--max-backlog (STREAMCOUNTER_MAX_BACKLOG) is "11m": expected no more than --retention`},
+		{"--max-backlog 11m", "",
+			`--max-backlog (STREAMCOUNTER_MAX_BACKLOG) is "11m": expected no more than --retention`},
 		{"--open=perhaps", "", `--open (STREAMCOUNTER_OPEN) is "perhaps": expected true or false`},
 		{"", "LOG_LEVEL=loud", `--log-level (STREAMCOUNTER_LOG_LEVEL) is "loud": expected debug, info, warn or error`},
 		{"--prefix A", "", `--prefix (STREAMCOUNTER_PREFIX): prefix "A": expected`},
@@ -75,7 +79,8 @@ func TestConfigErrors(t *testing.T) {
 
 func TestUnknownVariablesAreNamed(t *testing.T) {
 	links := []string{ // of services "streamcounter" and "streamcounter-redis"
-		"STREAMCOUNTER_PORT=tcp://10.0.0.1:8080", "STREAMCOUNTER_SERVICE_HOST=10.0.0.1", "STREAMCOUNTER_SERVICE_PORT=8080",
+		"STREAMCOUNTER_PORT=tcp://10.0.0.1:8080", "STREAMCOUNTER_SERVICE_HOST=10.0.0.1",
+		"STREAMCOUNTER_SERVICE_PORT=8080",
 		"STREAMCOUNTER_SERVICE_PORT_GRPC=8082", "STREAMCOUNTER_PORT_8080_TCP=tcp://10.0.0.1:8080",
 		"STREAMCOUNTER_PORT_8080_TCP_PROTO=tcp", "STREAMCOUNTER_REDIS_SERVICE_HOST=10.0.0.2",
 		"STREAMCOUNTER_REDIS_PORT_6379_TCP_ADDR=10.0.0.2",
@@ -85,23 +90,27 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 		t.Errorf("warns of %q", got)
 	}
 	got := unknownVariables([]string{"STREAMCOUNTER_HTPP=:80", "STREAMCOUNTER_HTTP_FILE=x", "STREAMCOUNTER_NONSENSE=1"})
-	want := []string{"STREAMCOUNTER_HTPP is not a setting and is ignored; did you mean STREAMCOUNTER_HTTP?", "STREAMCOUNTER_HTTP_FILE is", "STREAMCOUNTER_NONSENSE is not a setting and is ignored"}
+	want := []string{"STREAMCOUNTER_HTPP is not a setting and is ignored; did you mean STREAMCOUNTER_HTTP?",
+		"STREAMCOUNTER_HTTP_FILE is", "STREAMCOUNTER_NONSENSE is not a setting and is ignored"}
 	for i := range want {
 		if len(got) != len(want) || !strings.Contains(got[i], want[i]) {
 			t.Fatalf("have %q, want %q", got, want)
 		}
 	}
 	t.Setenv("STREAMCOUNTER_HTPP", "127.0.0.1:1")
-	if _, _, errs := runProgram(t, "", "rules", "check", writeFile(t, "rules.yml", devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
+	if _, _, errs := runProgram(t, "", "rules", "check", writeFile(t, "rules.yml",
+		devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
 		t.Errorf("said %q", errs)
 	}
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0")
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText),
+		"--http", "127.0.0.1:0")
 	p.until(`"level":"WARN","msg":"the environment variable STREAMCOUNTER_HTPP is not a setting`)
 }
 
 func TestHelpShowsTypes(t *testing.T) {
 	for command, flags := range map[string][]string{
-		"serve":  {"--partitions int ", "--retention duration ", "--max-connections int ", "--check-timeout duration ", "--log-level level ", "--open ", "(default 10m)"},
+		"serve": {"--partitions int ", "--retention duration ", "--max-connections int ",
+			"--check-timeout duration ", "--log-level level ", "--open ", "(default 10m)"},
 		"work":   {"--batch int ", "--min-idle duration ", "(default \"127.0.0.1:8081\")"},
 		"dev":    {"--partitions int ", "--retention duration ", "(default \"embedded:16379\")"},
 		"append": {"--partitions int "},

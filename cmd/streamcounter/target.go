@@ -23,7 +23,8 @@ func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptio
 		return o, err
 	}
 	if o.TLSConfig == nil {
-		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://", redact.URL(target))
+		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://",
+			redact.URL(target))
 	}
 	return o, files.apply(o.TLSConfig)
 }
@@ -82,7 +83,8 @@ func unreadable(part string) error {
 	case u.Host == "":
 		return errors.New("it names no host: expected redis://HOST:PORT")
 	case u.RawQuery != "":
-		return errors.New("an option after the ? is unknown or has a bad value (a password stands before the host: redis://:PASSWORD@HOST:PORT)")
+		return errors.New(
+			"an option after the ? is unknown or has a bad value (a password stands before the host: redis://:PASSWORD@HOST:PORT)")
 	}
 	return errors.New("expected redis://HOST:PORT/DATABASE, where DATABASE is a number")
 }

@@ -20,7 +20,8 @@ func serverTLS(c accessConfig, log *slog.Logger) (*tls.Config, *reload.Files[*tl
 	case cert == "" && key == "" && ca == "":
 		return nil, nil, nil
 	case cert == "" || key == "":
-		return nil, nil, blame("tls-cert", errors.New("--tls-cert and --tls-key are needed together, and for --tls-client-ca"))
+		return nil, nil, blame("tls-cert", errors.New(
+			"--tls-cert and --tls-key are needed together, and for --tls-client-ca"))
 	}
 	paths := []string{cert, key}
 	if ca != "" {
@@ -32,7 +33,8 @@ func serverTLS(c accessConfig, log *slog.Logger) (*tls.Config, *reload.Files[*tl
 			return nil, blame("tls-cert", fmt.Errorf("%s and %s: %w", cert, key, err))
 		}
 		// Connections take this configuration whole, so it says itself what it speaks.
-		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+			NextProtos: []string{"h2", "http/1.1"}}
 		if ca != "" {
 			if c.ClientCAs, err = authorities(files[2].Data); err != nil {
 				return nil, blame("tls-client-ca", fmt.Errorf("%s: %w", ca, err))

@@ -22,22 +22,27 @@ func TestRedisOverTLS(t *testing.T) {
 	cert, key := ours.Issue("redis")
 	mine, mineKey := ours.Issue("client")
 	port := fmt.Sprint(freePort(t))
-	streamtest.OwnRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA)
+	streamtest.OwnRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
+		ours.CA)
 	at := "rediss://127.0.0.1:" + port
 	all := []string{"--redis", at, "--redis-ca", ours.CA, "--redis-cert", mine, "--redis-key", mineKey}
 
 	if code, _, errs := runProgram(t, "user:42 3\n", append([]string{"append"}, all...)...); code != 0 {
 		t.Fatalf("append over TLS: exit code %d\n%s", code, errs)
 	}
-	p := startProgram(t, append([]string{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0"}, all...)...)
+	p := startProgram(t, append([]string{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+		"127.0.0.1:0"}, all...)...)
 	p.until(`"msg":"ready"`)
-	if code, body := request(t, "GET", p.base()+"/v1/check?key=user:42", ""); code != 200 || !strings.Contains(body, `"source":"redis"`) {
+	if code, body := request(t, "GET", p.base()+"/v1/check?key=user:42", ""); code != 200 ||
+		!strings.Contains(body, `"source":"redis"`) {
 		t.Errorf("a check over TLS: %d %s", code, body)
 	}
-	if code, out, _ := runProgram(t, "", append([]string{"doctor", "--nats", "", "--json"}, all...)...); code == 2 || !strings.Contains(out, `"redis.persistence"`) {
+	if code, out, _ := runProgram(t, "", append([]string{"doctor", "--nats", "", "--json"}, all...)...); code == 2 ||
+		!strings.Contains(out, `"redis.persistence"`) {
 		t.Errorf("doctor over TLS: exit code %d\n%s", code, out)
 	}
-	for _, command := range [][]string{{"bench", "check", "--operations", "10", "--warmup", "0"}, {"compare", "--poisson", "--requests", "10", "--algorithms", "sliding-log"}} {
+	for _, command := range [][]string{{"bench", "check", "--operations", "10", "--warmup", "0"},
+		{"compare", "--poisson", "--requests", "10", "--algorithms", "sliding-log"}} {
 		if code, out, errs := runProgram(t, "", append(command, all...)...); code != 0 {
 			t.Errorf("%s over TLS: exit code %d\n%s%s", command[0], code, out, errs)
 		}
@@ -46,13 +51,17 @@ func TestRedisOverTLS(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no certificate":        {[]string{"--redis", at, "--redis-ca", ours.CA}, "no Redis answers"},
-		"no authority":          {[]string{"--redis", at, "--redis-cert", mine, "--redis-key", mineKey}, "unknown authority"},
-		"another authority":     {[]string{"--redis", at, "--redis-ca", others.CA, "--redis-cert", mine, "--redis-key", mineKey}, "unknown authority"},
-		"another name":          {[]string{"--redis", "rediss://127.0.0.2:" + port, "--redis-ca", ours.CA, "--redis-cert", mine, "--redis-key", mineKey}, "127.0.0.2"},
+		"no certificate": {[]string{"--redis", at, "--redis-ca", ours.CA}, "no Redis answers"},
+		"no authority": {[]string{"--redis", at, "--redis-cert", mine, "--redis-key", mineKey},
+			"unknown authority"},
+		"another authority": {[]string{"--redis", at, "--redis-ca", others.CA, "--redis-cert", mine,
+			"--redis-key", mineKey}, "unknown authority"},
+		"another name": {[]string{"--redis", "rediss://127.0.0.2:" + port, "--redis-ca", ours.CA,
+			"--redis-cert", mine, "--redis-key", mineKey}, "127.0.0.2"},
 		"plain text, by a slip": {[]string{"--redis", "redis://127.0.0.1:" + port}, "no Redis answers"},
 	} {
-		if code, _, errs := runProgram(t, "a 1\n", append([]string{"append"}, c.args...)...); code != 1 || !strings.Contains(errs, c.says) {
+		if code, _, errs := runProgram(t, "a 1\n", append([]string{"append"}, c.args...)...); code != 1 ||
+			!strings.Contains(errs, c.says) {
 			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
 		}
 	}
@@ -62,13 +71,15 @@ func TestRedisOverTLS(t *testing.T) {
 func TestSentinelOverTLS(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("redis")
-	tls := []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA, "--tls-replication", "yes"}
+	tls := []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA,
+		"--tls-replication", "yes"}
 	master := fmt.Sprint(freePort(t))
 	streamtest.OwnRedis(t, append(tls, "--tls-port", master)...)
 	sentinel := streamtest.Sentinel(t, "tls-port", fmt.Sprintf(
 		"sentinel monitor main 127.0.0.1 %s 1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n",
 		master, cert, key, ours.CA))
-	args := []string{"append", "--redis", "rediss+sentinel://" + sentinel + "/main", "--redis-ca", ours.CA, "--redis-cert", cert, "--redis-key", key}
+	args := []string{"append", "--redis", "rediss+sentinel://" + sentinel + "/main", "--redis-ca", ours.CA,
+		"--redis-cert", cert, "--redis-key", key}
 	streamtest.Eventually(t, 30*time.Second, "append by Sentinel over TLS", func() (bool, string) {
 		code, _, errs := runProgram(t, "user:42 3\n", args...)
 		return code == 0, errs
@@ -83,11 +94,13 @@ func TestSentinelOverTLS(t *testing.T) {
 func secureNATS(t *testing.T, a *streamtest.Authority, change func(*natsserver.Options)) (url string) {
 	t.Helper()
 	cert, key := a.Issue("nats")
-	config, err := natsserver.GenTLSConfig(&natsserver.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA, Verify: true})
+	config, err := natsserver.GenTLSConfig(&natsserver.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA,
+		Verify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
+	opts := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
 	change(opts)
 	s, err := natsserver.NewServer(opts)
 	if err != nil {
@@ -124,7 +137,8 @@ func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (pair nkeys.KeyPa
 // JetStream, and a worker makes its streams.
 func wantNATS(t *testing.T, good bool, name string, args ...string) {
 	t.Helper()
-	code, out, errs := runProgram(t, "", append([]string{"doctor", "--redis", streamtest.Redis(t), "--prefix", "sc"}, args...)...)
+	code, out, errs := runProgram(t, "", append([]string{"doctor", "--redis", streamtest.Redis(t), "--prefix", "sc"},
+		args...)...)
 	if in := strings.Contains(out, "ok       nats.reachable"); in != good {
 		t.Errorf("%s: let in: %t, want %t; exit code %d\n%s%s", name, in, good, code, out, errs)
 	}
@@ -139,7 +153,8 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 	_, public, seed := newSeed(t, nkeys.CreateUser)
 	_, _, strange := newSeed(t, nkeys.CreateUser)
 	url := secureNATS(t, ours, func(o *natsserver.Options) { o.Nkeys = []*natsserver.NkeyUser{{Nkey: public}} })
-	good := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey, "--nats-nkey", writeFile(t, "user.nk", seed)}
+	good := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey, "--nats-nkey",
+		writeFile(t, "user.nk", seed)}
 	wantNATS(t, true, "all files", good...)
 	wantNATS(t, false, "another seed", append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", strange))...)
 	wantNATS(t, false, "no seed", good[:8]...)
@@ -150,15 +165,19 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 		says string
 	}{
 		"no such seed": {append(good[:8:8], "--nats-nkey", "none.nk"), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"no seed":      {append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", "SECRET")), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"two of them":  {append(good[:10:10], "--nats-creds", writeFile(t, "user.creds", "SECRET")), "not both"},
+		"no seed": {append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", "SECRET")),
+			"--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
+		"two of them": {append(good[:10:10], "--nats-creds", writeFile(t, "user.creds", "SECRET")), "not both"},
 	} {
-		args := append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}, c.args...)
-		if code, _, errs := runProgram(t, "", args...); code != 1 || !strings.Contains(errs, c.says) || strings.Contains(errs, "SECRET") {
+		args := append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
+			writeFile(t, "rules.yml", devRulesText)}, c.args...)
+		if code, _, errs := runProgram(t, "", args...); code != 1 || !strings.Contains(errs, c.says) ||
+			strings.Contains(errs, "SECRET") {
 			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
 		}
 	}
-	worker := startProgram(t, append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules", writeFile(t, "rules.yml", devRulesText)}, good...)...)
+	worker := startProgram(t, append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
+		writeFile(t, "rules.yml", devRulesText)}, good...)...)
 	worker.until(`"msg":"ready"`)
 	watcher := startProgram(t, append([]string{"watch"}, good...)...)
 	if strings.Contains(worker.text(), "does not answer") {
@@ -215,5 +234,6 @@ func TestNATSWithCredentials(t *testing.T) {
 	wantNATS(t, true, "credentials", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds)))...)
 	wantNATS(t, false, "no credentials", tls...)
 	wantNATS(t, false, "no such file", append(tls[:8:8], "--nats-creds", "none.creds")...)
-	wantNATS(t, false, "half a file", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds[:len(creds)/2])))...)
+	wantNATS(t, false, "half a file", append(tls[:8:8], "--nats-creds",
+		writeFile(t, "user.creds", string(creds[:len(creds)/2])))...)
 }

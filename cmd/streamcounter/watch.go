@@ -75,7 +75,8 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 		{throttle, prefix + ".throttle." + rule + ".>", jetstream.DeliverLastPerSubjectPolicy},
 		{alert, prefix + ".alert." + rule + ".>", jetstream.DeliverNewPolicy},
 	} {
-		consumer, err := orderedConsumer(ctx, cmd.ErrOrStderr(), js, s.stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.subject}, DeliverPolicy: s.from})
+		consumer, err := orderedConsumer(ctx, cmd.ErrOrStderr(), js, s.stream,
+			jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.subject}, DeliverPolicy: s.from})
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -93,7 +94,8 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 }
 
 // orderedConsumer waits for the stream: the first worker makes it.
-func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetStream, name string, config jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetStream, name string,
+	config jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
 	for told := false; ; told = true {
 		c, err := js.OrderedConsumer(ctx, name, config)
 		if !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -119,7 +121,8 @@ func printTransition(w io.Writer, t api.Transition) {
 	if t.Shadow {
 		what += " (shadow)"
 	}
-	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %d of %d per %s", t.At().Local().Format("15:04:05.000"), what, t.Key, t.Rule, t.Used, t.Limit, millis(t.WindowMs))
+	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %d of %d per %s", t.At().Local().Format("15:04:05.000"), what, t.Key,
+		t.Rule, t.Used, t.Limit, millis(t.WindowMs))
 	if t.State == api.StateThrottled || t.State == api.StateRaised {
 		fmt.Fprintf(w, ", until %s", time.UnixMilli(t.UntilMs).Local().Format("15:04:05.000"))
 	}

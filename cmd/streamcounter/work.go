@@ -41,12 +41,17 @@ func (n *node) openWorkers(ctx context.Context) error {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		if err := publisher.Ensure(within); err != nil {
-			return blame("nats", fmt.Errorf("the JetStream streams cannot be created (is JetStream enabled, and the server 2.11 or later?): %w", err))
+			return blame("nats",
+				fmt.Errorf(
+					"the JetStream streams cannot be created (is JetStream enabled, and the server 2.11 or later?): %w",
+					err))
 		}
 	}
 	config := consumers.Config{
-		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules, Publisher: publisher, Metrics: metrics,
-		MaxBatch: n.config.Work.Batch, MinIdle: n.config.Work.MinIdle, Retention: n.config.Stream.Retention, DrainTimeout: n.config.Stop, Log: n.log,
+		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules,
+		Publisher: publisher, Metrics: metrics,
+		MaxBatch: n.config.Work.Batch, MinIdle: n.config.Work.MinIdle, Retention: n.config.Stream.Retention,
+		DrainTimeout: n.config.Stop, Log: n.log,
 	}
 	n.pool, err = consumers.NewPool(config)
 	return err

@@ -62,7 +62,8 @@ func (r *room) xaddAll(ctx context.Context, picks []int) (appended int64, err er
 	pipe := r.redis.Pipeline()
 	for _, k := range picks {
 		name := r.names[k]
-		pipe.XAdd(ctx, &redis.XAddArgs{Stream: r.yardEvents(r.keys.Partition(name)), Values: []any{"key", name, "count", 1}})
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: r.yardEvents(r.keys.Partition(name)),
+			Values: []any{"key", name, "count", 1}})
 	}
 	cmds, err := pipe.Exec(ctx)
 	for _, c := range cmds {

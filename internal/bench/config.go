@@ -125,7 +125,8 @@ func (c *Config) validate() error {
 	}
 	for _, a := range c.Algorithms {
 		if !slices.Contains(windows.Algorithms, a) {
-			return fmt.Errorf("--algorithm is %q: expected all or some of %s", a, strings.Join(windows.Algorithms, ", "))
+			return fmt.Errorf("--algorithm is %q: expected all or some of %s", a,
+				strings.Join(windows.Algorithms, ", "))
 		}
 	}
 	switch {
@@ -134,11 +135,13 @@ func (c *Config) validate() error {
 	case !(c.ZipfS > 1 && c.ZipfS <= 100): // also what is no number
 		return fmt.Errorf("--zipf-s is %v: expected a number above 1, at most 100", c.ZipfS)
 	case c.Deny && c.Limit != 0:
-		return fmt.Errorf("--limit is %d and --deny is given: expected one of them, --deny makes --entries the limit", c.Limit)
+		return fmt.Errorf("--limit is %d and --deny is given: expected one of them, --deny makes --entries the limit",
+			c.Limit)
 	case c.limit() < 1 || c.limit() > windows.MaxLimit:
 		return fmt.Errorf("--limit is %d: expected 1 to %d", c.Limit, windows.MaxLimit)
 	case c.Per < windows.MinWindow || c.Per > windows.MaxWindow || c.Per%time.Millisecond != 0:
-		return fmt.Errorf("--per is %s: expected %s to %s in whole milliseconds", c.Per, windows.MinWindow, windows.MaxWindow)
+		return fmt.Errorf("--per is %s: expected %s to %s in whole milliseconds", c.Per, windows.MinWindow,
+			windows.MaxWindow)
 	case c.Duration < time.Millisecond:
 		return fmt.Errorf("--duration is %s: expected at least 1ms", c.Duration)
 	case !(c.Rate >= 0 && c.Rate <= 10_000_000):

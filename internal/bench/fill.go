@@ -99,7 +99,8 @@ func (f *filler) run(ctx context.Context, did func(n int)) error {
 		pipe := f.redis.Pipeline()
 		for ; i < all && pipe.Len() < fillAppend; i++ {
 			name, ms := f.at(i)
-			pipe.XAdd(ctx, &redis.XAddArgs{Stream: events, ID: strconv.FormatInt(ms, 10) + "-*", Values: []any{"key", name, "count", 1}})
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: events, ID: strconv.FormatInt(ms, 10) + "-*",
+				Values: []any{"key", name, "count", 1}})
 		}
 		n := pipe.Len()
 		if _, err := pipe.Exec(ctx); err != nil {

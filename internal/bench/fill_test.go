@@ -42,7 +42,8 @@ func TestFillGivesEachKeyItsEntries(t *testing.T) {
 							t.Errorf("%s has used %d, want %d", key, used, n.entries)
 						}
 						if algorithm == windows.DefaultAlgorithm {
-							if got := c.XLen(t.Context(), r.keys.Counter(r.keys.Partition(key), "log", key)).Val(); got != int64(n.entries) {
+							if got := c.XLen(t.Context(), r.keys.Counter(r.keys.Partition(key), "log",
+								key)).Val(); got != int64(n.entries) {
 								t.Errorf("the log of %s has %d entries, want %d", key, got, n.entries)
 							}
 						}
@@ -89,7 +90,8 @@ func TestFillSaysWhatItWeighs(t *testing.T) {
 				t.Errorf("the embedded server tells no memory, and it was %v", mem)
 			}
 		} else if mem.perKey == nil || *mem.perKey < 100 || *mem.perKey > 10_000 || *mem.perEntry != *mem.perKey/3 {
-			t.Errorf("a key of three entries weighs %v, and one of them %v", figure(mem.perKey, "%f"), figure(mem.perEntry, "%f"))
+			t.Errorf("a key of three entries weighs %v, and one of them %v", figure(mem.perKey, "%f"),
+				figure(mem.perEntry, "%f"))
 		}
 		if left := keysLike(t, c, r.keys.Prefix+"w*"); len(left) > 0 {
 			t.Errorf("the trial left %d keys", len(left))

@@ -122,7 +122,8 @@ func (r *room) readAndAck(ctx context.Context) (contestant, error) {
 		call: func(ctx context.Context, _ []int, i int) (result, error) {
 			name := r.yardEvents(turns[i])
 			got, err := r.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
-				Group: eventlog.Group, Consumer: "bench", Streams: []string{name, ">"}, Count: int64(r.cfg.Batch), Block: -1,
+				Group: eventlog.Group, Consumer: "bench", Streams: []string{name, ">"}, Count: int64(r.cfg.Batch),
+				Block: -1,
 			}).Result()
 			if err != nil {
 				return result{}, fmt.Errorf("XREADGROUP: %w", err)

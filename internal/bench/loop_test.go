@@ -79,7 +79,8 @@ func TestClosedLoopMakesEachCallOnce(t *testing.T) {
 				t.Errorf("%d callers: call %d was made %d times", callers, i, seen[i])
 			}
 		}
-		if got.ops != 100 || got.calls != 100 || got.admitted != 25 || got.denied != 75 || got.latency.TotalCount() != 100 {
+		if got.ops != 100 || got.calls != 100 || got.admitted != 25 || got.denied != 75 ||
+			got.latency.TotalCount() != 100 {
 			t.Errorf("%d callers: %+v", callers, got.result)
 		}
 	}
@@ -100,7 +101,8 @@ func TestClosedLoopCountsErrorsAndGoesOn(t *testing.T) {
 	if got.ops != 6 || got.calls != 10 || got.errors != 4 || !errors.Is(got.first, wrong) {
 		t.Errorf("%d operations, %d calls, %d errors, first %v", got.ops, got.calls, got.errors, got.first)
 	}
-	if p := time.Duration(got.latency.ValueAtQuantile(50)); p < 4990*time.Microsecond || p > 5010*time.Microsecond || got.wall != 50*time.Millisecond {
+	if p := time.Duration(got.latency.ValueAtQuantile(50)); p < 4990*time.Microsecond || p > 5010*time.Microsecond ||
+		got.wall != 50*time.Millisecond {
 		t.Errorf("p50 %s, in all %s, want 5ms and 50ms", p, got.wall)
 	}
 }
@@ -130,7 +132,8 @@ func TestWhatIsCutOffIsNotCounted(t *testing.T) {
 }
 
 func TestPaceByCount(t *testing.T) {
-	for _, c := range []struct{ count, least, slices int }{{1000, 10, 20}, {1000, 300, 4}, {7, 1, 7}, {1, 1, 1}, {41, 1, 14}, {10_000_000, 10, 50}, {300_000, 1_000_000, 2}} {
+	for _, c := range []struct{ count, least, slices int }{{1000, 10, 20}, {1000, 300, 4}, {7, 1, 7}, {1, 1, 1},
+		{41, 1, 14}, {10_000_000, 10, 50}, {300_000, 1_000_000, 2}} {
 		p, sum, n := byCount(c.count, c.least), 0, 0
 		for k := p.next(); k > 0; k = p.next() {
 			p.took(k, time.Second)

@@ -42,7 +42,8 @@ const maxInFlight = 20_000
 // earlier ones do, and counts their latency from that time. So a server that
 // stands still for a second shows a second's worth of slow calls, not one per
 // connection (coordinated omission: Gil Tene, "How NOT to Measure Latency").
-func openLoop(ctx context.Context, c clock, rate float64, inFlight, calls int, do func(ctx context.Context, i int) (result, error)) *tally {
+func openLoop(ctx context.Context, c clock, rate float64, inFlight, calls int,
+	do func(ctx context.Context, i int) (result, error)) *tally {
 	var mu sync.Mutex
 	sum := newTally()
 	slots := make(chan struct{}, inFlight)

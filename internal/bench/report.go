@@ -117,7 +117,8 @@ func newReport(ctx context.Context, c redis.UniversalClient, cfg *Config) *Repor
 		Started: time.Now().Truncate(time.Second), Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(),
 		Settings: Settings{
-			Keys: cfg.Keys, Skew: cfg.Skew, EntriesPerKey: cfg.Entries, Limit: cfg.limit(), PerMs: cfg.Per.Milliseconds(),
+			Keys: cfg.Keys, Skew: cfg.Skew, EntriesPerKey: cfg.Entries, Limit: cfg.limit(),
+			PerMs:       cfg.Per.Milliseconds(),
 			Connections: cfg.Connections, Batch: cfg.Batch, Partitions: cfg.Partitions, Seed: cfg.Seed,
 		},
 		Parts: []Part{},
@@ -168,7 +169,8 @@ func partOf(p *part, rounds []round, rate float64) *Part {
 		}
 	}
 	product := sums[0]
-	out := &Part{Operation: p.operation, Algorithm: p.algorithm, Loop: "closed", Slices: len(rounds), Figures: figuresOf(product)}
+	out := &Part{Operation: p.operation, Algorithm: p.algorithm, Loop: "closed", Slices: len(rounds),
+		Figures: figuresOf(product)}
 	if rate > 0 {
 		out.Loop, out.RatePerS = "open", &rate
 	}
@@ -176,7 +178,8 @@ func partOf(p *part, rounds []round, rate float64) *Part {
 	case Check:
 		out.Admitted, out.Denied = &product.admitted, &product.denied
 	case Fold:
-		out.Appended, out.Folded, out.Late, out.Gone, out.Merged = &product.asked, &product.folded, &product.late, &product.gone, &product.merged
+		out.Appended, out.Folded, out.Late, out.Gone, out.Merged = &product.asked, &product.folded, &product.late,
+			&product.gone, &product.merged
 	}
 	for i, y := range p.yardsticks {
 		sum := sums[i+1]

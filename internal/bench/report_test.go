@@ -22,9 +22,12 @@ func sample() *Report {
 	const ms, us = time.Millisecond, time.Microsecond
 	bytes, perKey, perEntry, used := int64(512), 1900.5, 19.005, 100.0
 	r := &Report{
-		CommandLine: "streamcounter bench", Redis: "redis://127.0.0.1:6379", Started: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Seconds: 12.5,
-		RedisVersion: "7.0.15", StreamNodeMaxBytes: &bytes, Go: "go1.26.0", Platform: "linux/amd64", CPUs: 2, Prefix: "sc-bench-00000000",
-		Settings: Settings{Keys: 1000, Skew: Zipf, ZipfS: 1.1, EntriesPerKey: 100, Limit: 1000, PerMs: 60_000, Connections: 8, Batch: 500, Partitions: 16, Seed: 1},
+		CommandLine: "streamcounter bench", Redis: "redis://127.0.0.1:6379",
+		Started: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Seconds: 12.5,
+		RedisVersion: "7.0.15", StreamNodeMaxBytes: &bytes, Go: "go1.26.0", Platform: "linux/amd64", CPUs: 2,
+		Prefix: "sc-bench-00000000",
+		Settings: Settings{Keys: 1000, Skew: Zipf, ZipfS: 1.1, EntriesPerKey: 100, Limit: 1000, PerMs: 60_000,
+			Connections: 8, Batch: 500, Partitions: 16, Seed: 1},
 	}
 	add := func(p *part, rate float64, rounds ...round) *Part {
 		r.Parts = append(r.Parts, *partOf(p, rounds, rate))
@@ -44,7 +47,8 @@ func sample() *Report {
 		return t
 	}
 	yard := func(ops int64, cpu time.Duration) *tally { return seen(ops, ops, 50*ms, cpu, 60*us) }
-	p := add(&part{operation: Check, algorithm: "sliding-log", yardsticks: []contestant{{name: "GET"}, {name: "GCRA"}}}, 2000,
+	p := add(&part{operation: Check, algorithm: "sliding-log", yardsticks: []contestant{{name: "GET"},
+		{name: "GCRA"}}}, 2000,
 		round{check(100, 4*ms), yard(100, ms), seen(100, 100, 50*ms, 2*ms, 80*us)},
 		round{check(100, 16*ms), yard(100, 8*ms), seen(100, 100, 50*ms, 2*ms, 80*us)},
 		round{check(100, 6*ms), yard(100, 2*ms), seen(100, 100, 50*ms, 2*ms, 80*us)})

@@ -20,7 +20,8 @@ import (
 
 // small is a run of a few hundred operations of each part.
 func small() Config {
-	return Config{Algorithms: windows.Algorithms, Keys: 30, Partitions: 4, Batch: 50, Connections: 4, Count: 300, Warmup: -1}
+	return Config{Algorithms: windows.Algorithms, Keys: 30, Partitions: 4, Batch: 50, Connections: 4, Count: 300,
+		Warmup: -1}
 }
 
 func TestCountersAddUp(t *testing.T) {
@@ -52,7 +53,8 @@ func TestCountersAddUp(t *testing.T) {
 			case Fold:
 				calls, yardsticks = 0, "XREADGROUP+XACK"
 				if *p.Appended != 300 || *p.Folded != 300 || *p.Late != 0 || *p.Gone != 0 {
-					t.Errorf("%s %s: %d appended, %d folded, %d late, %d gone", p.Operation, p.Algorithm, *p.Appended, *p.Folded, *p.Late, *p.Gone)
+					t.Errorf("%s %s: %d appended, %d folded, %d late, %d gone", p.Operation, p.Algorithm, *p.Appended,
+						*p.Folded, *p.Late, *p.Gone)
 				}
 			case Check:
 				yardsticks += ", GCRA"
@@ -65,14 +67,16 @@ func TestCountersAddUp(t *testing.T) {
 			for _, y := range p.Yardsticks {
 				names, all = append(names, y.Name), append(all, y.Figures)
 				if (y.XYardstick != nil) != told || (y.XYardstickMedian != nil) != told || y.XYardstickWall == nil {
-					t.Errorf("%s %s: the ratios to %s are %v, %v, %v", p.Operation, p.Algorithm, y.Name, y.XYardstick, y.XYardstickMedian, y.XYardstickWall)
+					t.Errorf("%s %s: the ratios to %s are %v, %v, %v", p.Operation, p.Algorithm, y.Name, y.XYardstick,
+						y.XYardstickMedian, y.XYardstickWall)
 				}
 			}
 			if strings.Join(names, ", ") != yardsticks {
 				t.Errorf("%s %s: yardsticks %v, want %s", p.Operation, p.Algorithm, names, yardsticks)
 			}
 			for _, f := range all {
-				if f.Operations != 300 || f.Errors != 0 || calls > 0 && f.Calls != calls || (f.RedisCPUUsPerOp != nil) != told || f.OpsPerS <= 0 || f.P50Us <= 0 || f.MaxUs < f.P50Us {
+				if f.Operations != 300 || f.Errors != 0 || calls > 0 && f.Calls != calls ||
+					(f.RedisCPUUsPerOp != nil) != told || f.OpsPerS <= 0 || f.P50Us <= 0 || f.MaxUs < f.P50Us {
 					t.Errorf("%s %s: %+v", p.Operation, p.Algorithm, f)
 				}
 			}
@@ -81,7 +85,8 @@ func TestCountersAddUp(t *testing.T) {
 			}
 			if p.Operation == Check || p.Operation == Fold {
 				if *p.UsedPerKeyBefore != 0 || *p.UsedPerKeyAfter < 9 || *p.UsedPerKeyAfter > 10 {
-					t.Errorf("%s %s: a key had used %v before and %v after, want 0 and 10", p.Operation, p.Algorithm, *p.UsedPerKeyBefore, *p.UsedPerKeyAfter)
+					t.Errorf("%s %s: a key had used %v before and %v after, want 0 and 10", p.Operation, p.Algorithm,
+						*p.UsedPerKeyBefore, *p.UsedPerKeyAfter)
 				}
 			}
 		}
@@ -105,7 +110,8 @@ func TestDenyAndRate(t *testing.T) {
 		}
 		p := report.Parts[0]
 		if *p.Admitted != 0 || *p.Denied != 300 || *p.UsedPerKeyBefore != 5 || *p.UsedPerKeyAfter != 5 {
-			t.Errorf("%d admitted, %d denied, used %v and %v", *p.Admitted, *p.Denied, *p.UsedPerKeyBefore, *p.UsedPerKeyAfter)
+			t.Errorf("%d admitted, %d denied, used %v and %v", *p.Admitted, *p.Denied, *p.UsedPerKeyBefore,
+				*p.UsedPerKeyAfter)
 		}
 		if p.Loop != "open" || *p.RatePerS != 5000 || p.MaxLateStartUs == nil || p.OpsPerS > 5000 {
 			t.Errorf("loop %s at %v, %v/s", p.Loop, *p.RatePerS, p.OpsPerS)
@@ -140,14 +146,17 @@ func TestGCRAKeepsItsLimit(t *testing.T) {
 		if got.admitted != 1 || got.denied != 4 { // two of three is what it began with
 			t.Errorf("%d admitted, %d denied, want 1 and 4", got.admitted, got.denied)
 		}
-		reply, err := gcraScript.Run(t.Context(), r.redis, r.yardKeys("gcra"), 3, cfg.Per.Microseconds(), 1).Int64Slice()
-		if err != nil || reply[0] != 0 || reply[1] != 0 || reply[2] < 1_190_000 || reply[2] > 1_200_000 || reply[3] < 3_590_000 {
+		reply, err := gcraScript.Run(t.Context(), r.redis, r.yardKeys("gcra"), 3, cfg.Per.Microseconds(),
+			1).Int64Slice()
+		if err != nil || reply[0] != 0 || reply[1] != 0 || reply[2] < 1_190_000 || reply[2] > 1_200_000 ||
+			reply[3] < 3_590_000 {
 			t.Errorf("it says %v (%v), want none left, the next in 20 minutes, all in an hour", reply, err)
 		}
 		// A whole limit at once fits, and one more does not.
 		burst := []string{r.yard(0, "burst")}
 		for _, c := range []struct{ cost, want int64 }{{3, 1}, {1, 0}} {
-			if reply, err := gcraScript.Run(t.Context(), r.redis, burst, 3, cfg.Per.Microseconds(), c.cost).Int64Slice(); err != nil || reply[0] != c.want {
+			if reply, err := gcraScript.Run(t.Context(), r.redis, burst, 3, cfg.Per.Microseconds(),
+				c.cost).Int64Slice(); err != nil || reply[0] != c.want {
 				t.Errorf("a cost of %d: %v (%v), want %d", c.cost, reply, err, c.want)
 			}
 		}
@@ -156,7 +165,8 @@ func TestGCRAKeepsItsLimit(t *testing.T) {
 		if err := r.redis.Set(t.Context(), silent[0], time.Now().Add(-10*time.Hour).UnixMicro(), 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if reply, err := gcraScript.Run(t.Context(), r.redis, silent, 3, cfg.Per.Microseconds(), 4).Int64Slice(); err != nil || reply[0] != 0 {
+		if reply, err := gcraScript.Run(t.Context(), r.redis, silent, 3, cfg.Per.Microseconds(),
+			4).Int64Slice(); err != nil || reply[0] != 0 {
 			t.Errorf("a cost of 4 after ten hours: %v (%v), want it denied", reply, err)
 		}
 		if err := measure.Remove(t.Context(), r.redis, r.keys.Prefix+":"); err != nil {
@@ -179,15 +189,18 @@ func TestContestantsTakeTurns(t *testing.T) {
 			return result{ops: 1}, nil
 		}}
 	}
-	p := &part{operation: Check, progress: func(string, float64) {}, least: 3, product: who("product"), yardsticks: []contestant{who("a"), who("b")}}
-	m := &meter{cfg: &cfg, redis: connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()), part: p, choose: newChooser(&cfg)}
+	p := &part{operation: Check, progress: func(string, float64) {}, least: 3, product: who("product"),
+		yardsticks: []contestant{who("a"), who("b")}}
+	m := &meter{cfg: &cfg, redis: connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()), part: p,
+		choose: newChooser(&cfg)}
 	if err := m.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(order, " "); got != "product a b a b product b product a" {
 		t.Errorf("they came in the order %s", got)
 	}
-	if len(picked["product"]) != 9 || !slices.Equal(picked["product"], picked["a"]) || !slices.Equal(picked["a"], picked["b"]) {
+	if len(picked["product"]) != 9 || !slices.Equal(picked["product"], picked["a"]) ||
+		!slices.Equal(picked["a"], picked["b"]) {
 		t.Errorf("they were given different keys: %v", picked)
 	}
 }
@@ -213,7 +226,8 @@ func TestStreamsAreEmptied(t *testing.T) {
 			t.Fatal(err)
 		}
 		for p := range 2 {
-			if n, ttl := c.XLen(t.Context(), r.yardEvents(p)).Val(), c.PTTL(t.Context(), r.yardEvents(p)).Val(); n != 0 || ttl <= 0 {
+			if n, ttl := c.XLen(t.Context(), r.yardEvents(p)).Val(), c.PTTL(t.Context(),
+				r.yardEvents(p)).Val(); n != 0 || ttl <= 0 {
 				t.Errorf("after tidying partition %d has %d events, for %s", p, n, ttl)
 			}
 		}
@@ -263,8 +277,10 @@ func TestErrorsAreCountedAndShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := report.Parts[0]
-		if p.Errors != 60 || p.Operations != 240 || p.Calls != 300 || *p.Admitted != 240 || !strings.Contains(p.FirstError, "planted") {
-			t.Errorf("%d errors (%s), %d operations of %d calls, %d admitted", p.Errors, p.FirstError, p.Operations, p.Calls, *p.Admitted)
+		if p.Errors != 60 || p.Operations != 240 || p.Calls != 300 || *p.Admitted != 240 ||
+			!strings.Contains(p.FirstError, "planted") {
+			t.Errorf("%d errors (%s), %d operations of %d calls, %d admitted", p.Errors, p.FirstError, p.Operations,
+				p.Calls, *p.Admitted)
 		}
 		if n, first := report.Errors(); n != 60 || first != p.FirstError {
 			t.Errorf("the report has %d errors, the first %q", n, first)
@@ -311,7 +327,8 @@ func TestACutOffRunLeavesNothing(t *testing.T) {
 					want = "append fold check"
 					// Two rounds of the five were done when it was cut off, 200 each.
 					if p := report.Parts[2]; p.Operations != 400 || p.Yardsticks[0].Operations != 400 || p.Slices != 2 {
-						t.Errorf("it reports %d checks in %d slices, want the 400 in 2 that were done", p.Operations, p.Slices)
+						t.Errorf("it reports %d checks in %d slices, want the 400 in 2 that were done", p.Operations,
+							p.Slices)
 					}
 				}
 				if got := strings.Join(parts, " "); got != want {
@@ -321,8 +338,10 @@ func TestACutOffRunLeavesNothing(t *testing.T) {
 					t.Errorf("it left %v", left)
 				}
 				_ = c.Close()
-				goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
-					goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
+				goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction(
+					"github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
+					goleak.IgnoreAnyFunction(
+						"github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
 			})
 		}
 	})

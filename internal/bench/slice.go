@@ -106,7 +106,8 @@ func (t *tally) cpuPerOp() (float64, bool) {
 
 // closedLoop makes calls from so many callers, each of which waits for its last
 // call before the next.
-func closedLoop(ctx context.Context, c clock, callers, calls int, do func(ctx context.Context, i int) (result, error)) *tally {
+func closedLoop(ctx context.Context, c clock, callers, calls int, do func(ctx context.Context, i int) (result,
+	error)) *tally {
 	each := make([]*tally, min(callers, calls))
 	for w := range each {
 		each[w] = newTally()

@@ -47,13 +47,15 @@ func (r *Report) writeHead(w io.Writer) {
 	s := r.Settings
 	fmt.Fprintln(w, r.CommandLine)
 	fmt.Fprintf(w, "Redis %s at %s, stream-node-max-bytes %s; %s %s, %d CPUs; %s\n",
-		orUnknown(r.RedisVersion), r.Redis, number(r.StreamNodeMaxBytes), r.Go, r.Platform, r.CPUs, r.Started.Format(time.RFC3339))
+		orUnknown(r.RedisVersion), r.Redis, number(r.StreamNodeMaxBytes), r.Go, r.Platform, r.CPUs,
+		r.Started.Format(time.RFC3339))
 	skew := s.Skew
 	if s.ZipfS > 0 {
 		skew += fmt.Sprintf(" s=%g", s.ZipfS)
 	}
 	fmt.Fprintf(w, "%d keys, %s, %d entries each; limit %d per %s; %d connections, batches of %d, %d partitions, seed %d\n\n",
-		s.Keys, skew, s.EntriesPerKey, s.Limit, short(time.Duration(s.PerMs)*time.Millisecond), s.Connections, s.Batch, s.Partitions, s.Seed)
+		s.Keys, skew, s.EntriesPerKey, s.Limit, short(time.Duration(s.PerMs)*time.Millisecond), s.Connections,
+		s.Batch, s.Partitions, s.Seed)
 }
 
 func writeRow(w io.Writer, head string, f *Figures, x, median, wall *float64) {
@@ -66,19 +68,23 @@ func writeRow(w io.Writer, head string, f *Figures, x, median, wall *float64) {
 func (p *Part) writeNotes(w io.Writer, batch int) {
 	fmt.Fprintf(w, "%s: ", (&part{operation: p.Operation, algorithm: p.Algorithm}).String())
 	if p.Loop == "open" {
-		fmt.Fprintf(w, "open loop at %g/s, latency from the scheduled start (this process began a call up to %s µs late)", *p.RatePerS, figure(p.MaxLateStartUs, "%.0f"))
+		fmt.Fprintf(w,
+			"open loop at %g/s, latency from the scheduled start (this process began a call up to %s µs late)",
+			*p.RatePerS, figure(p.MaxLateStartUs, "%.0f"))
 	} else {
 		fmt.Fprint(w, "closed loop, each connection waits for its answer")
 	}
 	if p.Operation == Append || p.Operation == Fold {
-		fmt.Fprintf(w, "; latency of a batch of %.0f on average, at most %d", float64(p.Operations)/float64(max(1, p.Calls)), batch)
+		fmt.Fprintf(w, "; latency of a batch of %.0f on average, at most %d",
+			float64(p.Operations)/float64(max(1, p.Calls)), batch)
 	}
 	if p.Admitted != nil {
 		share := 100 / float64(max(1, *p.Admitted+*p.Denied))
 		fmt.Fprintf(w, "; %.1f%% admitted, %.1f%% denied", share*float64(*p.Admitted), share*float64(*p.Denied))
 	}
 	if p.Folded != nil {
-		fmt.Fprintf(w, "; %d appended, %d folded (%d of them merged), %d late, %d gone", *p.Appended, *p.Folded, *p.Merged, *p.Late, *p.Gone)
+		fmt.Fprintf(w, "; %d appended, %d folded (%d of them merged), %d late, %d gone", *p.Appended, *p.Folded,
+			*p.Merged, *p.Late, *p.Gone)
 	}
 	if p.UsedPerKeyBefore != nil && p.UsedPerKeyAfter != nil {
 		fmt.Fprintf(w, "; a key had used %.1f before, %.1f after", *p.UsedPerKeyBefore, *p.UsedPerKeyAfter)

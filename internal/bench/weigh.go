@@ -28,7 +28,8 @@ func (r *room) fillAndWeigh(ctx context.Context, progress func(done float64)) (m
 		return memory{}, err
 	}
 	err = trial.apart(func(own *room) error {
-		return errors.Join(own.fillUpToNow(ctx, 1, func(float64) {}), measure.Remove(ctx, own.redis, own.keys.Prefix+":"))
+		return errors.Join(own.fillUpToNow(ctx, 1, func(float64) {}), measure.Remove(ctx, own.redis,
+			own.keys.Prefix+":"))
 	})
 	if err != nil {
 		return memory{}, err

@@ -43,7 +43,10 @@ func (r *room) inPipelines(ctx context.Context, n int, command func(pipe redis.P
 // get reads one short string: the least that an answer from Redis costs.
 func (r *room) get(ctx context.Context) (contestant, error) {
 	keys := r.yardKeys("get")
-	err := r.inPipelines(ctx, len(keys), func(pipe redis.Pipeliner, i int) { pipe.Set(ctx, keys[i], "1", 24*time.Hour) })
+	err := r.inPipelines(ctx, len(keys), func(pipe redis.Pipeliner, i int) {
+		pipe.Set(ctx, keys[i], "1",
+			24*time.Hour)
+	})
 	if err != nil {
 		return contestant{}, fmt.Errorf("setting what GET reads: %w", err)
 	}

@@ -36,7 +36,10 @@ func CheckNames(names []string) error {
 
 // NeedRedis tells whether any of the names counts in Redis; none stand for all.
 func NeedRedis(names []string) bool {
-	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(windows.Algorithms, n) })
+	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool {
+		return slices.Contains(
+			windows.Algorithms, n)
+	})
 }
 
 // checker is what is asked of a windows.Counter.
@@ -93,7 +96,8 @@ func newOracle(ws []windows.Window) *contestant {
 // RuleOf is the rule that all are asked by, each with its algorithm. The error
 // is what windows says of the windows.
 func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
-	return windows.NewRules([]*windows.Rule{{Name: "compare", Match: "*", Algorithm: algorithm, Windows: ws, Hold: windows.DefaultHold}})
+	return windows.NewRules([]*windows.Rule{{Name: "compare", Match: "*", Algorithm: algorithm, Windows: ws,
+		Hold: windows.DefaultHold}})
 }
 
 // contestants gives those picked, in the order of Names, and the oracle last.

@@ -16,8 +16,10 @@ var linePlace = regexp.MustCompile(`^x\.txt:[1-9][0-9]*: [^\n]`)
 // as the same; anything else is an error with its line.
 func FuzzReadTrace(f *testing.F) {
 	for _, text := range []string{
-		"# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2\n7 c\n", "1000000000000000 a 1", "1000000000000001 a", "-1 a", "1.5 a", "1", "1 a 2 3", "1 a 0", "1 a 9223372036854775808",
-		"+5 a", "0 #", "5 a\r\n4 b\r\n", "5 a\r4 b", "\xff \xfe", "1\u00a0a", "1e3 a", "007 a 08", "1 a\x00b", "\ufeff1 a", strings.Repeat("9", 100) + " a",
+		"# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2\n7 c\n", "1000000000000000 a 1", "1000000000000001 a",
+		"-1 a", "1.5 a", "1", "1 a 2 3", "1 a 0", "1 a 9223372036854775808",
+		"+5 a", "0 #", "5 a\r\n4 b\r\n", "5 a\r4 b", "\xff \xfe", "1\u00a0a", "1e3 a", "007 a 08", "1 a\x00b",
+		"\ufeff1 a", strings.Repeat("9", 100) + " a",
 	} {
 		f.Add(text)
 	}
@@ -30,7 +32,8 @@ func FuzzReadTrace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		trace, err := ReadTrace("x.txt", strings.NewReader(text), valid)
 		if err != nil {
-			if !linePlace.MatchString(err.Error()) || len(err.Error()) > 500 || strings.ContainsAny(err.Error(), "\x00\x1b\n") {
+			if !linePlace.MatchString(err.Error()) || len(err.Error()) > 500 ||
+				strings.ContainsAny(err.Error(), "\x00\x1b\n") {
 				t.Fatalf("%q: no place, or too much, in %q", text, err)
 			}
 			return

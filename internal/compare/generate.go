@@ -38,7 +38,8 @@ func Boundary(w windows.Window) []Trace {
 }
 
 func bursts(name string, limit, edge, before, after int64) Trace {
-	t := Trace{Name: fmt.Sprintf("%s: %d requests %s before an edge of the fixed windows, %d more %s after it", name, limit, millis(before), limit, millis(after))}
+	t := Trace{Name: fmt.Sprintf("%s: %d requests %s before an edge of the fixed windows, %d more %s after it", name,
+		limit, millis(before), limit, millis(after))}
 	for _, ms := range []int64{edge - before, edge + after} {
 		for range limit {
 			t.Requests = append(t.Requests, Request{ms, "user:1", 1})
@@ -59,11 +60,13 @@ type Poisson struct {
 // Trace draws the requests. The same values give the same trace.
 func (p Poisson) Trace() Trace {
 	draw := rand.New(rand.NewPCG(p.Seed, 0))
-	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate), Seed: &p.Seed, Requests: make([]Request, p.Requests)}
+	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate), Seed: &p.Seed,
+		Requests: make([]Request, p.Requests)}
 	seconds := 0.0
 	for i := range t.Requests {
 		seconds += draw.ExpFloat64() / p.Rate
-		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)), 1 + draw.Int64N(p.MaxCost)}
+		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)),
+			1 + draw.Int64N(p.MaxCost)}
 	}
 	return t
 }

@@ -26,7 +26,8 @@ func TestBoundary(t *testing.T) {
 			}
 			edge := first + want.before
 			if edge%w != 0 || second-edge != want.after {
-				t.Errorf("per %s: bursts at %d and %d, want %d before and %d after an edge", per, first, second, want.before, want.after)
+				t.Errorf("per %s: bursts at %d and %d, want %d before and %d after an edge", per, first, second,
+					want.before, want.after)
 			}
 			if second-first >= w {
 				t.Errorf("per %s: %d ms lie between the bursts: no window holds both", per, second-first)

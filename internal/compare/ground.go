@@ -59,7 +59,8 @@ func (t *touched) note(keys []string) {
 	}
 }
 
-func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rules *windows.Rules, clock *clock) (*ground, error) {
+func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rules *windows.Rules,
+	clock *clock) (*ground, error) {
 	keys, err := stream.NewKeys(prefix, stream.DefaultPartitions)
 	if err != nil {
 		return nil, err
@@ -78,7 +79,8 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	return g, err
 }
 
-func tells[T any](ctx context.Context, c redis.UniversalClient, ask func(context.Context, redis.UniversalClient) (T, error)) (bool, error) {
+func tells[T any](ctx context.Context, c redis.UniversalClient, ask func(context.Context, redis.UniversalClient) (T,
+	error)) (bool, error) {
 	_, err := ask(ctx, c)
 	if ctx.Err() != nil {
 		return false, ctx.Err()

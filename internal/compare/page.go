@@ -40,7 +40,8 @@ func WritePage(w io.Writer, list []*Comparison, command string) error {
 		}
 		sections = append(sections, s)
 	}
-	return page.Execute(w, map[string]any{"Columns": columns, "Sections": sections, "Footer": footer(list), "Command": command})
+	return page.Execute(w, map[string]any{"Columns": columns, "Sections": sections, "Footer": footer(list),
+		"Command": command})
 }
 
 func (c *Comparison) section() (section, error) {
@@ -76,13 +77,16 @@ func (c *Comparison) pictures() (trailed, admitted picture, key string, longest 
 	end := last + longest.WindowMs
 	begin := first - max(1, (end-first)/50)
 	step, bars := max(1, (end-begin)/800), stepFor(last-first, 400)
-	trailed = picture{y: "units in the last " + millis(longest.WindowMs).String(), from: begin - first, step: step, limit: longest.Limit}
+	trailed = picture{y: "units in the last " + millis(longest.WindowMs).String(), from: begin - first, step: step,
+		limit: longest.Limit}
 	admitted = picture{y: "units admitted per " + millis(bars).String(), step: bars}
 	oracleFirst := slices.Clone(c.Algorithms) // the others are drawn over it
 	slices.SortStableFunc(oracleFirst, func(a, b Result) int { return cmp.Compare(order(a), order(b)) })
 	for _, r := range oracleFirst {
-		trailed.curves = append(trailed.curves, curve{r.Algorithm, trailing(c.requests, r.verdicts, key, longest.WindowMs, begin, end, step)})
-		admitted.curves = append(admitted.curves, curve{r.Algorithm, admittedPer(c.requests, r.verdicts, key, first, last, bars)})
+		trailed.curves = append(trailed.curves, curve{r.Algorithm, trailing(c.requests, r.verdicts, key,
+			longest.WindowMs, begin, end, step)})
+		admitted.curves = append(admitted.curves, curve{r.Algorithm, admittedPer(c.requests, r.verdicts, key, first,
+			last, bars)})
 	}
 	return trailed, admitted, key, longest
 }

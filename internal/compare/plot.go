@@ -16,7 +16,8 @@ import (
 // palette is that of Okabe and Ito, which most who are colour-blind can tell
 // apart; its yellow is left out, as it does not show on white.
 var palette = []color.RGBA{
-	{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {213, 94, 0, 255}, {86, 180, 233, 255},
+	{0, 114, 178, 255}, {230, 159, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {213, 94, 0, 255},
+	{86, 180, 233, 255},
 }
 
 // dashes tell lines apart where they lie on each other.
@@ -91,7 +92,8 @@ func (p picture) draw(c draw.Canvas) error {
 	if p.limit > 0 {
 		values := p.curves[0].values
 		line, err := plotter.NewLine(plotter.XYs{
-			{X: float64(p.from) / unit, Y: float64(p.limit)}, {X: float64(p.from+int64(len(values)-1)*p.step) / unit, Y: float64(p.limit)},
+			{X: float64(p.from) / unit, Y: float64(p.limit)}, {X: float64(p.from+int64(len(values)-1)*p.step) / unit,
+				Y: float64(p.limit)},
 		})
 		if err != nil {
 			return fmt.Errorf("plotting the limit: %w", err)

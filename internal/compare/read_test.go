@@ -17,7 +17,8 @@ func TestReadTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Trace{Name: "trace x.txt", Sorted: 2, Requests: []Request{{5, "a", 3}, {7, "c", 1}, {10, "b", 1}, {10, "a", 2}}}
+	want := Trace{Name: "trace x.txt", Sorted: 2, Requests: []Request{{5, "a", 3}, {7, "c", 1}, {10, "b", 1},
+		{10, "a", 2}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +have)\n%s", diff)
 	}

@@ -15,19 +15,24 @@ func some[T any](x T) *T { return &x }
 func finished() []*Comparison {
 	return []*Comparison{
 		{
-			Trace:   TraceInfo{Name: "poisson: 10 requests per second", Seed: some(uint64(7)), Requests: 3, Units: 6, Keys: 2000, FirstMs: start, LastMs: start + 1500},
+			Trace: TraceInfo{Name: "poisson: 10 requests per second", Seed: some(uint64(7)), Requests: 3, Units: 6,
+				Keys: 2000, FirstMs: start, LastMs: start + 1500},
 			Windows: []WindowInfo{{50, 10_000}, {100, 60_000}}, Redis: some("redis://h:1"), PingCPU: some(12.5),
 			Algorithms: []Result{
-				{Algorithm: "sliding-log", Kind: KindRedis, OfferedRequests: 3, OfferedUnits: 6, AdmittedRequests: 2, AdmittedUnits: 5, OverAdmittedRequests: 1, OverAdmittedUnits: 2,
-					UnderAdmittedRequests: 1, UnderAdmittedUnits: 1, GreatestOvershoot: 2, FirstOverAdmitted: &Moment{start, "a"}, FirstUnderAdmitted: &Moment{start + 1, "b"},
+				{Algorithm: "sliding-log", Kind: KindRedis, OfferedRequests: 3, OfferedUnits: 6, AdmittedRequests: 2,
+					AdmittedUnits: 5, OverAdmittedRequests: 1, OverAdmittedUnits: 2,
+					UnderAdmittedRequests: 1, UnderAdmittedUnits: 1, GreatestOvershoot: 2,
+					FirstOverAdmitted: &Moment{start, "a"}, FirstUnderAdmitted: &Moment{start + 1, "b"},
 					RedisCPU: some(9.25), P50: some(50.1), P99: some(123.4), BytesPerKey: some(700.0)},
 				{Algorithm: GCRA, Kind: KindBaseline, OfferedRequests: 3, OfferedUnits: 6},
 			},
 		},
 		{
-			Trace:   TraceInfo{Name: "log x", Requests: 1, Units: 1, Keys: 1, FirstMs: start, LastMs: start, Sorted: 2, RejectedLines: 1},
+			Trace: TraceInfo{Name: "log x", Requests: 1, Units: 1, Keys: 1, FirstMs: start, LastMs: start,
+				Sorted: 2, RejectedLines: 1},
 			Windows: []WindowInfo{{50, 10_000}}, Redis: some("redis://h:1"),
-			Algorithms: []Result{{Algorithm: Oracle, Kind: KindOracle, OfferedRequests: 1, OfferedUnits: 1, AdmittedRequests: 1, AdmittedUnits: 1}},
+			Algorithms: []Result{{Algorithm: Oracle, Kind: KindOracle, OfferedRequests: 1, OfferedUnits: 1,
+				AdmittedRequests: 1, AdmittedUnits: 1}},
 		},
 	}
 }
@@ -76,7 +81,8 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page has %s", raw)
 		}
 	}
-	for _, want := range []string{"ip:&lt;script&gt;alert(1)", "gcra first over-admitted", "limit 20", "compare --clf &#39;&lt;i&gt;&#39;", "units in the last 10s"} {
+	for _, want := range []string{"ip:&lt;script&gt;alert(1)", "gcra first over-admitted", "limit 20",
+		"compare --clf &#39;&lt;i&gt;&#39;", "units in the last 10s"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %s", want)
 		}

@@ -63,7 +63,8 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	}
 	for _, r := range trace.Requests {
 		if smallest := rules.List()[0].Smallest(); r.Cost > smallest {
-			return nil, fmt.Errorf("%w: %.60q asks for %d at %d ms, the smallest limit is %d", ErrCost, r.Key, r.Cost, r.Ms, smallest)
+			return nil, fmt.Errorf("%w: %.60q asks for %d at %d ms, the smallest limit is %d", ErrCost, r.Key, r.Cost,
+				r.Ms, smallest)
 		}
 	}
 	r := &runner{Config: cfg, trace: trace, prefix: newPrefix()}
@@ -113,7 +114,8 @@ func (r *runner) warmUp(ctx context.Context) error {
 			return err
 		}
 		for range warmUps {
-			if _, err := g.counter.Check(ctx, []windows.Request{{Plan: rules.PlanOf(rules.List()[0]), Key: "warm-up", Cost: 1}}); err != nil {
+			if _, err := g.counter.Check(ctx, []windows.Request{{Plan: rules.PlanOf(rules.List()[0]), Key: "warm-up",
+				Cost: 1}}); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			c.now++
@@ -162,7 +164,8 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 			return err
 		}
 		if c.took != nil {
-			if err := c.took.RecordValue(min(max(1, time.Since(asked).Nanoseconds()), c.took.HighestTrackableValue())); err != nil {
+			if err := c.took.RecordValue(min(max(1, time.Since(asked).Nanoseconds()),
+				c.took.HighestTrackableValue())); err != nil {
 				return err
 			}
 		}
@@ -191,7 +194,8 @@ func (r *runner) comparison(list []*contestant) *Comparison {
 	out := &Comparison{
 		Trace: TraceInfo{
 			Name: r.trace.Name, Seed: r.trace.Seed, Requests: len(requests), Keys: len(asked),
-			FirstMs: requests[0].Ms, LastMs: requests[len(requests)-1].Ms, Sorted: r.trace.Sorted, RejectedLines: r.trace.Rejected,
+			FirstMs: requests[0].Ms, LastMs: requests[len(requests)-1].Ms, Sorted: r.trace.Sorted,
+			RejectedLines: r.trace.Rejected,
 		},
 		PingCPU: r.pings.mean(), requests: requests,
 	}

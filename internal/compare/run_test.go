@@ -32,7 +32,8 @@ func right(t *testing.T, c *Comparison) {
 	for _, name := range exact() {
 		r := result(t, c, name)
 		if r.OverAdmittedRequests != 0 || r.UnderAdmittedRequests != 0 || r.GreatestOvershoot != 0 {
-			t.Errorf("%s: over %d, under %d, overshoot %d; first %v, %v", name, r.OverAdmittedRequests, r.UnderAdmittedRequests, r.GreatestOvershoot, r.FirstOverAdmitted, r.FirstUnderAdmitted)
+			t.Errorf("%s: over %d, under %d, overshoot %d; first %v, %v", name, r.OverAdmittedRequests,
+				r.UnderAdmittedRequests, r.GreatestOvershoot, r.FirstOverAdmitted, r.FirstUnderAdmitted)
 		}
 		if !slices.Equal(r.verdicts, want.verdicts) {
 			t.Errorf("%s admitted %d, the oracle %d, or not the same", name, r.AdmittedRequests, want.AdmittedRequests)
@@ -63,7 +64,8 @@ func TestBoundaryAdmits(t *testing.T) {
 			}
 			// In the first, the ten units of two seconds come back; in the second, those of nine.
 			g := result(t, got, GCRA)
-			if want := []int64{60, 95}[i]; g.AdmittedRequests != want || g.OverAdmittedRequests != want-50 || g.GreatestOvershoot != want-50 || g.UnderAdmittedRequests != 0 {
+			if want := []int64{60, 95}[i]; g.AdmittedRequests != want || g.OverAdmittedRequests != want-50 ||
+				g.GreatestOvershoot != want-50 || g.UnderAdmittedRequests != 0 {
 				t.Errorf("%s: gcra %+v, want %d admitted", trace.Name, g, want)
 			}
 		}
@@ -78,13 +80,15 @@ func TestExactOnPoisson(t *testing.T) {
 			limits []windows.Window
 		}{
 			{"one key", Poisson{10, 2000, 1, 1, 1}.Trace(), []windows.Window{window(50, 10*time.Second)}},
-			{"costs, keys, windows", Poisson{30, 2000, 3, 7, 2}.Trace(), []windows.Window{window(40, 5*time.Second), window(90, 20*time.Second), window(12, time.Second)}},
+			{"costs, keys, windows", Poisson{30, 2000, 3, 7, 2}.Trace(),
+				[]windows.Window{window(40, 5*time.Second), window(90, 20*time.Second), window(12, time.Second)}},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				got := run(t, Config{Redis: c, Windows: test.limits}, test.trace)
 				right(t, got)
 				if o := result(t, got, Oracle); o.AdmittedRequests == o.OfferedRequests || o.AdmittedRequests == 0 {
-					t.Errorf("the oracle admitted %d of %d: the trace shows nothing", o.AdmittedRequests, o.OfferedRequests)
+					t.Errorf("the oracle admitted %d of %d: the trace shows nothing", o.AdmittedRequests,
+						o.OfferedRequests)
 				}
 			})
 		}
@@ -118,7 +122,8 @@ func TestShift(t *testing.T) {
 		{10_000, []time.Duration{10 * time.Second}, 20_000},
 		{10_001, []time.Duration{10 * time.Second}, 0},
 		{0, []time.Duration{4 * time.Second, 6 * time.Second}, 24_000},
-		{0, []time.Duration{999_999_937 * time.Millisecond, 999_999_929 * time.Millisecond, 20 * time.Millisecond}, 2 * 999_999_937},
+		{0, []time.Duration{999_999_937 * time.Millisecond, 999_999_929 * time.Millisecond, 20 * time.Millisecond},
+			2 * 999_999_937},
 	} {
 		var ws []windows.Window
 		for _, per := range test.per {
@@ -137,7 +142,8 @@ func TestCountsOutliveRedisClock(t *testing.T) {
 	looked := 0
 	cfg := Config{Redis: c, Windows: []windows.Window{window(10, 200*time.Millisecond)}, Progress: func(int, int) {
 		for _, name := range ours(t, c) {
-			if ttl := c.PTTL(t.Context(), name).Val(); strings.Contains(name, "{") && (ttl < time.Hour || ttl > keepFor) {
+			if ttl := c.PTTL(t.Context(), name).Val(); strings.Contains(name, "{") &&
+				(ttl < time.Hour || ttl > keepFor) {
 				t.Errorf("%s ends in %v", name, ttl)
 			}
 			looked++
@@ -222,7 +228,8 @@ func TestWhatRedisTells(t *testing.T) {
 				t.Errorf("%s: wall time told: %t", r.Algorithm, timed)
 			}
 		}
-		few := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}}, Poisson{10, 10, 3, 1, 1}.Trace())
+		few := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}},
+			Poisson{10, 10, 3, 1, 1}.Trace())
 		if b := result(t, few, windows.DefaultAlgorithm).BytesPerKey; b != nil {
 			t.Errorf("with 3 keys, %g bytes per key: that is noise", *b)
 		}
@@ -232,7 +239,8 @@ func TestWhatRedisTells(t *testing.T) {
 func TestPicked(t *testing.T) {
 	trace := Poisson{10, 20, 1, 1, 1}.Trace()
 	// Without those that count in Redis there need be none.
-	got := run(t, Config{Algorithms: []string{GCRA, InProcess}, Windows: []windows.Window{window(5, time.Second)}}, trace)
+	got := run(t, Config{Algorithms: []string{GCRA, InProcess}, Windows: []windows.Window{window(5, time.Second)}},
+		trace)
 	var names []string
 	for _, r := range got.Algorithms {
 		names = append(names, r.Algorithm)
@@ -250,11 +258,14 @@ func TestRunErrors(t *testing.T) {
 		trace Trace
 		want  string
 	}{
-		{Config{Algorithms: []string{"gcra", "token"}, Windows: good}, one, `"token": want some of ` + strings.Join(Names(), ", ")},
+		{Config{Algorithms: []string{"gcra", "token"}, Windows: good}, one,
+			`"token": want some of ` + strings.Join(Names(), ", ")},
 		{Config{Algorithms: []string{"gcra", "gcra"}, Windows: good}, one, `"gcra": want each algorithm once`},
 		{Config{Algorithms: []string{"gcra"}}, one, "windows is an empty list"},
 		{Config{Algorithms: []string{"gcra"}, Windows: good}, Trace{Name: "x"}, "x: it has no request"},
-		{Config{Algorithms: []string{"gcra"}, Windows: append(good, window(2, time.Minute))}, Trace{Requests: []Request{{7, "k", 3}}}, `cost exceeds limit: "k" asks for 3 at 7 ms, the smallest limit is 2`},
+		{Config{Algorithms: []string{"gcra"}, Windows: append(good, window(2, time.Minute))},
+			Trace{Requests: []Request{{7, "k", 3}}},
+			`cost exceeds limit: "k" asks for 3 at 7 ms, the smallest limit is 2`},
 	} {
 		_, err := Run(t.Context(), test.cfg, test.trace)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -12,7 +12,8 @@ func TestSeries(t *testing.T) {
 	if got, want := admittedPer(requests, verdicts, "a", 100, 110, 5), []int64{3, 0, 3, 0}; !slices.Equal(got, want) {
 		t.Errorf("admitted %v, want %v", got, want)
 	}
-	// ms:                                                     98 99 …        104               110               114         120
+	// ms:                                                     98 99 …        104               110
+	//              114         120
 	want := []int64{0, 0, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3, 0}
 	if got := trailing(requests, verdicts, "a", 10, 98, 120, 1); !slices.Equal(got, want) {
 		t.Errorf("held %v,\nwant %v", got, want)
@@ -46,7 +47,8 @@ func TestTrailingIsTheTruth(t *testing.T) {
 }
 
 func TestStepFor(t *testing.T) {
-	for _, test := range []struct{ span, want int64 }{{0, 1}, {1999, 20}, {200_000, 1000}, {83 * 3_600_000, 900_000}, {4000 * 86_400_000, 864_000_000}} {
+	for _, test := range []struct{ span, want int64 }{{0, 1}, {1999, 20}, {200_000, 1000}, {83 * 3_600_000, 900_000},
+		{4000 * 86_400_000, 864_000_000}} {
 		if got := stepFor(test.span, 400); got != test.want {
 			t.Errorf("%d ms in steps of %d, want %d", test.span, got, test.want)
 		}

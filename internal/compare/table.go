@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-var columns = []string{"ALGORITHM", "ADMITTED", "UNITS", "OVER", "UNDER", "OVERSHOOT", "REDIS CPU", "P50", "P99", "MEMORY/KEY"}
+var columns = []string{"ALGORITHM", "ADMITTED", "UNITS", "OVER", "UNDER", "OVERSHOOT", "REDIS CPU", "P50", "P99",
+	"MEMORY/KEY"}
 
 // row words a result for people, column by column.
 func (r Result) row() []string {
@@ -20,7 +21,8 @@ func (r Result) row() []string {
 	case KindOracle:
 		name += " (the truth)"
 	}
-	return []string{name, whole(r.AdmittedRequests), whole(r.AdmittedUnits), whole(r.OverAdmittedRequests), whole(r.UnderAdmittedRequests), whole(r.GreatestOvershoot),
+	return []string{name, whole(r.AdmittedRequests), whole(r.AdmittedUnits), whole(r.OverAdmittedRequests),
+		whole(r.UnderAdmittedRequests), whole(r.GreatestOvershoot),
 		told(r.RedisCPU, 1, " µs"), told(r.P50, 1, " µs"), told(r.P99, 1, " µs"), told(r.BytesPerKey, 0, " B")}
 }
 
@@ -39,7 +41,8 @@ func (c *Comparison) heading() string {
 	for _, w := range c.Windows {
 		limits = append(limits, fmt.Sprintf("%d per %s", w.Limit, millis(w.WindowMs)))
 	}
-	text := fmt.Sprintf("limit %s; %s for %s by %s within %s", strings.Join(limits, " and "), count(int64(c.Trace.Requests), "request"),
+	text := fmt.Sprintf("limit %s; %s for %s by %s within %s", strings.Join(limits, " and "),
+		count(int64(c.Trace.Requests), "request"),
 		count(c.Trace.Units, "unit"), count(int64(c.Trace.Keys), "key"), millis(c.Trace.LastMs-c.Trace.FirstMs))
 	if c.Trace.Seed != nil {
 		text += fmt.Sprintf("; seed %d", *c.Trace.Seed)
@@ -78,16 +81,23 @@ func footer(list []*Comparison) []string {
 	c := list[0]
 	for _, r := range c.Algorithms {
 		if r.Kind == KindRedis && r.RedisCPU == nil {
-			return append(lines, fmt.Sprintf("Redis: %s, which does not tell its CPU and memory; a real one does (--redis redis://…).", *c.Redis))
+			return append(lines, fmt.Sprintf(
+				"Redis: %s, which does not tell its CPU and memory; a real one does (--redis redis://…).", *c.Redis))
 		}
 	}
-	lines = append(lines, fmt.Sprintf("Redis: %s. CPU per check and memory are of the whole server: let nothing else use it meanwhile.", *c.Redis))
+	lines = append(lines,
+		fmt.Sprintf("Redis: %s. CPU per check and memory are of the whole server: let nothing else use it meanwhile.",
+			*c.Redis))
 	if c.PingCPU != nil {
-		lines = append(lines, fmt.Sprintf("A PING takes %.1f µs of its CPU: that much of each check is the round trip, not the algorithm.", *c.PingCPU))
+		lines = append(lines,
+			fmt.Sprintf(
+				"A PING takes %.1f µs of its CPU: that much of each check is the round trip, not the algorithm.",
+				*c.PingCPU))
 	}
 	for _, c := range list {
 		if c.Trace.Keys < MinKeysForMemory {
-			return append(lines, fmt.Sprintf("Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers outweigh them.", MinKeysForMemory))
+			return append(lines, fmt.Sprintf(
+				"Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers outweigh them.", MinKeysForMemory))
 		}
 	}
 	return lines

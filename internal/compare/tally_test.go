@@ -60,7 +60,8 @@ func TestOverAndUnder(t *testing.T) {
 	}
 	all := driven(t, ws, requests, &broken{admits: func(int) bool { return true }})
 	want := Result{
-		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 7, AdmittedUnits: 13,
+		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 7,
+		AdmittedUnits: 13,
 		// a: 4 of 3, 7 of 3, 6 of 3 and 8 of 4; b: 4 of 3; a at 61 s: 2+3+1+1 of 4
 		OverAdmittedRequests: 5, OverAdmittedUnits: 10, GreatestOvershoot: 4, FirstOverAdmitted: &Moment{2_000, "a"},
 	}
@@ -80,7 +81,8 @@ func TestOverAndUnder(t *testing.T) {
 	// Right but for the third, which it denies, and the fourth, which it admits.
 	some := driven(t, ws, requests, &broken{admits: func(n int) bool { return n == 1 || n == 4 }})
 	want = Result{
-		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 2, AdmittedUnits: 5,
+		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 2,
+		AdmittedUnits:        5,
 		OverAdmittedRequests: 1, OverAdmittedUnits: 3, GreatestOvershoot: 2, FirstOverAdmitted: &Moment{10_999, "a"},
 		UnderAdmittedRequests: 3, UnderAdmittedUnits: 5, FirstUnderAdmitted: &Moment{3_000, "b"}, // and 12_000, 61_000
 	}

@@ -57,13 +57,15 @@ func TestTruthForgets(t *testing.T) {
 // Two recounts that share nothing agree.
 func TestTruthAgainstOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ws := []windows.Window{window(rapid.Int64Range(1, 20).Draw(t, "limit"), 10*time.Millisecond), window(rapid.Int64Range(1, 40).Draw(t, "limit 2"), 35*time.Millisecond)}
+		ws := []windows.Window{window(rapid.Int64Range(1, 20).Draw(t, "limit"), 10*time.Millisecond),
+			window(rapid.Int64Range(1, 40).Draw(t, "limit 2"), 35*time.Millisecond)}
 		limits := []streamtest.OracleWindow{{Ms: 10, Limit: ws[0].Limit}, {Ms: 35, Limit: ws[1].Limit}}
 		truth, oracle := newTruth(ws), streamtest.Oracle{}
 		now := int64(start)
 		for range rapid.IntRange(1, 60).Draw(t, "requests") {
 			now += rapid.Int64Range(0, 12).Draw(t, "later")
-			r := Request{now, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"), rapid.Int64Range(1, 6).Draw(t, "cost")}
+			r := Request{now, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"),
+				rapid.Int64Range(1, 6).Draw(t, "cost")}
 			have, want := truth.excess(r) <= 0, oracle.Admits(r.Key, r.Ms, r.Cost, limits)
 			if have != want {
 				t.Fatalf("%+v: room %t, want %t", r, have, want)

@@ -23,8 +23,10 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 		case "":
 			return nil
 		case "1":
-			return []Finding{{Check: check, Severity: Problem, Found: "the server is one of a Cluster, and --redis names only one",
-				Why: "keys on other masters would be answered with MOVED", Fix: "--redis redis://HOST:PORT,HOST:PORT (two of its servers, or one twice)"}}
+			return []Finding{{Check: check, Severity: Problem,
+				Found: "the server is one of a Cluster, and --redis names only one",
+				Why:   "keys on other masters would be answered with MOVED",
+				Fix:   "--redis redis://HOST:PORT,HOST:PORT (two of its servers, or one twice)"}}
 		}
 		return []Finding{{Check: check, Severity: OK, Found: "no Cluster"}}
 	}
@@ -33,13 +35,15 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 		return []Finding{unseen(check, err, "ACL SETUSER <user> +cluster|info")}
 	}
 	if !strings.Contains(text, "cluster_state:ok") {
-		return []Finding{{Check: check, Severity: Problem, Found: "the Cluster is down", Why: "slots without a master refuse events and checks", Fix: "redis-cli --cluster check HOST:PORT"}}
+		return []Finding{{Check: check, Severity: Problem, Found: "the Cluster is down",
+			Why: "slots without a master refuse events and checks", Fix: "redis-cli --cluster check HOST:PORT"}}
 	}
 	count := map[string]int{}
 	for p := range k.Partitions {
 		master, err := cluster.MasterForKey(ctx, k.Events(p))
 		if err != nil {
-			return []Finding{unseen(check, fmt.Errorf("the master of partition %d: %w", p, err), "ACL SETUSER <user> +cluster|slots")}
+			return []Finding{unseen(check, fmt.Errorf("the master of partition %d: %w", p, err),
+				"ACL SETUSER <user> +cluster|slots")}
 		}
 		count[master.Options().Addr]++
 	}
@@ -57,7 +61,8 @@ func spread(count map[string]int, servers []*server, partitions int) Finding {
 		words = append(words, strconv.Itoa(n))
 	}
 	f := Finding{Check: "redis.cluster", Severity: OK,
-		Found: fmt.Sprintf("%s over %s: %s", plural(partitions, "partition"), plural(len(each), "master"), strings.Join(words, ", "))}
+		Found: fmt.Sprintf("%s over %s: %s", plural(partitions, "partition"), plural(len(each), "master"),
+			strings.Join(words, ", "))}
 	if least, most := each[0], each[len(each)-1]; most > 2*least+1 {
 		f.Severity, f.Why = Note, "the masters with the most partitions do most of the work"
 		f.Fix = "move slots (redis-cli --cluster reshard), or more partitions under a new prefix"

@@ -95,7 +95,8 @@ func (r Report) WriteText(w io.Writer) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%d ok, %s, %s, %s\n", count[OK], plural(count[Note], "note"), plural(count[Warning], "warning"), plural(count[Problem], "problem"))
+	fmt.Fprintf(&b, "\n%d ok, %s, %s, %s\n", count[OK], plural(count[Note], "note"),
+		plural(count[Warning], "warning"), plural(count[Problem], "problem"))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -120,22 +120,27 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 		return err
 	})
 	switch {
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
-		return []Finding{{Check: check, Severity: Problem, Found: "JetStream is off", Why: "decisions and alerts have nowhere to go: they wait in the outbox",
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount),
+		errors.Is(err, nats.ErrNoResponders):
+		return []Finding{{Check: check, Severity: Problem, Found: "JetStream is off",
+			Why: "decisions and alerts have nowhere to go: they wait in the outbox",
 			Fix: "jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)"}}, false
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
 	}
 	// The throttle stream is on disk, so memory is told and not judged.
 	used, most := info.Store, info.Limits.MaxStore
-	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s of %s, memory %s of %s, streams %d of %s",
-		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size), info.Streams, limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf(
+		"on; storage %s of %s, memory %s of %s, streams %d of %s",
+		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size),
+		info.Streams, limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
 	if most > 0 && int64(used) >= most/10*8 {
 		f.Severity = Warning
 		if int64(used) >= most/100*95 {
 			f.Severity = Problem
 		}
-		f.Why, f.Fix = "a full account refuses decisions and alerts: they wait in the outbox", "raise the account's storage, or shorten max_age of the alerts"
+		f.Why, f.Fix = "a full account refuses decisions and alerts: they wait in the outbox",
+			"raise the account's storage, or shorten max_age of the alerts"
 	}
 	return []Finding{f}, true
 }
@@ -158,13 +163,15 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return []Finding{{Check: check, Severity: Note, Found: "does not exist yet", Why: "the first `work` that reaches NATS makes it"}}, 0
+		return []Finding{{Check: check, Severity: Note, Found: "does not exist yet",
+			Why: "the first `work` that reaches NATS makes it"}}, 0
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.STREAM.INFO."+want.Name)}, 0
 	}
 	info := s.CachedInfo()
 	for _, d := range alerts.Differences(want, info.Config) {
-		f := Finding{Check: check, Severity: Warning, Found: d.String(), Why: "this version would make it otherwise, and changes no stream that exists",
+		f := Finding{Check: check, Severity: Warning, Found: d.String(),
+			Why: "this version would make it otherwise, and changes no stream that exists",
 			Fix: "nats stream edit " + want.Name}
 		switch d.Setting {
 		case "subjects", "allow_msg_ttl":
@@ -177,8 +184,9 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	if info.Cluster != nil {
 		for _, peer := range info.Cluster.Replicas {
 			if peer.Offline || !peer.Current {
-				all = append(all, Finding{Check: check, Severity: Warning, Found: "the replica on " + peer.Name + " is behind or offline",
-					Why: "without a majority the stream takes nothing", Fix: "look at that server"})
+				all = append(all, Finding{Check: check, Severity: Warning,
+					Found: "the replica on " + peer.Name + " is behind or offline",
+					Why:   "without a majority the stream takes nothing", Fix: "look at that server"})
 			}
 		}
 	}
@@ -191,12 +199,15 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 
 // syncOf asks the monitoring port how often JetStream writes to disk.
 func syncOf(ctx context.Context, monitor string, replicas int) Finding {
-	f := Finding{Check: "nats.sync", Severity: Note, Why: "a crash of the machine loses acknowledged messages that were not synced, where there are no replicas"}
+	f := Finding{Check: "nats.sync", Severity: Note,
+		Why: "a crash of the machine loses acknowledged messages that were not synced, where there are no replicas"}
 	if replicas >= 3 {
-		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") + " keep what one machine loses"}
+		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") +
+			" keep what one machine loses"}
 	}
 	if monitor == "" {
-		f.Found, f.Fix = "cannot see how often the server syncs (its default is every 2 minutes)", "give --nats-monitor, or look for sync_interval in its configuration"
+		f.Found, f.Fix = "cannot see how often the server syncs (its default is every 2 minutes)",
+			"give --nats-monitor, or look for sync_interval in its configuration"
 		return f
 	}
 	every, err := syncInterval(ctx, monitor)
@@ -219,7 +230,8 @@ func syncOf(ctx context.Context, monitor string, replicas int) Finding {
 func syncInterval(ctx context.Context, monitor string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, asks)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true",
+		nil)
 	if err != nil {
 		return 0, errors.New("not a URL") // the error has the URL, which may have a password
 	}
@@ -234,7 +246,8 @@ func syncInterval(ctx context.Context, monitor string) (time.Duration, error) {
 			Always   bool          `json:"sync_always"`
 		} `json:"config"`
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&jsz); err != nil || resp.StatusCode != http.StatusOK {
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&jsz); err != nil ||
+		resp.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("the monitoring port answers /jsz with %s", resp.Status)
 	}
 	if jsz.Config.Always {

@@ -51,7 +51,8 @@ func TestNATS(t *testing.T) {
 	golden(t, "nats-new", lookNATS(t, own.URL(), doctor.NATSConfig{}))
 	_, err := alerts.EnsureStreams(t.Context(), jetStream(t, own.URL()), alerts.Streams("sc", 1))
 	must(t, err)
-	findings := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t, `{"config":{"sync_interval":1000000000}}`)})
+	findings := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t,
+		`{"config":{"sync_interval":1000000000}}`)})
 	golden(t, "nats", findings)
 	if worst := doctor.NewReport(findings).Worst; worst != doctor.OK {
 		t.Errorf("the worst is %s, want ok", worst)
@@ -84,7 +85,8 @@ func TestSync(t *testing.T) {
 		{`{"config":{"sync_interval":120000000000,"sync_always":true}}`, "at each message", doctor.OK},
 		{`no JSON`, "/jsz", doctor.Warning},
 	} {
-		expect(t, lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t, x.jsz)}), "nats.sync", x.severity, x.says)
+		expect(t, lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t, x.jsz)}), "nats.sync", x.severity,
+			x.says)
 	}
 	secret := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: "http://user:hidden@127.0.0.1:1/"})
 	expect(t, secret, "nats.sync", doctor.Warning, "does not answer")
@@ -97,7 +99,8 @@ func TestSync(t *testing.T) {
 
 // What a real server's monitoring port says is understood.
 func TestSyncOfARealServer(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true, StoreDir: t.TempDir(), SyncInterval: 7 * time.Second, NoLog: true, NoSigs: true}
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
+		StoreDir: t.TempDir(), SyncInterval: 7 * time.Second, NoLog: true, NoSigs: true}
 	srv, err := server.NewServer(opts)
 	must(t, err)
 	srv.Start()
@@ -105,7 +108,8 @@ func TestSyncOfARealServer(t *testing.T) {
 	if !srv.ReadyForConnections(10 * time.Second) {
 		t.Fatal("the server is not ready")
 	}
-	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{Monitor: "http://" + srv.MonitorAddr().String()}), "nats.sync", doctor.OK, "every 7s")
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{Monitor: "http://" + srv.MonitorAddr().String()}),
+		"nats.sync", doctor.OK, "every 7s")
 }
 
 func TestNoJetStream(t *testing.T) {
@@ -116,12 +120,14 @@ func TestNoJetStream(t *testing.T) {
 	if !srv.ReadyForConnections(10 * time.Second) {
 		t.Fatal("the server is not ready")
 	}
-	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Problem, "JetStream is off", "store_dir")
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Problem, "JetStream is off",
+		"store_dir")
 }
 
 // An account that is nearly full.
 func TestAccountLimits(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20, NoLog: true, NoSigs: true}
+	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
+		JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20, NoLog: true, NoSigs: true}
 	srv, err := server.NewServer(opts)
 	must(t, err)
 	srv.Start()
@@ -130,11 +136,13 @@ func TestAccountLimits(t *testing.T) {
 		t.Fatal("the server is not ready")
 	}
 	account := srv.GlobalAccount()
-	must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20, MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
+	must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
+		MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
 	js := jetStream(t, srv.ClientURL())
 	_, err = alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
 	must(t, err)
-	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB", "streams 2 of 2")
+	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB",
+		"streams 2 of 2")
 	_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, 900_000))
 	must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Warning, "of 1.0 MB")
@@ -143,7 +151,8 @@ func TestAccountLimits(t *testing.T) {
 // A user who may ask for less is told so, and soon: the server does not answer what it refuses.
 func TestNATSUsers(t *testing.T) {
 	secured := streamtest.NewSecuredNATS(t)
-	expect(t, lookNATS(t, secured.As("doctor"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.doctor")), "nats.jetstream", doctor.OK)
+	expect(t, lookNATS(t, secured.As("doctor"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.doctor")),
+		"nats.jetstream", doctor.OK)
 	if list := secured.Violations(); len(list) > 0 {
 		t.Errorf("the user doctor was refused %v", list)
 	}

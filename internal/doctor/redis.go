@@ -37,7 +37,8 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	config = config.withDefaults()
 	servers, err := serversOf(ctx, c)
 	if err != nil {
-		return []Finding{unseen("redis.cluster", fmt.Errorf("the masters of the Cluster: %w", err), "ACL SETUSER <user> +cluster|slots +cluster|info +command")}
+		return []Finding{unseen("redis.cluster", fmt.Errorf("the masters of the Cluster: %w", err),
+			"ACL SETUSER <user> +cluster|slots +cluster|info +command")}
 	}
 	for _, s := range servers {
 		s.read(ctx, config.Now)
@@ -123,7 +124,8 @@ func (s *server) readInfo(ctx context.Context) {
 }
 
 // wanted are the settings that INFO does not have.
-var wanted = []string{"appendfsync", "save", "stream-node-max-bytes", "stream-node-max-entries", "lazyfree-lazy-expire", "min-replicas-to-write"}
+var wanted = []string{"appendfsync", "save", "stream-node-max-bytes", "stream-node-max-entries",
+	"lazyfree-lazy-expire", "min-replicas-to-write"}
 
 func (s *server) readConfig(ctx context.Context) {
 	args := []any{"CONFIG", "GET"}

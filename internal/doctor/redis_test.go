@@ -45,7 +45,8 @@ func TestEviction(t *testing.T) {
 	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "volatile", look(t, c))
 	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "without effect", "CONFIG SET maxmemory-policy noeviction")
+	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "without effect",
+		"CONFIG SET maxmemory-policy noeviction")
 	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lfu").Err())
 	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "allkeys-lfu")
 }
@@ -59,10 +60,14 @@ func TestSettings(t *testing.T) {
 		severity           doctor.Severity
 		fix                string
 	}{
-		{"stream-node-max-bytes", "0", "512", "redis.stream-node-max-bytes", doctor.Warning, "CONFIG SET stream-node-max-bytes 512"},
-		{"stream-node-max-entries", "0", "100", "redis.stream-node-max-entries", doctor.Note, "CONFIG SET stream-node-max-entries 100"},
-		{"stream-node-max-entries", "2", "100", "redis.stream-node-max-entries", doctor.Note, "CONFIG SET stream-node-max-entries 100"},
-		{"lazyfree-lazy-expire", "no", "yes", "redis.lazyfree-lazy-expire", doctor.Note, "CONFIG SET lazyfree-lazy-expire yes"},
+		{"stream-node-max-bytes", "0", "512", "redis.stream-node-max-bytes", doctor.Warning,
+			"CONFIG SET stream-node-max-bytes 512"},
+		{"stream-node-max-entries", "0", "100", "redis.stream-node-max-entries", doctor.Note,
+			"CONFIG SET stream-node-max-entries 100"},
+		{"stream-node-max-entries", "2", "100", "redis.stream-node-max-entries", doctor.Note,
+			"CONFIG SET stream-node-max-entries 100"},
+		{"lazyfree-lazy-expire", "no", "yes", "redis.lazyfree-lazy-expire", doctor.Note,
+			"CONFIG SET lazyfree-lazy-expire yes"},
 		{"min-replicas-to-write", "1", "0", "redis.replicas", doctor.Problem, "CONFIG SET min-replicas-to-write 0"},
 		{"appendfsync", "no", "everysec", "redis.persistence", doctor.Warning, "CONFIG SET appendfsync everysec"},
 		{"appendonly", "no", "yes", "redis.persistence", doctor.Warning, "CONFIG SET appendonly yes"},
@@ -85,7 +90,8 @@ func TestReplica(t *testing.T) {
 		return strings.Contains(info, "connected_slaves:1"), info
 	})
 	expect(t, look(t, r), "redis.replicas", doctor.Problem, "replica of "+host, "--redis")
-	expect(t, look(t, m), "redis.replicas", doctor.Note, "1 replica, min-replicas-to-write 0", "CONFIG SET min-replicas-to-write 1")
+	expect(t, look(t, m), "redis.replicas", doctor.Note, "1 replica, min-replicas-to-write 0",
+		"CONFIG SET min-replicas-to-write 1")
 	must(t, m.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	expect(t, look(t, m), "redis.replicas", doctor.OK)
 }
@@ -113,9 +119,15 @@ func TestClock(t *testing.T) {
 		severity doctor.Severity
 		says     string
 	}{
-		{0, doctor.OK, "within a second"}, {2 * time.Minute, doctor.Warning, "2m0s behind"}, {-2 * time.Minute, doctor.Warning, "2m0s ahead"}, {9 * time.Minute, doctor.Problem, "9m0s behind"},
+		{0, doctor.OK, "within a second"}, {2 * time.Minute, doctor.Warning, "2m0s behind"},
+		{-2 * time.Minute, doctor.Warning, "2m0s ahead"}, {9 * time.Minute, doctor.Problem, "9m0s behind"},
 	} {
-		findings := look(t, c, func(r *doctor.RedisConfig) { r.Now = func() time.Time { return time.Now().Add(x.off) } })
+		findings := look(t, c, func(r *doctor.RedisConfig) {
+			r.Now = func() time.Time {
+				return time.Now().Add(
+					x.off)
+			}
+		})
 		expect(t, findings, "redis.clock", x.severity, x.says)
 	}
 }
@@ -127,7 +139,8 @@ func TestState(t *testing.T) {
 		age             time.Duration
 		waiting, unsent doctor.Severity
 	}{
-		{time.Second, doctor.OK, doctor.OK}, {2 * time.Minute, doctor.Warning, doctor.Warning}, {6 * time.Minute, doctor.Problem, doctor.Problem},
+		{time.Second, doctor.OK, doctor.OK}, {2 * time.Minute, doctor.Warning, doctor.Warning},
+		{6 * time.Minute, doctor.Problem, doctor.Problem},
 	} {
 		c := connect(t, streamtest.OwnRedis(t).URL())
 		must(t, stream.CheckMeta(ctx, c, k))
@@ -142,7 +155,8 @@ func TestState(t *testing.T) {
 		}
 		add(k.Events(3)) // read and not counted
 		must(t, c.XGroupCreate(ctx, k.Events(3), eventlog.Group, "0").Err())
-		must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c", Streams: []string{k.Events(3), ">"}}).Err())
+		must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c",
+			Streams: []string{k.Events(3), ">"}}).Err())
 		add(k.Events(5)) // nobody has ever read there
 		add(k.Outbox(7))
 		findings := look(t, c)
@@ -192,7 +206,8 @@ func TestMissingRights(t *testing.T) {
 			}
 			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
 			if command != "hget" || user != "producer" { // what a selector gives, it gives still
-				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ", "+"+command)
+				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ",
+					"+"+command)
 			}
 			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "+"+command).Err())
 			tried++
@@ -224,7 +239,8 @@ func TestCluster(t *testing.T) {
 	var nodes []*streamtest.RedisProcess
 	for range 2 {
 		port := freePort(t) // the usual one, 10000 above, may be none
-		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port", fmt.Sprint(port), "--loglevel", "notice")...))
+		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port",
+			fmt.Sprint(port), "--loglevel", "notice")...))
 	}
 	first, second := connect(t, nodes[0].URL()), connect(t, nodes[1].URL())
 	findings := look(t, first)
@@ -242,7 +258,8 @@ func TestCluster(t *testing.T) {
 			return strings.Contains(text, "cluster_state:ok") && strings.Contains(text, "cluster_known_nodes:2"), text
 		})
 	}
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()}, MaxRedirects: 3})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()},
+		MaxRedirects: 3})
 	defer cluster.Close()
 	must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
@@ -265,7 +282,8 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	as := func(user string) *redis.ClusterClient {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr()}, Username: user, Password: "pw", DisableIdentity: true})
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr()}, Username: user,
+			Password: "pw", DisableIdentity: true})
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -307,7 +325,8 @@ func TestSilentRedis(t *testing.T) {
 
 // At a start only what does harm is told, and a user with few rights is asked for nothing more.
 func TestStart(t *testing.T) {
-	own := streamtest.OwnRedis(t, append(shipped(t), "--stream-node-max-bytes", "4096", "--maxmemory-policy", "volatile-ttl")...)
+	own := streamtest.OwnRedis(t, append(shipped(t), "--stream-node-max-bytes", "4096", "--maxmemory-policy",
+		"volatile-ttl")...)
 	c := connect(t, own.URL())
 	var checks []string
 	for _, f := range doctor.Start(t.Context(), c, false, time.Second) {
@@ -332,7 +351,8 @@ func TestStart(t *testing.T) {
 func TestText(t *testing.T) {
 	r := doctor.NewReport([]doctor.Finding{
 		{Check: "redis.reachable", Severity: doctor.OK, Found: "redis://h:1"},
-		{Check: "redis.maxmemory-policy", Severity: doctor.Problem, Found: "allkeys-lru", Why: "it evicts", Fix: "CONFIG SET maxmemory-policy noeviction"},
+		{Check: "redis.maxmemory-policy", Severity: doctor.Problem, Found: "allkeys-lru", Why: "it evicts",
+			Fix: "CONFIG SET maxmemory-policy noeviction"},
 		{Check: "nats.sync", Severity: doctor.Note, Found: "cannot see"},
 	})
 	var b bytes.Buffer

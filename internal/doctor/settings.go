@@ -28,8 +28,10 @@ func version(s *server) (Finding, bool) {
 	}
 	have := s.info["redis_version"]
 	if have == "" {
-		return Finding{Check: check, Severity: Note, Found: "the server says no version: an embedded one, or something in between",
-			Why: "the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ"}, true
+		return Finding{Check: check, Severity: Note,
+				Found: "the server says no version: an embedded one, or something in between",
+				Why:   "the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ"},
+			true
 	}
 	name := have
 	if valkey := s.info["valkey_version"]; valkey != "" {
@@ -105,7 +107,8 @@ func memory(s *server) (Finding, bool) {
 		return f, false
 	}
 	if most == 0 {
-		f.Severity, f.Found = Note, "no maxmemory; "+size(used)+" used of the machine's "+size(s.bytes("total_system_memory"))
+		f.Severity, f.Found = Note, "no maxmemory; "+size(used)+" used of the machine's "+size(
+			s.bytes("total_system_memory"))
 		f.Why = "Redis would grow until the system ends it; with a bound, what is too much is refused and seen"
 		f.Fix = "CONFIG SET maxmemory <bytes>, with noeviction"
 		return f, true
@@ -134,12 +137,14 @@ func persistence(s *server) (Finding, bool) {
 	fsync, save := s.config["appendfsync"], s.config["save"]
 	const turnOn = "CONFIG SET appendonly yes"
 	switch {
-	case aof == "1" && s.info["aof_last_write_status"] == "err", aof == "1" && s.info["aof_last_bgrewrite_status"] == "err":
+	case aof == "1" && s.info["aof_last_write_status"] == "err", aof == "1" &&
+		s.info["aof_last_bgrewrite_status"] == "err":
 		f.Severity, f.Found = Problem, "the append-only file cannot be written"
 		f.Why, f.Fix = "Redis refuses writes, or a restart loses what came since", "look at the disk and at Redis's log"
 	case aof == "1" && fsync == "no":
 		f.Severity, f.Found = Warning, "appendonly yes, appendfsync no"
-		f.Why, f.Fix = "a crash of the machine costs what the system had not written: half a minute or more", "CONFIG SET appendfsync everysec"
+		f.Why, f.Fix = "a crash of the machine costs what the system had not written: half a minute or more",
+			"CONFIG SET appendfsync everysec"
 	case aof == "1" && fsync == "":
 		f.Found = "appendonly yes"
 	case aof == "1":
@@ -181,7 +186,8 @@ func nodeEntries(s *server) (Finding, bool) {
 	case n == 0 || n > 1000:
 		f.Severity, f.Why = Note, "streams are trimmed by whole nodes: each may keep as many entries more than it needs"
 	case n < 20:
-		f.Severity, f.Why = Note, "a trim takes 100 nodes at most: a counter of a busy key may not be trimmed as fast as it grows"
+		f.Severity, f.Why = Note,
+			"a trim takes 100 nodes at most: a counter of a busy key may not be trimmed as fast as it grows"
 	default:
 		return f, ok
 	}
@@ -211,12 +217,15 @@ func replicas(s *server) (Finding, bool) {
 	case s.info["role"] == "":
 		return f, false
 	case s.info["role"] == "slave":
-		return Finding{Check: check, Severity: Problem, Found: "this is a replica of " + s.info["master_host"], Why: "it refuses every write",
+		return Finding{Check: check, Severity: Problem, Found: "this is a replica of " + s.info["master_host"],
+			Why: "it refuses every write",
 			Fix: "give the master to --redis, or redis+sentinel://"}, true
 	case known && least > have:
-		f.Severity, f.Why, f.Fix = Problem, "Redis refuses every write until as many replicas are connected", "connect the replicas, or CONFIG SET min-replicas-to-write 0"
+		f.Severity, f.Why, f.Fix = Problem, "Redis refuses every write until as many replicas are connected",
+			"connect the replicas, or CONFIG SET min-replicas-to-write 0"
 	case known && have > 0 && least == 0:
-		f.Severity, f.Why = Note, "a master that is cut off goes on taking events and checks that a failover then forgets"
+		f.Severity, f.Why = Note,
+			"a master that is cut off goes on taking events and checks that a failover then forgets"
 		f.Fix = "CONFIG SET min-replicas-to-write 1"
 	}
 	return f, true
@@ -264,8 +273,10 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 		return f, true
 	})
 	if apart := high - low; apart >= time.Second {
-		all = append(all, Finding{Check: "redis.clocks", Severity: Warning, Found: "masters are " + apart.Round(time.Second).String() + " apart",
-			Why: "an event's time is its master's, so keys on different masters live in different times", Fix: "set all clocks by NTP"})
+		all = append(all, Finding{Check: "redis.clocks", Severity: Warning,
+			Found: "masters are " + apart.Round(time.Second).String() + " apart",
+			Why:   "an event's time is its master's, so keys on different masters live in different times",
+			Fix:   "set all clocks by NTP"})
 	}
 	return all
 }

@@ -64,8 +64,10 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 
 	var unreadIn, pendingIn, outboxIn, deadIn worst
 	for p := range k.Partitions {
-		if err := cmp.Or(failed, seen(pending[p].Err()), seen(outbox[p].Err()), seen(head[p].Err()), seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
-			f := unseen("state", err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
+		if err := cmp.Or(failed, seen(pending[p].Err()), seen(outbox[p].Err()), seen(head[p].Err()),
+			seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
+			f := unseen("state", err,
+				"ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
 			f.Why = "not looked at: unread events, pending ones, outbox, dead letters"
 			return append(all, f)
 		}
@@ -79,14 +81,17 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 		outboxIn.see(p, outbox[p].Val(), eventlog.Age(head[p].Val(), b.NowMs))
 		deadIn.see(p, dead[p].Val(), eventlog.Age(letter[p].Val(), b.NowMs))
 	}
-	return append(all, waiting("state.unread", unreadIn, "unread events in "+plural(unreadIn.parts, "partition"), "every event is read", config.Retention, "start workers: streamcounter work"),
-		waiting("state.pending", pendingIn, plural(int(pendingIn.total), "event")+" read and not counted", "no event is pending", config.Retention, "look at the log of `work`, and that one runs"),
+	return append(all, waiting("state.unread", unreadIn, "unread events in "+plural(unreadIn.parts, "partition"),
+		"every event is read", config.Retention, "start workers: streamcounter work"),
+		waiting("state.pending", pendingIn, plural(int(pendingIn.total), "event")+" read and not counted",
+			"no event is pending", config.Retention, "look at the log of `work`, and that one runs"),
 		outboxOf(outboxIn), deadOf(deadIn, k))
 }
 
 // seen takes for no error what Redis says of a stream or a group that is not there.
 func seen(err error) error {
-	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") || strings.Contains(err.Error(), "no such key") {
+	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") ||
+		strings.Contains(err.Error(), "no such key") {
 		return nil
 	}
 	return err
@@ -108,7 +113,8 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 		f.Why, f.Fix = "processes of this version refuse to start", "use the version that made it, or a new --prefix"
 	case have["partitions"] != strconv.Itoa(k.Partitions):
 		f.Found = fmt.Sprintf("%s has %q partitions, --partitions says %d", k.Meta(), have["partitions"], k.Partitions)
-		f.Why, f.Fix = "the same key would be counted in two places, so a process refuses to start", "--partitions "+have["partitions"]+", or a new --prefix"
+		f.Why, f.Fix = "the same key would be counted in two places, so a process refuses to start",
+			"--partitions "+have["partitions"]+", or a new --prefix"
 	default:
 		f.Severity, f.Found = OK, fmt.Sprintf("%s, contract %d", plural(k.Partitions, "partition"), stream.Version)
 	}
@@ -159,6 +165,8 @@ func deadOf(w worst, k *stream.Keys) Finding {
 		return f
 	}
 	name := k.Dead(w.partition)
-	return Finding{Check: f.Check, Severity: Warning, Found: fmt.Sprintf("%s in %s, such as in %s", plural(int(w.total), "dead letter"), plural(w.parts, "partition"), name),
-		Why: "a producer writes what cannot be counted, or events were lost: each letter has its reason", Fix: "XREVRANGE " + name + " + - COUNT 10; when fixed, DEL " + name}
+	return Finding{Check: f.Check, Severity: Warning, Found: fmt.Sprintf("%s in %s, such as in %s",
+		plural(int(w.total), "dead letter"), plural(w.parts, "partition"), name),
+		Why: "a producer writes what cannot be counted, or events were lost: each letter has its reason",
+		Fix: "XREVRANGE " + name + " + - COUNT 10; when fixed, DEL " + name}
 }

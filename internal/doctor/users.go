@@ -19,12 +19,14 @@ var roles = []string{"work", "serve", "producer"}
 // samples has a call of each command that a role needs, for ACL DRYRUN: E is an
 // event stream and M the meta hash, as producers may touch no other keys.
 var samples = []string{
-	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "set E v", "del E", "unlink E",
+	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "set E v", "del E",
+	"unlink E",
 	"hget M f", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
 	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zremrangebyrank E 0 1",
 	"xadd E * f v", "pexpire E 1", "pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
 	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",
-	"xgroup create E g 0", "xgroup setid E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E", "xinfo consumers E g",
+	"xgroup create E g 0", "xgroup setid E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E",
+	"xinfo consumers E g",
 }
 
 // needs gives the commands of a role, in the file's words (xgroup|create).
@@ -126,12 +128,15 @@ func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) []Fin
 		}
 		known = append(known, role)
 		if list := lacks[role]; len(list) > 0 {
-			all = append(all, Finding{Check: "redis.users", Severity: Problem, Found: "user " + role + " may not run " + strings.Join(list, ", ") + " on " + k.Prefix + ":*",
-				Why: "`" + role + "` fails where it needs them", Fix: "ACL SETUSER " + role + " ~" + k.Prefix + ":* +" + strings.Join(list, " +") + " (deploy/users.acl has it whole)"})
+			all = append(all, Finding{Check: "redis.users", Severity: Problem,
+				Found: "user " + role + " may not run " + strings.Join(list, ", ") + " on " + k.Prefix + ":*",
+				Why:   "`" + role + "` fails where it needs them", Fix: "ACL SETUSER " + role + " ~" + k.Prefix +
+					":* +" + strings.Join(list, " +") + " (deploy/users.acl has it whole)"})
 		}
 	}
 	if len(known) > 0 && all[len(all)-1].Check != "redis.users" {
-		all = append(all, Finding{Check: "redis.users", Severity: OK, Found: "users " + strings.Join(known, ", ") + " may do what they need"})
+		all = append(all, Finding{Check: "redis.users", Severity: OK, Found: "users " + strings.Join(known, ", ") +
+			" may do what they need"})
 	}
 	return append(all, refusals(ctx, c, me, known)...)
 }
@@ -170,8 +175,9 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 		return nil
 	}
 	if may, err := c.Do(ctx, "ACL", "DRYRUN", me, "ACL", "LOG", "128").Text(); err == nil && may != "OK" {
-		return []Finding{{Check: check, Severity: Note, Found: "cannot see: this user may not ask, as it could then clear the log",
-			Fix: "ask as a user who may run ACL LOG, such as operator"}}
+		return []Finding{{Check: check, Severity: Note,
+			Found: "cannot see: this user may not ask, as it could then clear the log",
+			Fix:   "ask as a user who may run ACL LOG, such as operator"}}
 	}
 	entries, err := c.ACLLog(ctx, 128).Result()
 	if err != nil {

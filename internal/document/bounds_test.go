@@ -54,7 +54,8 @@ func TestReadIsBounded(t *testing.T) {
 		"entries of nothing":     {full("", "-\n"), "", ""},
 		"entries with comments":  {full("", "- #\n"), "", ""},
 		"keys":                   {numbered("", "k%d: v\n"), "", ""},
-		"a byte too many":        {strings.Repeat("#", document.MaxBytes+1), "1:1", "too large: want at most 1048576 bytes"},
+		"a byte too many": {strings.Repeat("#", document.MaxBytes+1), "1:1",
+			"too large: want at most 1048576 bytes"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := parse(c.text)
@@ -64,7 +65,8 @@ func TestReadIsBounded(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || !strings.HasPrefix(err.Error(), "f.yml:"+c.at+": ") || !strings.Contains(err.Error(), c.want) {
+			if err == nil || !strings.HasPrefix(err.Error(), "f.yml:"+c.at+": ") ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Fatalf("%.300v\nwant %s: … %s", err, c.at, c.want)
 			}
 			if len(err.Error()) > 3000 {
@@ -85,8 +87,9 @@ func indented() string {
 // What people write is far within the bounds.
 func TestTheLargestFilesAreTaken(t *testing.T) {
 	for what, text := range map[string]string{
-		"entries":      "a:\n" + strings.Repeat("- b\n", document.MaxEntries),
-		"comments":     strings.Repeat("# a line that says why\n", 5000) + "a: b\n" + strings.Repeat("    # another\n  # one\n", 5000),
+		"entries": "a:\n" + strings.Repeat("- b\n", document.MaxEntries),
+		"comments": strings.Repeat("# a line that says why\n", 5000) + "a: b\n" +
+			strings.Repeat("    # another\n  # one\n", 5000),
 		"small blocks": "a:\n" + strings.Repeat("  - b: c\n    d: e\n    f:\n      - g\n      - {h: i}\n", 5000),
 		"in brackets":  "a: [" + strings.Repeat("{b: c, d: [e, f]},\n", 5000) + "]",
 		"deep":         "a: " + strings.Repeat("[", 39) + strings.Repeat("]", 39),

@@ -109,7 +109,8 @@ func notText(s string) *Node {
 
 // body is that of the file's one document.
 func (d *Document) body(data []byte, holds string) (body *Node, err error) {
-	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
+	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(
+		loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
 	if err != nil {
 		return nil, d.errorf(nil, "%w", err)
 	}
@@ -286,7 +287,8 @@ func (d *Document) syntax(err error) error {
 	case d.secret: // the parser's words can quote the file
 		return d.errorf(at, "it is no YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
 	case ok:
-		return d.errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star, star)
+		return d.errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star,
+			star)
 	case e.ContextMsg != "":
 		return d.errorf(at, "%s: %s", e.ContextMsg, e.Message)
 	}

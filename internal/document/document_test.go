@@ -82,7 +82,8 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%.60s: %v\nwant %s", text, err, want)
 		}
 		place, _, _ := strings.Cut(want, ": ")
-		if _, err := flat(text, true); err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), place) {
+		if _, err := flat(text, true); err == nil || strings.Contains(err.Error(), "hunter2") ||
+			!strings.Contains(err.Error(), place) {
 			t.Errorf("as a secret: %.60s: %v", text, err)
 		}
 	}

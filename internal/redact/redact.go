@@ -22,7 +22,8 @@ const (
 )
 
 var (
-	schemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", "nats", "tls", "ws", "wss", "http", "https", "grpc", "grpcs", "dns", "passthrough"}
+	schemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", "nats", "tls", "ws", "wss",
+		"http", "https", "grpc", "grpcs", "dns", "passthrough"}
 	// A name without a password may be a token, so a name is shown only beside one.
 	userForm = regexp.MustCompile(`^([A-Za-z0-9._~-]*):[^/?#]+$`)
 	hostForm = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{1,5})?$`)

@@ -64,7 +64,8 @@ func TestError(t *testing.T) {
 	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "hunter2"}}
 	for name, err := range map[string]error{"parse": unreadable, "get": refused, "look-up": unknown} {
 		for _, e := range []error{err, fmt.Errorf("reading: %w", err)} {
-			if got := redact.Error(e).Error(); !strings.Contains(e.Error(), "hunter2") || strings.Contains(got, "hunter2") {
+			if got := redact.Error(e).Error(); !strings.Contains(e.Error(), "hunter2") ||
+				strings.Contains(got, "hunter2") {
 				t.Errorf("%s: %v is shown as %s", name, e, got)
 			}
 		}
@@ -78,16 +79,20 @@ func TestError(t *testing.T) {
 // password or token, a query, or no URL at all.
 func FuzzURL(f *testing.F) {
 	for _, s := range [][3]string{
-		{"redis://user:", "hunter2", "@10.0.0.1:6379/0"}, {"rediss://:", "pa/ss", "@host"}, {"redis://u:", "p@ss@", "@host:1"}, {"redis+sentinel://u:", "p#w?x", "@a:1,b:2/main"},
-		{"nats://", "token", "@h:4222"}, {"", "u:pw", "@h:1"}, {"redis://u:", "p:q", "@h:1,redis://h:2"}, {"redis://h:1,redis://u:", "second", "@h:2/3?db=x"}, {"", "bare", ""},
-		{"redis://h?password=", "p@ss", ""}, {"redis://u:", "1,2", "@h"}, {"nats://", "a,b", "@h,h:2"}, {"redis://h/", "p", "?x"}, {"unix://u:", "sock", "@/tmp/x"},
+		{"redis://user:", "hunter2", "@10.0.0.1:6379/0"}, {"rediss://:", "pa/ss", "@host"},
+		{"redis://u:", "p@ss@", "@host:1"}, {"redis+sentinel://u:", "p#w?x", "@a:1,b:2/main"},
+		{"nats://", "token", "@h:4222"}, {"", "u:pw", "@h:1"}, {"redis://u:", "p:q", "@h:1,redis://h:2"},
+		{"redis://h:1,redis://u:", "second", "@h:2/3?db=x"}, {"", "bare", ""},
+		{"redis://h?password=", "p@ss", ""}, {"redis://u:", "1,2", "@h"}, {"nats://", "a,b", "@h,h:2"},
+		{"redis://h/", "p", "?x"}, {"unix://u:", "sock", "@/tmp/x"},
 	} {
 		f.Add(s[0], s[1], s[2])
 	}
 	f.Fuzz(func(t *testing.T, before, secret, after string) {
 		secret = "s3cr3t" + secret + "s3cr3t"
 		// Before a secret stands a name and a colon, a scheme, "?" or nothing; behind it an @ or nothing.
-		if i := strings.LastIndexAny(before, "/@,"); before != "" && !strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "?password=") && i != len(before)-1 {
+		if i := strings.LastIndexAny(before, "/@,"); before != "" && !strings.HasSuffix(before, ":") &&
+			!strings.HasSuffix(before, "?password=") && i != len(before)-1 {
 			return
 		}
 		if !strings.HasPrefix(after, "@") && !strings.Contains(before, "?") && before != "" {

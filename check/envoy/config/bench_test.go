@@ -34,7 +34,8 @@ func BenchmarkFind(b *testing.B) {
 func BenchmarkFindAmong(b *testing.B) {
 	f := &file{name: "f", domain: "edge"}
 	for i := range 10_000 {
-		f.descriptors = append(f.descriptors, &descriptor{key: "client", value: fmt.Sprint("c", i), limit: &rateLimit{unit: "minute", perUnit: 5, multiplier: 1}})
+		f.descriptors = append(f.descriptors, &descriptor{key: "client", value: fmt.Sprint("c", i),
+			limit: &rateLimit{unit: "minute", perUnit: 5, multiplier: 1}})
 	}
 	l, err := build([]*file{f}, options{})
 	if err != nil {

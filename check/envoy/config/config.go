@@ -63,7 +63,8 @@ func readFile(name string, data []byte) (*file, error) {
 	case "":
 		return nil, d.ErrorAt("domain", `domain "": want a name`)
 	case OwnDomain:
-		return nil, d.ErrorAt("domain", "domain %q is kept for keys that are asked for as they are: the rules file has their limits", OwnDomain)
+		return nil, d.ErrorAt("domain",
+			"domain %q is kept for keys that are asked for as they are: the rules file has their limits", OwnDomain)
 	}
 	return f, nil
 }
@@ -119,7 +120,8 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 		field{Name: "name", Set: document.Leaf(f.Document, &r.name, document.Text)},
 		field{Name: "replaces", Set: f.List(func(n *document.Node, at string) error {
 			var name string
-			err := f.Mapping(field{Name: "name", Need: document.Needed, Set: document.Leaf(f.Document, &name, document.Text)})(n, at)
+			err := f.Mapping(field{Name: "name", Need: document.Needed,
+				Set: document.Leaf(f.Document, &name, document.Text)})(n, at)
 			r.replaces = append(r.replaces, name)
 			return err
 		})},
@@ -160,7 +162,8 @@ func (f *file) check(r *descriptor) error {
 	case strings.Contains(r.key, "*"):
 		return f.ErrorAt(r.at+".key", "key %q: a * is for values; a descriptor without value takes any", r.key)
 	case r.share && !strings.Contains(r.value, "*"):
-		return f.ErrorAt(r.at+".share_threshold", "share_threshold: want a value with a *, whose values then share one count")
+		return f.ErrorAt(r.at+".share_threshold",
+			"share_threshold: want a value with a *, whose values then share one count")
 	case r.limit == nil:
 		return nil
 	}
@@ -213,7 +216,8 @@ var spans = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
 
 // span gives the window of a limit and its unit as the service has it.
 func (l *rateLimit) span() (time.Duration, rlsv3.RateLimitResponse_RateLimit_Unit, error) {
-	unit := rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(l.unit)])
+	unit := rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(
+		l.unit)])
 	if spans[unit] == 0 {
 		return 0, 0, fmt.Errorf("%q: %w", l.unit, errUnit)
 	}

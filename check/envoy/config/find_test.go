@@ -52,40 +52,55 @@ func TestFind(t *testing.T) {
 		{"edge", "", "", Limit{}},
 		{"edge", "source_cluster=proxy", "", Limit{}},
 		{"edge", "source_cluster=other destination_cluster=backend", "", Limit{}},
-		{"edge", "source_cluster=proxy destination_cluster=backend", "edge/source_cluster=proxy/destination_cluster=backend",
+		{"edge", "source_cluster=proxy destination_cluster=backend",
+			"edge/source_cluster=proxy/destination_cluster=backend",
 			Limit{PerUnit: 40, Unit: minute, Name: "edge.source_cluster_proxy.destination_cluster_backend"}},
 		{"edge", "source_cluster=proxy destination_cluster=backend path=x", "", Limit{}},
 		{"edge", "client=a", "edge/client=a", Limit{PerUnit: 20, Unit: minute, Name: "edge.client"}},
 		{"edge", "client=", "edge/client=", Limit{PerUnit: 20, Unit: minute, Name: "edge.client"}},
-		{"edge", "client=a plan=gold", "edge/client=a/plan=gold", Limit{PerUnit: 300, Unit: hour, Name: "edge.client.plan"}},
-		{"edge", "client=a plan=banned", "edge/client=a/plan=banned", Limit{DenyAll: true, Unit: minute, Name: "edge.client.plan_banned"}},
-		{"edge", "client=a plan=trial", "edge/client=a/plan=trial", Limit{PerUnit: 1, Unit: second, Shadow: true, Name: "edge.client.plan_trial"}},
+		{"edge", "client=a plan=gold", "edge/client=a/plan=gold", Limit{PerUnit: 300, Unit: hour,
+			Name: "edge.client.plan"}},
+		{"edge", "client=a plan=banned", "edge/client=a/plan=banned", Limit{DenyAll: true, Unit: minute,
+			Name: "edge.client.plan_banned"}},
+		{"edge", "client=a plan=trial", "edge/client=a/plan=trial", Limit{PerUnit: 1, Unit: second, Shadow: true,
+			Name: "edge.client.plan_trial"}},
 		{"edge", "client=a probe=1", "edge/client=a/probe=1", Limit{Unlimited: true, Name: "edge.client.probe"}},
 		{"edge", "plan=gold client=a", "", Limit{}},
 		// An exact value is chosen for good, also where it has no limit.
 		{"edge", "client=monitoring", "", Limit{}},
-		{"edge", "client=batch plan=gold", "edge/client=batch/plan=gold", Limit{PerUnit: 7, Unit: day, Name: "edge.client_batch.plan_gold"}},
+		{"edge", "client=batch plan=gold", "edge/client=batch/plan=gold",
+			Limit{PerUnit: 7, Unit: day, Name: "edge.client_batch.plan_gold"}},
 		{"edge", "client=batch plan=trial", "", Limit{}},
 		{"edge", "42=true", "edge/42=true", Limit{PerUnit: 9, Unit: second, Name: "edge.42_true"}},
 		{"edge", "Client=a", "", Limit{}},
 
-		{"messages", "to_number=1", "messages/to_number=1", Limit{PerUnit: 100, Unit: day, Name: "per_number", Named: true}},
+		{"messages", "to_number=1", "messages/to_number=1", Limit{PerUnit: 100, Unit: day, Name: "per_number",
+			Named: true}},
 		{"messages", "campaign=x to_number=1", "messages/campaign=x/to_number=1",
 			Limit{PerUnit: 500, Unit: day, Name: "campaign", Named: true, Replaces: []string{"per_number", "nobody"}}},
-		{"messages", "staff=bo", "messages/staff=bo", Limit{Unlimited: true, Name: "messages.staff", Replaces: []string{"per_number"}}},
-		{"messages", "backend_name=small", "messages/backend_name=small", Limit{PerUnit: 3, Unit: minute, Quota: true, Name: "messages.backend_name_small"}},
+		{"messages", "staff=bo", "messages/staff=bo", Limit{Unlimited: true, Name: "messages.staff",
+			Replaces: []string{"per_number"}}},
+		{"messages", "backend_name=small", "messages/backend_name=small",
+			Limit{PerUnit: 3, Unit: minute, Quota: true, Name: "messages.backend_name_small"}},
 
-		{"paths", "path=/files/readme", "paths/path=%2Ffiles%2Freadme", Limit{PerUnit: 50, Unit: minute, Name: "paths.path_/files/readme"}},
-		{"paths", "path=/files/a", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute, Name: "paths.path_/files/*"}},
-		{"paths", "path=/files/b", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute, Name: "paths.path_/files/*"}},
+		{"paths", "path=/files/readme", "paths/path=%2Ffiles%2Freadme",
+			Limit{PerUnit: 50, Unit: minute, Name: "paths.path_/files/readme"}},
+		{"paths", "path=/files/a", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute,
+			Name: "paths.path_/files/*"}},
+		{"paths", "path=/files/b", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute,
+			Name: "paths.path_/files/*"}},
 		{"paths", "path=/files", "paths/path=%2Ffiles", Limit{PerUnit: 10, Unit: minute, Name: "paths.path_/f*"}},
-		{"paths", "path=/api/x/v1", "paths/path=%2Fapi%2Fx%2Fv1", Limit{PerUnit: 11, Unit: minute, Name: "paths.path_/api*v1"}},
+		{"paths", "path=/api/x/v1", "paths/path=%2Fapi%2Fx%2Fv1", Limit{PerUnit: 11, Unit: minute,
+			Name: "paths.path_/api*v1"}},
 		{"paths", "path=/apiv1", "paths/path=%2Fapiv1", Limit{PerUnit: 11, Unit: minute, Name: "paths.path_/api*v1"}},
 		{"paths", "path=/api/v12", "paths/path=%2Fapi%2Fv12", Limit{PerUnit: 1, Unit: minute, Name: "paths.path"}},
-		{"paths", `path=a?c-e\-g`, `paths/path=a?c-e\-g`, Limit{PerUnit: 12, Unit: minute, Name: `paths.path_a?c*e\*g`}},
+		{"paths", `path=a?c-e\-g`, `paths/path=a?c-e\-g`, Limit{PerUnit: 12, Unit: minute,
+			Name: `paths.path_a?c*e\*g`}},
 		{"paths", `path=abc-e\-g`, `paths/path=abc-e\-g`, Limit{PerUnit: 1, Unit: minute, Name: "paths.path"}},
-		{"paths", "tenant=t-1 method=GET", "paths/tenant=t-*/method=GET", Limit{PerUnit: 60, Unit: minute, Name: "paths.tenant_t-*.method_GET"}},
-		{"paths", "tenant=t-2 method=PUT", "paths/tenant=t-*/method=PUT", Limit{PerUnit: 6, Unit: minute, Name: "paths.tenant_t-*.method"}},
+		{"paths", "tenant=t-1 method=GET", "paths/tenant=t-*/method=GET",
+			Limit{PerUnit: 60, Unit: minute, Name: "paths.tenant_t-*.method_GET"}},
+		{"paths", "tenant=t-2 method=PUT", "paths/tenant=t-*/method=PUT",
+			Limit{PerUnit: 6, Unit: minute, Name: "paths.tenant_t-*.method"}},
 		{"paths", "tenant=u-2 method=PUT", "", Limit{}},
 		{"paths", "tenant=t-1", "", Limit{}},
 	} {
@@ -113,7 +128,8 @@ func TestFind(t *testing.T) {
 				return
 			}
 			rule := plan.Rules()[0]
-			if plan != l.rules.Match(c.key) || rule.Shadow != (c.want.Shadow || c.want.Quota) || rule.Windows[0].Limit != int64(c.want.PerUnit) {
+			if plan != l.rules.Match(c.key) || rule.Shadow != (c.want.Shadow || c.want.Quota) ||
+				rule.Windows[0].Limit != int64(c.want.PerUnit) {
 				t.Errorf("rule %+v, by its key %+v", rule, l.rules.Match(c.key))
 			}
 		})
@@ -124,8 +140,10 @@ func TestUnitsAsLongAsThere(t *testing.T) {
 	l := load(t, "testdata/working/units.yaml")
 	const day = 24 * time.Hour
 	for value, want := range map[string]windows.Window{
-		"second": {Limit: 1, Per: time.Second}, "minute": {Limit: 2, Per: time.Minute}, "hour": {Limit: 3, Per: time.Hour}, "day": {Limit: 4, Per: day},
-		"week": {Limit: 5, Per: 7 * day}, "month": {Limit: 6, Per: 30 * day}, "year": {Limit: 4294967295, Per: 365 * day}, "ten": {Limit: 7, Per: 10 * time.Minute},
+		"second": {Limit: 1, Per: time.Second}, "minute": {Limit: 2, Per: time.Minute},
+		"hour": {Limit: 3, Per: time.Hour}, "day": {Limit: 4, Per: day},
+		"week": {Limit: 5, Per: 7 * day}, "month": {Limit: 6, Per: 30 * day},
+		"year": {Limit: 4294967295, Per: 365 * day}, "ten": {Limit: 7, Per: 10 * time.Minute},
 	} {
 		got, ok := l.Find("units", descriptorOf("u="+value))
 		if !ok || got.Plan.Rules()[0].Windows[0] != want {
@@ -187,7 +205,8 @@ func TestLongKeys(t *testing.T) {
 		long := strings.Repeat("é/", 300)
 		seen := map[string]string{}
 		for _, entries := range []string{
-			"client=" + long, "client=" + long + "x", "client=" + long + " plan=" + long, "client=" + long + " plan=trial", "client=a plan=" + long,
+			"client=" + long, "client=" + long + "x", "client=" + long + " plan=" + long,
+			"client=" + long + " plan=trial", "client=a plan=" + long,
 			"client=b plan=" + long,
 		} {
 			got, ok := l.Find("edge", descriptorOf(entries))
@@ -200,7 +219,8 @@ func TestLongKeys(t *testing.T) {
 			seen[got.Key] = entries
 		}
 		got, _ := l.Find("paths", descriptorOf("path=/api/"+long+"/v1"))
-		if got.PerUnit != 11 || !strings.HasPrefix(got.Key, "paths/path=%2Fapi") || !strings.HasSuffix(got.Key, "~v1") || len(got.Key) > 512 {
+		if got.PerUnit != 11 || !strings.HasPrefix(got.Key, "paths/path=%2Fapi") ||
+			!strings.HasSuffix(got.Key, "~v1") || len(got.Key) > 512 {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -262,7 +282,8 @@ descriptors:
 	}
 	long := strings.Repeat("c", 600)
 	for value, want := range map[string]uint32{
-		long: 5, long + "0": 1, "b" + long + "/b": 4, "b/" + long + "b": 4, "b" + long + "b" + long + "b": 2, "b" + long + "b": 5, long + "bb": 3, "bcb" + long + "b": 2, "b" + long + "/bb": 3,
+		long: 5, long + "0": 1, "b" + long + "/b": 4, "b/" + long + "b": 4, "b" + long + "b" + long + "b": 2,
+		"b" + long + "b": 5, long + "bb": 3, "bcb" + long + "b": 2, "b" + long + "/bb": 3,
 	} {
 		got, ok := l.Find("d", entriesOf("k", value))
 		if !ok || got.PerUnit != want || l.rules.Match(got.Key) != got.Plan || api.ValidateKey(got.Key) != nil {

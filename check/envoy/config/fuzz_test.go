@@ -44,14 +44,17 @@ func FuzzConfig(f *testing.F) {
 }
 
 // holds asks for each descriptor of a level, its stars filled with value.
-func holds(t *testing.T, l *Limits, name string, at level, entries []*commonv3.RateLimitDescriptor_Entry, value string) {
+func holds(t *testing.T, l *Limits, name string, at level, entries []*commonv3.RateLimitDescriptor_Entry,
+	value string) {
 	for key, k := range at {
 		for exact := range k.exact {
-			ask(t, l, name, append(entries[:len(entries):len(entries)], &commonv3.RateLimitDescriptor_Entry{Key: key, Value: exact}), k.exact[exact], value)
+			ask(t, l, name, append(entries[:len(entries):len(entries)],
+				&commonv3.RateLimitDescriptor_Entry{Key: key, Value: exact}), k.exact[exact], value)
 		}
 		for _, n := range append(k.wild[:len(k.wild):len(k.wild)], k.any) {
 			if n != nil {
-				ask(t, l, name, append(entries[:len(entries):len(entries)], &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}), n, value)
+				ask(t, l, name, append(entries[:len(entries):len(entries)],
+					&commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}), n, value)
 			}
 		}
 	}

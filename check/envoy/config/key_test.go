@@ -26,7 +26,8 @@ func TestKey(t *testing.T) {
 		{"edge", "", nil, "edge"},
 		{"edge", "", []string{"path", "a"}, "edge/path=a"},
 		{"edge", "tenant", []string{"tenant", "acme", "path", "a"}, "edge/{tenant=acme}/path=a"},
-		{"edge", "tenant", []string{"path", "a", "tenant", "acme", "tenant", "b"}, "edge/path=a/{tenant=acme}/tenant=b"},
+		{"edge", "tenant", []string{"path", "a", "tenant", "acme", "tenant", "b"},
+			"edge/path=a/{tenant=acme}/tenant=b"},
 		{"edge", "absent", []string{"path", "a"}, "edge/path=a"},
 		{"e/d", "", []string{"a=b", "c{d}e;f%g~h"}, "e%2Fd/a%3Db=c%7Bd%7De%3Bf%25g%7Eh"},
 		{"edge", "", []string{"k", "ü\x00\n\x7f\u0085\xff\xc3\ufffd"}, "edge/k=ü%00%0A%7F%C2%85%FF%C3%EF%BF%BD"},
@@ -54,7 +55,8 @@ func TestCutKeysKeepTheirTag(t *testing.T) {
 	for _, tenant := range []string{"acme", strings.Repeat("é", 63), strings.Repeat("ü/", 200)} {
 		want := tagOf(Key("edge", entriesOf("tenant", tenant), "tenant"))
 		for _, d := range []*commonv3.RateLimitDescriptor{
-			entriesOf("tenant", tenant, "path", x), entriesOf("path", x, "tenant", tenant), entriesOf("a", "b", "tenant", tenant, "path", x[:400]),
+			entriesOf("tenant", tenant, "path", x), entriesOf("path", x, "tenant", tenant),
+			entriesOf("a", "b", "tenant", tenant, "path", x[:400]),
 			entriesOf("path", x[:430], "tenant", tenant), entriesOf("path", x[:430], "tenant", tenant, "path", x),
 		} {
 			key := Key("edge", d, "tenant")
@@ -70,7 +72,8 @@ func TestCutKeysKeepTheirTag(t *testing.T) {
 }
 
 func TestCutKeepsCharactersAndEscapesWhole(t *testing.T) {
-	for n, want := range map[int]string{-1: "", 0: "", 1: "", 2: "é", 3: "é", 4: "é", 5: "é%2F", 6: "é%2Fx", 9: "é%2Fx"} {
+	for n, want := range map[int]string{-1: "", 0: "", 1: "", 2: "é", 3: "é", 4: "é", 5: "é%2F", 6: "é%2Fx",
+		9: "é%2Fx"} {
 		if got := string(cut([]byte("é%2Fx"), n)); got != want {
 			t.Errorf("%d bytes: %q, want %q", n, got, want)
 		}

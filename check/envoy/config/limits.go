@@ -146,7 +146,8 @@ func (k *keyed) fit(written []byte) *node {
 // beginning, the last at its end, without sharing a byte.
 func fits(pieces []string, text []byte) bool {
 	first, last := pieces[0], pieces[len(pieces)-1]
-	if len(text) < len(first)+len(last) || string(text[:len(first)]) != first || string(text[len(text)-len(last):]) != last {
+	if len(text) < len(first)+len(last) || string(text[:len(first)]) != first ||
+		string(text[len(text)-len(last):]) != last {
 		return false
 	}
 	text = text[len(first) : len(text)-len(last)]

@@ -70,7 +70,8 @@ func TestBusted(t *testing.T) {
 			if err == nil {
 				t.Fatal("loaded")
 			}
-			if want := path + ":" + busted[what][0] + ": "; !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), busted[what][1]) {
+			if want := path + ":" + busted[what][0] + ": "; !strings.HasPrefix(err.Error(), want) ||
+				!strings.Contains(err.Error(), busted[what][1]) {
 				t.Errorf("%v\nwant %s… %s", err, want, busted[what][1])
 			}
 			golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
@@ -144,14 +145,17 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %s", r.Name, r.Algorithm)
 		}
 	}
-	if _, err := Load("testdata/working", Algorithm("leaky")); err == nil || !strings.Contains(err.Error(), `"leaky": want sliding-log`) {
+	if _, err := Load("testdata/working", Algorithm("leaky")); err == nil ||
+		!strings.Contains(err.Error(), `"leaky": want sliding-log`) {
 		t.Error(err)
 	}
-	if _, err := Load("testdata/working", Tag(strings.Repeat("t", 65))); err == nil || !strings.Contains(err.Error(), `at most 64`) {
+	if _, err := Load("testdata/working", Tag(strings.Repeat("t", 65))); err == nil ||
+		!strings.Contains(err.Error(), `at most 64`) {
 		t.Error(err)
 	}
 	// Of the tag's value only the beginning is sure to stand in a key.
-	if _, err := Load("testdata/working", Tag("path")); err == nil || !strings.Contains(err.Error(), `paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`) {
+	if _, err := Load("testdata/working", Tag("path")); err == nil || !strings.Contains(err.Error(),
+		`paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`) {
 		t.Error(err)
 	}
 }
@@ -203,7 +207,8 @@ func TestWhatIsTaken(t *testing.T) {
 					t.Errorf("%+v, %v", got, ok)
 				}
 			case "shadow_mode: yes", "shadow_mode: ON", "shadow_mode: off":
-				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.Shadow == strings.HasSuffix(what, "off") || (got.Plan.Live == nil) != got.Shadow {
+				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.Shadow == strings.HasSuffix(what, "off") ||
+					(got.Plan.Live == nil) != got.Shadow {
 					t.Errorf("%+v, %v", got, ok)
 				}
 			case "quota_mode: y":
@@ -265,7 +270,8 @@ descriptors:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 || l.Rules()[0] != got.Plan.Live {
+	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 ||
+		l.Rules()[0] != got.Plan.Live {
 		t.Errorf("%+v of %+v", got, l.Rules())
 	}
 }

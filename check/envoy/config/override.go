@@ -35,7 +35,8 @@ func Override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit
 		return Limit{}, fmt.Errorf("limit of a descriptor: unit_multiplier %w", err)
 	}
 	if isOwn(domain, d.GetEntries()) {
-		return Limit{}, fmt.Errorf("limit of a descriptor: keys of the domain %q have the limits of the rules file", OwnDomain)
+		return Limit{}, fmt.Errorf("limit of a descriptor: keys of the domain %q have the limits of the rules file",
+			OwnDomain)
 	}
 	l := Limit{
 		Key:  keyOf(domain, d, tag, ";per="+strconv.FormatInt(int64(per/time.Second), 10)+"s"),

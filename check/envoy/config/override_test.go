@@ -12,7 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-func overridden(entries string, requests uint32, unit typev3.RateLimitUnit, multiplier ...uint32) *commonv3.RateLimitDescriptor {
+func overridden(entries string, requests uint32, unit typev3.RateLimitUnit,
+	multiplier ...uint32) *commonv3.RateLimitDescriptor {
 	d := descriptorOf(entries)
 	d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: requests, Unit: unit}
 	for _, m := range multiplier {
@@ -32,21 +33,25 @@ func TestOverride(t *testing.T) {
 		return limit
 	}
 	first := find(overridden("client=a plan=trial", 5, typev3.RateLimitUnit_MINUTE))
-	if first.Key != "edge/{client=a}/plan=trial;per=60s" || first.Shadow || first.Name != "edge.client_a.plan_trial" || first.Named || first.PerUnit != 5 ||
-		first.Plan.Live.Windows[0].Limit != 5 || first.Plan.Live.Windows[0].Per != time.Minute || !first.Plan.Live.Unlevelled {
+	if first.Key != "edge/{client=a}/plan=trial;per=60s" || first.Shadow ||
+		first.Name != "edge.client_a.plan_trial" || first.Named || first.PerUnit != 5 ||
+		first.Plan.Live.Windows[0].Limit != 5 || first.Plan.Live.Windows[0].Per != time.Minute ||
+		!first.Plan.Live.Unlevelled {
 		t.Errorf("%+v %+v", first, first.Plan.Live)
 	}
 	if again := find(overridden("client=b", 5, typev3.RateLimitUnit_SECOND, 60)); again.Plan != first.Plan {
 		t.Error("checks under the same override cannot share a run of the script")
 	}
 	// The same window is the same count, whatever it allows; another is another.
-	if again := find(overridden("client=a plan=trial", 6, typev3.RateLimitUnit_SECOND, 60)); again.Key != first.Key || again.Multiplier != 60 || again.Unit != second {
+	if again := find(overridden("client=a plan=trial", 6, typev3.RateLimitUnit_SECOND, 60)); again.Key != first.Key ||
+		again.Multiplier != 60 || again.Unit != second {
 		t.Errorf("%+v", again)
 	}
 	if other := find(overridden("client=a plan=trial", 5, typev3.RateLimitUnit_HOUR)); other.Key == first.Key {
 		t.Errorf("%+v", other)
 	}
-	if not := find(overridden("nothing=configured", 5, typev3.RateLimitUnit_YEAR)); not.Key != "edge/nothing=configured;per=31536000s" {
+	if not := find(overridden("nothing=configured", 5,
+		typev3.RateLimitUnit_YEAR)); not.Key != "edge/nothing=configured;per=31536000s" {
 		t.Errorf("%+v", not)
 	}
 	if deny := find(overridden("client=a", 0, typev3.RateLimitUnit_DAY)); !deny.DenyAll || deny.Plan != nil {
@@ -55,7 +60,8 @@ func TestOverride(t *testing.T) {
 	if _, ok := l.Find("nowhere", overridden("client=a", 5, typev3.RateLimitUnit_DAY)); ok {
 		t.Error("a domain that is not configured has no limit, brought along or not")
 	}
-	long := find(overridden("client="+strings.Repeat("c", 200)+" path="+strings.Repeat("x", 600), 5, typev3.RateLimitUnit_DAY))
+	long := find(overridden("client="+strings.Repeat("c", 200)+" path="+strings.Repeat("x", 600), 5,
+		typev3.RateLimitUnit_DAY))
 	if err := api.ValidateKey(long.Key); err != nil || !strings.HasSuffix(long.Key, ";per=86400s") ||
 		tagOf(long.Key) != tagOf(Key("", entriesOf("client", strings.Repeat("c", 200)), "client")) {
 		t.Errorf("%s %v", long.Key, err)

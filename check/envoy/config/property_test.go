@@ -20,7 +20,8 @@ type generator struct{ keys, pieces []string }
 // Odd characters and long values, which are cut, are among them.
 var hostile = generator{
 	[]string{"a", "b", "t", "k/=", "é"},
-	[]string{"", "a", "b", "/", "ab", "=", "%2F", "{", "?", `\`, "é", "~", "2F", "0", "D", strings.Repeat("long/", 20), strings.Repeat("y", 60)},
+	[]string{"", "a", "b", "/", "ab", "=", "%2F", "{", "?", `\`, "é", "~", "2F", "0", "D",
+		strings.Repeat("long/", 20), strings.Repeat("y", 60)},
 }
 
 func (g generator) key(t *rapid.T) string { return rapid.SampledFrom(g.keys).Draw(t, "key") }
@@ -71,7 +72,8 @@ func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor 
 func (g generator) limits(t *rapid.T) (*Limits, []*descriptor) {
 	tag := rapid.SampledFrom([]string{"", "t"}).Draw(t, "tag")
 	list := g.descriptors(t, tag, 1)
-	l, err := build([]*file{{Document: new(document.Document), name: "f", domain: "d", descriptors: list}}, options{tag: tag})
+	l, err := build([]*file{{Document: new(document.Document), name: "f", domain: "d", descriptors: list}},
+		options{tag: tag})
 	if err != nil && !strings.Contains(err.Error(), "too long") {
 		t.Fatal(err)
 	}
@@ -93,7 +95,8 @@ func (g generator) request(t *rapid.T, list []*descriptor) *commonv3.RateLimitDe
 				case i == 0:
 					value = piece
 				default:
-					value += g.text(t, "star", 8) + strings.Repeat("é/", rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "long")) + piece
+					value += g.text(t, "star", 8) + strings.Repeat("é/",
+						rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "long")) + piece
 				}
 			}
 		}
@@ -132,7 +135,8 @@ func TestKeysFitTheirRule(t *testing.T) {
 				cut++
 			}
 			if first := l.rules.Match(limit.Key); first != limit.Plan {
-				t.Fatalf("%v has the key %q and the rule %q, by its key %+v", d, limit.Key, limit.Plan.Rules()[0].Match, first)
+				t.Fatalf("%v has the key %q and the rule %q, by its key %+v", d, limit.Key,
+					limit.Plan.Rules()[0].Match, first)
 			}
 		}
 	})
@@ -149,7 +153,10 @@ func TestKeysFitTheirRule(t *testing.T) {
 // piece here does.
 func TestFindAgainstANaiveReading(t *testing.T) {
 	tame := hostile
-	tame.pieces = slices.DeleteFunc(slices.Clone(tame.pieces), func(p string) bool { return p != "" && strings.Contains("0123456789ABCDEF", p[:1]) })
+	tame.pieces = slices.DeleteFunc(slices.Clone(tame.pieces), func(p string) bool {
+		return p != "" &&
+			strings.Contains("0123456789ABCDEF", p[:1])
+	})
 	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		l, list := tame.limits(t)
@@ -167,7 +174,8 @@ func TestFindAgainstANaiveReading(t *testing.T) {
 				continue
 			}
 			found++
-			if limit.Unlimited != want.unlimited || !limit.Unlimited && (int64(limit.PerUnit) != want.perUnit || limit.DenyAll != (want.perUnit == 0)) {
+			if limit.Unlimited != want.unlimited || !limit.Unlimited &&
+				(int64(limit.PerUnit) != want.perUnit || limit.DenyAll != (want.perUnit == 0)) {
 				t.Fatalf("%v: found %+v, want %+v", d, limit, want)
 			}
 			if limit.Plan != nil && limit.Plan.Rules()[0].Windows[0].Limit != want.perUnit {
@@ -185,7 +193,8 @@ func naive(list []*descriptor, entries []*commonv3.RateLimitDescriptor_Entry) *r
 	var chosen *descriptor
 	for want := range 3 { // exact, pattern, key alone
 		for _, r := range list {
-			if chosen == nil && r.rank() == want && r.key == entries[0].GetKey() && (want == 2 || naiveFit(r.value, entries[0].GetValue())) {
+			if chosen == nil && r.rank() == want && r.key == entries[0].GetKey() &&
+				(want == 2 || naiveFit(r.value, entries[0].GetValue())) {
 				chosen = r
 			}
 		}
@@ -211,7 +220,8 @@ func naiveFit(pattern, text string) bool {
 
 // Different descriptors have different keys, as long as none is cut; any is valid.
 func TestKeysAreInjective(t *testing.T) {
-	word := rapid.OneOf(rapid.StringN(0, 6, -1), rapid.SampledFrom([]string{"", "a", "/", "=", "a=b", "/a=b", "%", "%2F", "{", "}", "a}", ";", "~", "\xff", "\x00", "\u0085", "\ufffd"}),
+	word := rapid.OneOf(rapid.StringN(0, 6, -1), rapid.SampledFrom([]string{"", "a", "/", "=", "a=b", "/a=b", "%",
+		"%2F", "{", "}", "a}", ";", "~", "\xff", "\x00", "\u0085", "\ufffd"}),
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 4), func(b []byte) string { return string(b) }))
 	draw := func(t *rapid.T, what string) (string, *commonv3.RateLimitDescriptor) {
 		return rapid.OneOf(rapid.Just("d"), word).Draw(t, what+" domain"), drawEntries(t, word, what)
@@ -250,7 +260,8 @@ func TestRuleNamesAreUnique(t *testing.T) {
 func drawEntries(t *rapid.T, word *rapid.Generator[string], what string) *commonv3.RateLimitDescriptor {
 	d := &commonv3.RateLimitDescriptor{}
 	for range rapid.IntRange(0, 3).Draw(t, what) {
-		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: word.Draw(t, what+" key"), Value: word.Draw(t, what+" value")})
+		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: word.Draw(t, what+" key"),
+			Value: word.Draw(t, what+" value")})
 	}
 	return d
 }

@@ -42,13 +42,14 @@ func NewSource(c SourceConfig) (*Source, error) {
 	if c.Rules != "" {
 		name = "rules and limits"
 	}
-	files, err := reload.OpenList(name, c.Log, func(files []reload.File) (loaded, error) { return c.parse(files, o) }, func() ([]string, error) {
-		paths, err := filesOf(c.Limits)
-		if c.Rules != "" {
-			paths = append([]string{c.Rules}, paths...)
-		}
-		return paths, err
-	})
+	files, err := reload.OpenList(name, c.Log, func(files []reload.File) (loaded, error) { return c.parse(files, o) },
+		func() ([]string, error) {
+			paths, err := filesOf(c.Limits)
+			if c.Rules != "" {
+				paths = append([]string{c.Rules}, paths...)
+			}
+			return paths, err
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +100,10 @@ func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
 		key := example(rule.Match)
 		if first := base.Match(key); first != nil {
 			first := first.Rules()[0]
-			return nil, fmt.Errorf("rule %q (match %q) of the rules file also takes keys of the limit %q, such as %q: want a match that leaves these out",
-				first.Name, first.Match, rule.Name, key)
+			return nil,
+				fmt.Errorf(
+					"rule %q (match %q) of the rules file also takes keys of the limit %q, such as %q: want a match that leaves these out",
+					first.Name, first.Match, rule.Name, key)
 		}
 	}
 	both, err := windows.Combine(base, l.rules)

@@ -119,12 +119,14 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 	limits := filepath.Join(dir, "limits.yaml")
 	writeFile(t, limits, oneLimit)
 	base := func(name, match string) *windows.Rules {
-		r, err := windows.NewRules([]*windows.Rule{{Name: name, Match: match, Windows: []windows.Window{{Limit: 1, Per: windows.MaxWindow}}}})
+		r, err := windows.NewRules([]*windows.Rule{{Name: name, Match: match,
+			Windows: []windows.Window{{Limit: 1, Per: windows.MaxWindow}}}})
 		must(t, err)
 		return r
 	}
 	for _, c := range []struct{ name, match, want string }{
-		{"all", "*", `rule "all" (match "*") of the rules file also takes keys of the limit "edge--client", such as "edge/client=x"`},
+		{"all", "*",
+			`rule "all" (match "*") of the rules file also takes keys of the limit "edge--client", such as "edge/client=x"`},
 		{"edge--client", "user:*", `rule "edge--client": want each name once`},
 		{"own", "edge/other=*", ""},
 	} {

@@ -45,12 +45,14 @@ func build(files []*file, o options) (*Limits, error) {
 	from := map[string]string{} // domain → the file that has it
 	for _, f := range files {
 		if first, twice := from[f.domain]; twice {
-			return nil, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file", f.domain, first)
+			return nil, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file", f.domain,
+				first)
 		}
 		from[f.domain] = f.name
 		dom := &domain{name: f.domain, text: part(f.domain)}
 		b.limits.domains[f.domain] = dom
-		at := walk{f: f, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain, plain: f.domain, exact: isWord(f.domain), size: len(dom.text)}
+		at := walk{f: f, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain, plain: f.domain,
+			exact: isWord(f.domain), size: len(dom.text)}
 		var err error
 		if dom.top, err = b.level(at, f.descriptors); err != nil {
 			return nil, err
@@ -106,7 +108,8 @@ func (b *builder) level(at walk, list []*descriptor) (level, error) {
 	for _, r := range list {
 		id := [2]string{r.key, r.value}
 		if first := seen[id]; first != nil {
-			return nil, at.f.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in line %d", r.key, r.value, at.f.Line(first.at))
+			return nil, at.f.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in line %d", r.key,
+				r.value, at.f.Line(first.at))
 		}
 		seen[id] = r
 	}
@@ -156,8 +159,10 @@ func (b *builder) node(at walk, r *descriptor) (*node, error) {
 			n.fixed, n.text = true, strings.Join(n.pieces, "*")
 			glob = escapeGlob(n.text)
 		}
-		if most := maxPart - sumBytes; tag && (len(n.pieces[0]) > most || strings.Trim(r.value[strings.IndexByte(r.value, '*'):], "*") != "") {
-			return nil, at.f.ErrorAt(r.at+".value", "value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the end, after at most %d bytes", r.value, most)
+		if most := maxPart - sumBytes; tag && (len(n.pieces[0]) > most ||
+			strings.Trim(r.value[strings.IndexByte(r.value, '*'):], "*") != "") {
+			return nil, at.f.ErrorAt(r.at+".value",
+				"value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the end, after at most %d bytes", r.value, most)
 		}
 	}
 	down := at.to(r, n, tag, glob)
@@ -203,7 +208,9 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 		return nil
 	}
 	if most := api.MaxKeyBytes - sumBytes; at.size > most {
-		return at.f.ErrorAt(r.at, "the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long", api.Shorten(at.dotted), at.size, most)
+		return at.f.ErrorAt(r.at,
+			"the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long",
+			api.Shorten(at.dotted), at.size, most)
 	}
 	b.limits.count++
 	l := &Limit{
@@ -227,7 +234,8 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	}
 	b.rules = append(b.rules, placed{limit: l, depth: at.depth, rule: &windows.Rule{
 		Name: ruleName(at), Match: at.match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
-		Windows: []windows.Window{{Limit: int64(l.PerUnit), Per: per}}, Shadow: r.shadow || r.quota, Exclusive: true, OnError: onError,
+		Windows: []windows.Window{{Limit: int64(l.PerUnit), Per: per}}, Shadow: r.shadow || r.quota, Exclusive: true,
+		OnError: onError,
 	}})
 	return nil
 }
@@ -260,5 +268,8 @@ func ruleName(at walk) string {
 }
 
 func isWord(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') &&
+			(c < '0' || c > '9')
+	})
 }

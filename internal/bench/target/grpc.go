@@ -47,9 +47,11 @@ func (g *grpcCaller) call(ctx context.Context, keys []string) (int, error) {
 	if g.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+g.token)
 	}
-	req := &rlsv3.RateLimitRequest{Domain: "streamcounter", Descriptors: make([]*commonv3.RateLimitDescriptor, len(keys))}
+	req := &rlsv3.RateLimitRequest{Domain: "streamcounter", Descriptors: make([]*commonv3.RateLimitDescriptor,
+		len(keys))}
 	for i, k := range keys {
-		req.Descriptors[i] = &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: k}}}
+		req.Descriptors[i] = &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key",
+			Value: k}}}
 	}
 	answer, err := g.client.ShouldRateLimit(ctx, req)
 	if err != nil || answer.OverallCode != rlsv3.RateLimitResponse_OK {

@@ -29,7 +29,8 @@ func overHTTP(u *url.URL, c *Config) (func(int) caller, func()) {
 }
 
 func httpClient(config *tls.Config, connections int) *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, TLSClientConfig: config}, Timeout: 30 * time.Second}
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, TLSClientConfig: config},
+		Timeout: 30 * time.Second}
 }
 
 // One check is a GET, several are a POST in which each is decided by itself.

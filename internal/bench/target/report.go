@@ -35,8 +35,9 @@ type Report struct {
 func (c *Config) report(t *tally, wall time.Duration, before, after used) *Report {
 	r := &Report{
 		Target: redact.URL(c.URL), Callers: c.Callers, PerCall: c.PerCall, Seconds: wall.Seconds(),
-		Calls: t.calls, Checks: t.checks, Admitted: t.admitted, Errors: t.errors, ChecksPerS: float64(t.checks) / wall.Seconds(),
-		P50Us: t.latency.ValueAtQuantile(50), P99Us: t.latency.ValueAtQuantile(99), MaxUs: t.latency.Max(),
+		Calls: t.calls, Checks: t.checks, Admitted: t.admitted, Errors: t.errors,
+		ChecksPerS: float64(t.checks) / wall.Seconds(),
+		P50Us:      t.latency.ValueAtQuantile(50), P99Us: t.latency.ValueAtQuantile(99), MaxUs: t.latency.Max(),
 	}
 	if t.first != nil {
 		r.FirstError = t.first.Error()
@@ -58,7 +59,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "%s, %d callers, %d checks a call, %.1f s\n\n", r.Target, r.Callers, r.PerCall, r.Seconds)
 	fmt.Fprintf(t, "checks/s\t%.0f\n", r.ChecksPerS)
 	fmt.Fprintf(t, "latency of a call\tp50 %s\tp99 %s\tmax %s\n", us(r.P50Us), us(r.P99Us), us(r.MaxUs))
-	fmt.Fprintf(t, "CPU per check\tserver %s\tRedis %s\ttogether %s\n", price(r.ServerCPUUs), price(r.RedisCPUUs), price(sum(r.ServerCPUUs, r.RedisCPUUs)))
+	fmt.Fprintf(t, "CPU per check\tserver %s\tRedis %s\ttogether %s\n", price(r.ServerCPUUs), price(r.RedisCPUUs),
+		price(sum(r.ServerCPUUs, r.RedisCPUUs)))
 	fmt.Fprintf(t, "checks\t%d\tadmitted %d\n", r.Checks, r.Admitted)
 	if r.Errors > 0 {
 		fmt.Fprintf(t, "failed calls\t%d of %d; the first: %s\n", r.Errors, r.Calls, r.FirstError)

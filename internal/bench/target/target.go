@@ -58,13 +58,15 @@ func (c Config) Validate() error {
 	if err != nil || u.Host == "" || !isScheme(u.Scheme) {
 		return fmt.Errorf("--target is %s: expected http://HOST:PORT, https://, grpc:// or grpcs://", redact.URL(c.URL))
 	}
-	if u, err := url.Parse(c.Metrics); c.Metrics != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if u, err := url.Parse(c.Metrics); c.Metrics != "" && (err != nil || u.Host == "" || u.Scheme != "http" &&
+		u.Scheme != "https") {
 		return fmt.Errorf("--metrics is %s: expected http://HOST:PORT/metrics", redact.URL(c.Metrics))
 	}
 	for _, n := range []struct {
 		flag       string
 		value, top int
-	}{{"connections", c.Callers, maxCallers}, {"channels", c.Channels, maxCallers}, {"per-call", c.PerCall, maxPerCall}} {
+	}{{"connections", c.Callers, maxCallers}, {"channels", c.Channels, maxCallers},
+		{"per-call", c.PerCall, maxPerCall}} {
 		if n.value < 0 || n.value > n.top {
 			return fmt.Errorf("--%s is %d: expected 1 to %d", n.flag, n.value, n.top)
 		}
@@ -176,7 +178,8 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 				if ctx.Err() != nil { // cut off: it counts for nothing
 					return
 				}
-				_ = t.latency.RecordValue(max(1, time.Since(began).Microseconds())) // over a minute it counts as an error below
+				// over a minute it counts as an error below
+				_ = t.latency.RecordValue(max(1, time.Since(began).Microseconds()))
 				t.calls++
 				if err != nil {
 					t.errors++

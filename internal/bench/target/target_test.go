@@ -65,7 +65,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) ShouldRateLimit(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	if token := metadata.ValueFromIncomingContext(ctx, "authorization"); s.token != "" && (len(token) != 1 || token[0] != "Bearer "+s.token) {
+	if token := metadata.ValueFromIncomingContext(ctx, "authorization"); s.token != "" &&
+		(len(token) != 1 || token[0] != "Bearer "+s.token) {
 		return nil, status.Error(codes.Unauthenticated, "who is it")
 	}
 	code := rlsv3.RateLimitResponse_OK
@@ -103,7 +104,8 @@ func TestRun(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", scheme, perCall), func(t *testing.T) {
 				s := &server{token: "secret"}
 				overHTTP, overGRPC := s.start(t)
-				c := target.Config{URL: overHTTP, Metrics: overHTTP + "/metrics", Token: "secret", Callers: 3, PerCall: perCall, Duration: 100 * time.Millisecond, Warmup: -1}
+				c := target.Config{URL: overHTTP, Metrics: overHTTP + "/metrics", Token: "secret", Callers: 3,
+					PerCall: perCall, Duration: 100 * time.Millisecond, Warmup: -1}
 				if scheme == "grpc" {
 					c.URL = overGRPC
 				}
@@ -111,15 +113,18 @@ func TestRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if r.Errors != 0 || r.Calls < 1 || r.Checks != r.Calls*int64(perCall) || r.Admitted < 1 || r.Admitted >= r.Checks || r.P50Us < 1 || r.P99Us < r.P50Us {
+				if r.Errors != 0 || r.Calls < 1 || r.Checks != r.Calls*int64(perCall) || r.Admitted < 1 ||
+					r.Admitted >= r.Checks || r.P50Us < 1 || r.P99Us < r.P50Us {
 					t.Errorf("%+v", r)
 				}
 				// Each reading of the metrics is a second later.
-				if want := 1e6 / float64(r.Checks); r.ServerCPUUs == nil || *r.ServerCPUUs != want || r.RedisCPUUs != nil {
+				if want := 1e6 / float64(r.Checks); r.ServerCPUUs == nil || *r.ServerCPUUs != want ||
+					r.RedisCPUUs != nil {
 					t.Errorf("CPU per check %v, want %v", r.ServerCPUUs, want)
 				}
 				var text strings.Builder
-				if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "Redis not told") || !strings.Contains(text.String(), fmt.Sprintf("%d checks a call", perCall)) {
+				if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "Redis not told") ||
+					!strings.Contains(text.String(), fmt.Sprintf("%d checks a call", perCall)) {
 					t.Errorf("%v: %s", err, text.String())
 				}
 			})
@@ -131,15 +136,18 @@ func TestRunSaysWhatFailed(t *testing.T) {
 	s := &server{}
 	url, _ := s.start(t)
 	s.broken.Store(true)
-	if _, err := target.Run(t.Context(), target.Config{URL: url}); err == nil || !strings.Contains(err.Error(), "status 500") {
+	if _, err := target.Run(t.Context(), target.Config{URL: url}); err == nil ||
+		!strings.Contains(err.Error(), "status 500") {
 		t.Errorf("a server that fails: %v", err)
 	}
 	s.broken.Store(false)
 	s.token = "secret"
-	if _, err := target.Run(t.Context(), target.Config{URL: url, Token: "another"}); err == nil || !strings.Contains(err.Error(), "status 401") {
+	if _, err := target.Run(t.Context(), target.Config{URL: url, Token: "another"}); err == nil ||
+		!strings.Contains(err.Error(), "status 401") {
 		t.Errorf("a token that is not known: %v", err)
 	}
-	for _, bad := range []target.Config{{URL: "localhost:80"}, {URL: "redis://127.0.0.1"}, {URL: url, Metrics: "here"}, {URL: url, PerCall: 101}, {URL: url, Callers: -1}} {
+	for _, bad := range []target.Config{{URL: "localhost:80"}, {URL: "redis://127.0.0.1"},
+		{URL: url, Metrics: "here"}, {URL: url, PerCall: 101}, {URL: url, Callers: -1}} {
 		if err := bad.Validate(); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
