@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const module = "github.com/streamcounter/streamcounter/"
@@ -107,9 +109,7 @@ func TestImportsGoOneWay(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for room := range arrows {
 		if !seen[room] {
 			t.Errorf("%s has no code: is the table old?", room)
@@ -121,9 +121,7 @@ func TestImportsGoOneWay(t *testing.T) {
 // carries no gRPC, no NATS, no Redis client.
 func TestTheHTTPClientIsLight(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./client").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, dep := range strings.Fields(string(out)) {
 		for _, heavy := range []string{"google.golang.org/", "nats-io/", "redis/", "envoyproxy/", "prometheus/"} {
 			if strings.Contains(dep, heavy) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // The message is a contract with subscribers in other languages, so it is
@@ -20,7 +21,7 @@ func TestThrottleMessage(t *testing.T) {
 		UntilMs: 1_700_000_060_100, ExpiresMs: 1_700_000_066_100,
 	}
 	m, err := alerts.Message("sc", tr)
-	must(t, err)
+	testkit.Must(t, err)
 	if want := "sc.throttle.api.~MTAuMC4wLjE"; m.Subject != want {
 		t.Errorf("subject %s, want %s", m.Subject, want)
 	}
@@ -41,11 +42,12 @@ func TestThrottleMessage(t *testing.T) {
 	payload := map[string]any{
 		"id": id, "rule": "api", "key": "10.0.0.1", "state": "throttled", "level": 100.0, "limit": 10.0,
 		"window_ms": 60_000.0,
-		"used":      12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0, "since_ms": 1_700_000_000_100.0,
+		"used":      12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0,
+		"since_ms": 1_700_000_000_100.0,
 		"until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
 	}
 	var got map[string]any
-	must(t, json.Unmarshal(m.Data, &got))
+	testkit.Must(t, json.Unmarshal(m.Data, &got))
 	if diff := cmp.Diff(payload, got); diff != "" {
 		t.Errorf("payload (-want +got):\n%s", diff)
 	}
@@ -74,7 +76,7 @@ func TestMessageOfEachState(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.tr.ExpiresMs = c.tr.AtMs + 70_000
 			m, err := alerts.Message("sc", c.tr)
-			must(t, err)
+			testkit.Must(t, err)
 			if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind {
 				t.Errorf("subject %s, type %s; want %s, %s", m.Subject, m.Header["ce-type"], c.subject, c.kind)
 			}
@@ -92,7 +94,7 @@ func TestThrottleTTL(t *testing.T) {
 		tr := throttle("a", api.StateThrottled, 1000)
 		tr.ExpiresMs = tr.AtMs + ms
 		m, err := alerts.Message("sc", tr)
-		must(t, err)
+		testkit.Must(t, err)
 		if got := m.Header.Get("Nats-TTL"); got != want {
 			t.Errorf("%d ms: %s, want %s", ms, got, want)
 		}

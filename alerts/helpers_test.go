@@ -15,22 +15,16 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func connect(t *testing.T, url string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
 		nats.ReconnectJitter(0, 0))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -38,7 +32,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)
-	must(t, err)
+	testkit.Must(t, err)
 	return js
 }
 
@@ -70,7 +64,7 @@ func newWorldLogging(t *testing.T, nc *nats.Conn, log *slog.Logger) *world {
 			w.outcomes[outcome]++
 		},
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	w.publisher = p
 	return w
 }
@@ -88,7 +82,7 @@ func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPo
 	t.Helper()
 	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: from, FilterSubjects: []string{w.prefix + ".>"}}
 	consumer, err := w.js.OrderedConsumer(t.Context(), streamName, cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	got := make(chan string, 10_000)
 	following, err := consumer.Consume(func(m jetstream.Msg) {
 		var tr api.Transition
@@ -98,7 +92,7 @@ func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPo
 		}
 		got <- word(tr)
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	return got, following.Stop
 }
 

@@ -15,13 +15,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // oldServer greets as a NATS of a version and gives what clients sent but for the greeting.
 func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	lines := make(chan string, 100)
 	go func() {
@@ -50,7 +51,7 @@ func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 func TestAnOldServerGetsNothing(t *testing.T) {
 	url, sent := oldServer(t, "2.10.29")
 	nc, err := nats.Connect(url)
-	must(t, err)
+	testkit.Must(t, err)
 	defer nc.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc", Log: slog.New(slog.DiscardHandler),
@@ -59,7 +60,7 @@ func TestAnOldServerGetsNothing(t *testing.T) {
 				cancel()
 			}
 		}})
-	must(t, err)
+	testkit.Must(t, err)
 	if err := p.Ensure(t.Context()); !errors.Is(err, alerts.ErrOldServer) || !strings.Contains(err.Error(), "2.10.29") {
 		t.Errorf("Ensure: %v", err)
 	}
@@ -70,7 +71,7 @@ func TestAnOldServerGetsNothing(t *testing.T) {
 	if !errors.Is(err, alerts.ErrOldServer) {
 		t.Errorf("Publish: %v", err)
 	}
-	must(t, nc.Flush())
+	testkit.Must(t, nc.Flush())
 	select {
 	case line := <-sent:
 		t.Errorf("it was sent %q", line)

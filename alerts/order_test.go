@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // A server that lets the first publish go unanswered: the second of that
@@ -26,19 +27,19 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 			_ = m.Respond(fmt.Appendf(nil, `{"stream":"X","seq":%d}`, n))
 		}
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 100 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler)})
-	must(t, err)
+	testkit.Must(t, err)
 	one, two := throttle("k", api.StateThrottled, 1000), throttle("k", api.StateReleased, 2000)
-	must(t, p.Publish(t.Context(), []api.Transition{one, two}, 0))
+	testkit.Must(t, p.Publish(t.Context(), []api.Transition{one, two}, 0))
 	// The publisher has made the streams meanwhile, whose answer may be the faster.
 	seen := []string{<-heard, <-heard, <-heard}
 	first, second := one.MessageID(prefix), two.MessageID(prefix)
 	if want := []string{first, first, second}; !slices.Equal(seen, want) {
 		t.Fatalf("published %v, expected %v", seen, want)
 	}
-	must(t, nc.Flush())
+	testkit.Must(t, nc.Flush())
 	if len(heard) != 0 {
 		t.Errorf("and then %s", <-heard)
 	}

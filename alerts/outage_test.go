@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // NATS is away when the relay publishes: it waits, and then all is there, in
@@ -17,7 +18,7 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	nc := connect(t, server.URL())
 	w := newWorld(t, nc)
 	all := history(3, 6)
-	must(t, w.publisher.Publish(t.Context(), all[:6], 0))
+	testkit.Must(t, w.publisher.Publish(t.Context(), all[:6], 0))
 	server.Stop()
 	streamtest.Eventually(t, 20*time.Second, "the connection is lost",
 		func() (bool, string) { return !nc.IsConnected(), nc.Status().String() })
@@ -34,13 +35,13 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	server.Start()
 	select {
 	case err := <-done:
-		must(t, err)
+		testkit.Must(t, err)
 	case <-time.After(30 * time.Second):
 		t.Fatal("Publish does not return with NATS back")
 	}
 	wantInOrder(t, all, w.first(t, w.alerts, len(all)))
 	s, err := w.js.Stream(t.Context(), w.alerts)
-	must(t, err)
+	testkit.Must(t, err)
 	if n := s.CachedInfo().State.Msgs; n != uint64(len(all)) {
 		t.Errorf("%d alerts are stored, want %d", n, len(all))
 	}
@@ -64,7 +65,7 @@ func TestPublishThroughManyOutages(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		must(t, err)
+		testkit.Must(t, err)
 	case <-time.After(60 * time.Second):
 		t.Fatal("Publish does not return with NATS back")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // history is `rounds` alerts of each key, in order of each key, mixed.
@@ -60,11 +61,11 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	for range 2 {
 		all := history(7, 9)
-		must(t, w.publisher.Publish(t.Context(), append(all, throttle("user:1", api.StateThrottled, 1)), 0))
+		testkit.Must(t, w.publisher.Publish(t.Context(), append(all, throttle("user:1", api.StateThrottled, 1)), 0))
 		got := w.first(t, w.alerts, len(all))
 		wantInOrder(t, all, got)
-		must(t, w.js.DeleteStream(t.Context(), w.alerts))
-		must(t, w.js.DeleteStream(t.Context(), w.throttle))
+		testkit.Must(t, w.js.DeleteStream(t.Context(), w.alerts))
+		testkit.Must(t, w.js.DeleteStream(t.Context(), w.throttle))
 	}
 	if n := w.count("acked"); n != 2*64 {
 		t.Errorf("%d publishes had their ack, want %d", n, 2*64)
@@ -73,7 +74,7 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 
 func TestPublishNothing(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
-	must(t, w.publisher.Publish(t.Context(), nil, 0))
+	testkit.Must(t, w.publisher.Publish(t.Context(), nil, 0))
 }
 
 // A subscriber that comes later gets who is throttled now, each once, and then
@@ -81,7 +82,7 @@ func TestPublishNothing(t *testing.T) {
 func TestSnapshotThenChanges(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	ctx := t.Context()
-	must(t, w.publisher.Publish(ctx, []api.Transition{
+	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{
 		throttle("a", api.StateThrottled, 1), throttle("b", api.StateThrottled, 2), throttle("a", api.StateReleased, 3),
 		throttle("c.d", api.StateThrottled, 4), throttle("a", api.StateThrottled, 5),
 		throttle("b", api.StateReleased, 6),
@@ -96,7 +97,7 @@ func TestSnapshotThenChanges(t *testing.T) {
 	// One after the other: who is slower than the changes gets only the last.
 	for i, state := range []api.State{api.StateReleased, api.StateThrottled} {
 		change := throttle("c.d", state, int64(7+i))
-		must(t, w.publisher.Publish(ctx, []api.Transition{change}, 0))
+		testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{change}, 0))
 		if diff := cmp.Diff([]string{word(change)}, next(t, heard, 1)); diff != "" {
 			t.Errorf("change (-want +got):\n%s", diff)
 		}
@@ -111,7 +112,8 @@ func TestPublishAgain(t *testing.T) {
 	again := first
 	again.AtMs, again.Used, again.UntilMs = 2000, 99, 3000 // as another script would write it
 	for i := range 2 {
-		must(t, w.publisher.Publish(t.Context(), []api.Transition{first, again, alert("a", api.StateCleared, 2000)},
+		testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{first, again,
+			alert("a", api.StateCleared, 2000)},
 			3*i))
 	}
 	got := w.first(t, w.alerts, 2)
@@ -127,7 +129,7 @@ func TestPublishAgain(t *testing.T) {
 	renewal.Renewal, renewal.UntilMs = true, decision.UntilMs+1000
 	later := renewal
 	later.UntilMs += 1000
-	must(t, w.publisher.Publish(t.Context(), []api.Transition{decision, renewal, later, later}, 0))
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{decision, renewal, later, later}, 0))
 	if acked, copies := w.count("acked"), w.count("duplicate"); acked != 5 || copies != 5 {
 		t.Errorf("%d stored and %d dropped as copies, want 5 and 5", acked, copies)
 	}
@@ -139,8 +141,9 @@ func TestAnUnexpectedDuplicate(t *testing.T) {
 	var logged bytes.Buffer
 	w := newWorldLogging(t, connect(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
 	a, b, c := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000), alert("c", api.StateRaised, 1000)
-	must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
-	must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b, c}, 1)) // the relay knows of the first alone
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
+	// the relay knows of the first alone
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b, c}, 1))
 	for outcome, want := range map[string]int{"acked": 3, "duplicate": 1, "unexpected_duplicate": 1} {
 		if got := w.count(outcome); got != want {
 			t.Errorf("%d publishes were %s, want %d", got, outcome, want)
@@ -158,19 +161,19 @@ func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
 	nc := connect(t, streamtest.NATS(t))
 	w := newWorld(t, nc)
 	_, err := nc.SubscribeSync(w.prefix + ".>")
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	must(t, w.publisher.Publish(ctx, []api.Transition{alert("a", api.StateRaised, 1000)}, 0))
+	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{alert("a", api.StateRaised, 1000)}, 0))
 }
 
 func TestThrottleDecisionExpires(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	short, long := throttle("short", api.StateThrottled, 1000), throttle("long", api.StateThrottled, 1000)
 	short.ExpiresMs = short.AtMs + 900 // JetStream's least is a second
-	must(t, w.publisher.Publish(t.Context(), []api.Transition{short, long}, 0))
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{short, long}, 0))
 	s, err := w.js.Stream(t.Context(), w.throttle)
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err := s.GetLastMsgForSubject(t.Context(), short.Subject(w.prefix)); err != nil {
 		t.Errorf("before its time: %v", err)
 	}
@@ -189,11 +192,11 @@ func TestTheTimeToLiveIsByRedissClock(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	tr := throttle("user:1", api.StateThrottled, time.Now().Add(-time.Minute).UnixMilli())
 	tr.ExpiresMs = tr.AtMs + 9_000
-	must(t, w.publisher.Publish(t.Context(), []api.Transition{tr}, 0))
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{tr}, 0))
 	s, err := w.js.Stream(t.Context(), w.throttle)
-	must(t, err)
+	testkit.Must(t, err)
 	m, err := s.GetLastMsgForSubject(t.Context(), tr.Subject(w.prefix))
-	must(t, err)
+	testkit.Must(t, err)
 	if got := m.Header.Get(jetstream.MsgTTLHeader); got != "9s" {
 		t.Errorf("time to live %s, want 9s", got)
 	}

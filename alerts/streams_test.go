@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestStreamNames(t *testing.T) {
@@ -20,7 +21,7 @@ func TestStreamNames(t *testing.T) {
 func configOf(t *testing.T, js jetstream.JetStream, name string) jetstream.StreamConfig {
 	t.Helper()
 	s, err := js.Stream(t.Context(), name)
-	must(t, err)
+	testkit.Must(t, err)
 	return s.CachedInfo().Config
 }
 
@@ -28,7 +29,7 @@ func TestEnsureStreams(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	for range 2 { // the second finds them as they should be
 		differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
-		must(t, err)
+		testkit.Must(t, err)
 		if len(differences) > 0 {
 			t.Errorf("differences %q, want none", differences)
 		}
@@ -52,10 +53,10 @@ func TestEnsureStreamsAltersNothing(t *testing.T) {
 	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour,
 		MaxMsgsPerSubject: 5, Duplicates: time.Minute}
 	_, err := w.js.CreateStream(t.Context(), theirs)
-	must(t, err)
+	testkit.Must(t, err)
 	before := configOf(t, w.js, w.alerts)
 	differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
-	must(t, err)
+	testkit.Must(t, err)
 	said := strings.Join(differences, "\n")
 	for _, part := range []string{"max_age 1h0m0s, expected 168h0m0s", "max_msgs_per_subject 5, expected 0",
 		"duplicate_window 1m0s, expected 2m0s"} {
@@ -79,7 +80,7 @@ func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
 	w := newWorld(t, connect(t, streamtest.NATS(t)))
 	other := strings.ToUpper(w.prefix) + "_MINE"
 	_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: other, Subjects: []string{w.prefix + ".>"}})
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err = alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1)); err == nil ||
 		!strings.Contains(err.Error(), w.throttle) {
 		t.Errorf("error %v, want one that names %s", err, w.throttle)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func throttled() api.Transition {
@@ -109,13 +110,9 @@ func TestTransitionFields(t *testing.T) {
 func fieldsOf(t *testing.T, v any) []string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(text, &fields))
 	return slices.Sorted(maps.Keys(fields))
 }
 

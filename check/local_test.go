@@ -12,16 +12,10 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // While Redis is away a server counts by itself, and does not grow with the keys
 // that are asked for.
@@ -30,13 +24,13 @@ func TestLocalCountsAreBounded(t *testing.T) {
 		DialerRetries: 1})
 	defer c.Close()
 	keys, err := stream.NewKeys("sc", 16)
-	must(t, err)
+	testkit.Must(t, err)
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
-	must(t, err)
+	testkit.Must(t, err)
 	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
 		Metrics: NewMetrics(prometheus.NewRegistry())})
-	must(t, err)
+	testkit.Must(t, err)
 	const many = maxLocalKeys + 1000
 	reqs := make([]api.CheckRequest, many)
 	for i := range reqs {

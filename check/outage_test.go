@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -27,7 +28,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		DialerRetries: 1})
 	defer c.Close()
 	keys, err := stream.NewKeys("sc", 16)
-	must(t, err)
+	testkit.Must(t, err)
 	limit := []windows.Window{{Limit: 1, Per: time.Hour}}
 	rules, err := windows.NewRules([]*windows.Rule{
 		{Name: "allow", Match: "allow:*", OnError: windows.OnErrorAllow, Windows: limit},
@@ -36,12 +37,12 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		{Name: "local", Match: "local:*", OnError: windows.OnErrorLocal, Windows: limit},
 		{Name: "shadow", Match: "shadow:*", OnError: windows.OnErrorDeny, Shadow: true, Windows: limit},
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	var out bytes.Buffer // the checks of this test come one after the other
 	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Timeout: time.Second,
 		Log: slog.New(slog.NewJSONHandler(&out, nil))})
-	must(t, err)
+	testkit.Must(t, err)
 	ask := func(key string) api.Source {
 		return s.decide(t.Context(), &call{asks: []windows.Request{{Plan: rules.Match(key), Key: key, Cost: 1}}}).source
 	}
@@ -55,7 +56,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			t.Fatalf("%d lines, want %d:\n%s", len(got), want, out.String())
 		}
 		last := map[string]any{}
-		must(t, json.Unmarshal([]byte(got[want-1]), &last))
+		testkit.Must(t, json.Unmarshal([]byte(got[want-1]), &last))
 		return last
 	}
 	for outages := range 2 {

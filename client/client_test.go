@@ -10,6 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
@@ -132,9 +133,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 	check := func(cost int64) api.CheckAnswer {
 		t.Helper()
 		a, err := n.Check(t.Context(), api.CheckRequest{Key: "local:1", Cost: cost})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return a
 	}
 	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2,

@@ -22,6 +22,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	scgrpc "github.com/streamcounter/streamcounter/client/grpc"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // What else may stand at the other end of HTTP: proxies, other servers, servers to come.
@@ -101,11 +102,11 @@ func TestTokens(t *testing.T) {
 	secure := &tls.Config{RootCAs: roots, ServerName: "example.com"}
 	h, err := client.NewHTTP("https://"+s.Listener.Addr().String(),
 		client.HTTPConfig{Token: func() string { return token }, TLS: secure})
-	must(t, err)
+	testkit.Must(t, err)
 	defer h.Close()
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	g := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&s.TLS.Certificates[0])))
 	rls.RegisterRateLimitServiceServer(g, shouldRateLimit(func(ctx context.Context) error {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -117,12 +118,12 @@ func TestTokens(t *testing.T) {
 	defer func() { g.Stop(); <-served }()
 	c, err := scgrpc.New("passthrough:///"+l.Addr().String(), scgrpc.Config{Token: func() string { return token },
 		TLS: secure})
-	must(t, err)
+	testkit.Must(t, err)
 	defer c.Close()
 
 	for _, checker := range []client.Checker{h, c} {
 		_, err := checker.Check(t.Context(), api.CheckRequest{Key: "k"})
-		must(t, err)
+		testkit.Must(t, err)
 		token = "second"
 	}
 	if strings.Join(got, " ") != "Bearer first Bearer second" {
@@ -149,7 +150,7 @@ func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 		codes.Internal:         {api.ErrNoAnswer, api.ErrOutcomeUnknown},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
+		testkit.Must(t, err)
 		s := grpc.NewServer()
 		asked := 0
 		rls.RegisterRateLimitServiceServer(s, shouldRateLimit(func(context.Context) error {

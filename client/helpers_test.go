@@ -11,10 +11,3 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // patience is how long a test waits for what must come; nothing is to take it.
 const patience = 20 * time.Second
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // throughProxy opens each transport through a proxy before its server.
@@ -36,7 +37,7 @@ func throughEveryProxy(t *testing.T, test func(t *testing.T, w *world, c client.
 			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, tenAMinute)
 			c, p := way.open(t, w)
 			_, err := c.Peek(t.Context(), "user:1") // connected
-			must(t, err)
+			testkit.Must(t, err)
 			test(t, w, c, p)
 		})
 	}
@@ -45,7 +46,7 @@ func throughEveryProxy(t *testing.T, test func(t *testing.T, w *world, c client.
 func newClient(t testing.TB, c client.Checker, config client.Config) *client.Client {
 	t.Helper()
 	n, err := client.New(c, config)
-	must(t, err)
+	testkit.Must(t, err)
 	return n
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -42,7 +43,7 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 			return "error " + api.NameOf(err)
 		}
 		text, err := json.Marshal(v)
-		must(t, err)
+		testkit.Must(t, err)
 		return string(text)
 	}
 	for step := range 400 {
@@ -63,7 +64,7 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 				list, err := c.CheckEach(t.Context(), slices.CompactFunc(slices.SortedStableFunc(slices.Values(reqs),
 					func(a, b api.CheckRequest) int { return cmp.Compare(a.Key, b.Key) }),
 					func(a, b api.CheckRequest) bool { return a.Key == b.Key }))
-				must(t, err)
+				testkit.Must(t, err)
 				for _, e := range list {
 					text += words(e.CheckAnswer, e.Err) + "\n"
 				}

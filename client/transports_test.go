@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -65,7 +66,7 @@ func TestEveryTransportAnswersAlike(t *testing.T) {
 		} {
 			w.clock.Add(s.after.Milliseconds())
 			got, err := c.Check(ctx, api.CheckRequest{Key: s.key, Cost: s.cost})
-			must(t, err)
+			testkit.Must(t, err)
 			want := api.CheckAnswer{Allowed: s.allowed, Rule: s.rule, Key: s.key, Cost: max(s.cost, 1),
 				Windows: s.windows, RetryAfterMs: s.retry,
 				Source: api.SourceRedis, Shadow: s.shadow}
@@ -105,17 +106,17 @@ func TestCheckAllOverEveryTransport(t *testing.T) {
 			return []api.CheckRequest{{Key: "user:{x}1", Cost: a}, {Key: "user:{x}2", Cost: b}}
 		}
 		all, err := c.CheckAll(ctx, reqs(1, 10))
-		must(t, err)
+		testkit.Must(t, err)
 		if !all.Allowed || len(all.Checks) != 2 || !all.Checks[0].Allowed || !all.Checks[1].Allowed {
 			t.Errorf("%+v, want both admitted", all)
 		}
 		all, err = c.CheckAll(ctx, reqs(5, 1))
-		must(t, err)
+		testkit.Must(t, err)
 		if all.Allowed || all.RetryAfterMs != 60_000 || all.Checks[0].Allowed || all.Checks[1].RetryAfterMs != 60_000 {
 			t.Errorf("%+v, want both denied, for a minute", all)
 		}
 		k, err := c.Peek(ctx, "user:{x}1")
-		must(t, err)
+		testkit.Must(t, err)
 		if k.Rule != "user" || k.Windows[0].Used != 1 {
 			t.Errorf("%+v, want 1 used: what was denied charges nothing", k)
 		}
@@ -128,7 +129,7 @@ func TestCheckEachOverEveryTransport(t *testing.T) {
 		list, err := c.CheckEach(t.Context(), []api.CheckRequest{
 			{Key: "user:1", Cost: 10}, {Key: "user:2", Cost: 11}, {Key: ""}, {Key: "user:3", Cost: -1}, {Key: "user:4"},
 		})
-		must(t, err)
+		testkit.Must(t, err)
 		if len(list) != 5 {
 			t.Fatalf("%d answers to 5", len(list))
 		}
@@ -138,7 +139,7 @@ func TestCheckEachOverEveryTransport(t *testing.T) {
 			}
 		}
 		list, err = c.CheckEach(t.Context(), []api.CheckRequest{{Key: "user:1"}, {Key: "user:5"}})
-		must(t, err)
+		testkit.Must(t, err)
 		if list[0].Allowed || list[0].RetryAfterMs != 60_000 || !list[1].Allowed {
 			t.Errorf("%+v, want the first denied and the second admitted", list)
 		}
@@ -194,7 +195,7 @@ func TestABoundaryOverEveryTransport(t *testing.T) {
 		for range 2 {
 			for range 50 {
 				a, err := c.Check(t.Context(), api.CheckRequest{Key: "burst:1"})
-				must(t, err)
+				testkit.Must(t, err)
 				if a.Allowed {
 					admitted++
 				}

@@ -23,6 +23,7 @@ import (
 	"github.com/streamcounter/streamcounter/client/direct"
 	scgrpc "github.com/streamcounter/streamcounter/client/grpc"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -54,21 +55,21 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	w := &world{redis: c, prefix: streamtest.Prefix(t)}
 	w.clock.Store(1_700_000_000_000)
 	keys, err := stream.NewKeys(w.prefix, 16)
-	must(t, err)
+	testkit.Must(t, err)
 	log, err := stream.NewLog(c, keys, time.Minute)
-	must(t, err)
+	testkit.Must(t, err)
 	w.rules, err = windows.NewRules(rules)
-	must(t, err)
+	testkit.Must(t, err)
 	counter := windows.NewRedis(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
 		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()),
 		Timeout: timeout,
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log,
 		Metrics: httpapi.NewMetrics(prometheus.NewRegistry())})
-	must(t, err)
+	testkit.Must(t, err)
 	return w
 }
 
@@ -103,7 +104,7 @@ func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.C
 func overHTTP(t testing.TB, addr string) *client.HTTP {
 	t.Helper()
 	h, err := client.NewHTTP("http://"+addr, client.HTTPConfig{})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(h.Close)
 	return h
 }
@@ -111,7 +112,7 @@ func overHTTP(t testing.TB, addr string) *client.HTTP {
 func overGRPC(t testing.TB, addr string) *scgrpc.Client {
 	t.Helper()
 	g, err := scgrpc.New("passthrough:///"+addr, scgrpc.Config{})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = g.Close() })
 	return g
 }
@@ -120,7 +121,7 @@ func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 	t.Helper()
 	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: windows.Fixed(w.rules).Rules, Prefix: w.prefix,
 		Now: w.clock.Load})
-	must(t, err)
+	testkit.Must(t, err)
 	return r
 }
 
@@ -137,7 +138,7 @@ func (w *world) serveHTTP(t testing.TB) string {
 func (w *world) serveGRPC(t testing.TB, detail bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
 		next grpc.UnaryHandler) (any, error) {
 		if md, _ := metadata.FromIncomingContext(ctx); !detail {

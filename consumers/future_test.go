@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // lockedBuffer is a log that several goroutines write and a test reads.
@@ -39,9 +40,7 @@ func TestAnIDOfTheFutureIsTold(t *testing.T) {
 	w, log := newWorld(t, shared(t)), &lockedBuffer{}
 	event := &redis.XAddArgs{Stream: w.keys.Events(2), ID: "18446744073709551615-18446744073709551615",
 		Values: []any{"key", w.keyIn(2, "k")}}
-	if err := w.redis.XAdd(ctx, event).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.XAdd(ctx, event).Err())
 	w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	w.eventually("the metric tells", func() (bool, string) {
 		n := w.sample("newest_event_ahead_seconds")

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -38,9 +39,7 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				w.append(api.Event{Key: bad, Count: 1})
 				w.eventuallyUsed(bad, 1)
 				w.redis.Del(ctx, name(w))
-				if err := w.redis.Set(ctx, name(w), "not ours", 0).Err(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, w.redis.Set(ctx, name(w), "not ours", 0).Err())
 				if what != "events" { // else it cannot be appended
 					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
 				}

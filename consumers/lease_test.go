@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -18,9 +19,7 @@ func TestALeaseEndsLocally(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
 	defer c.Close()
 	keys, err := stream.NewKeys("sc", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond
 	l := &leases{redis: c, keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
 		holds: map[int]*hold{}}

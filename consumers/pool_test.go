@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -94,9 +95,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t, url)
 		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
-		if err := dead.CreateGroups(ctx); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, dead.CreateGroups(ctx))
 		for range 5 {
 			w.append(api.Event{Key: "user:1", Count: 2})
 		}
@@ -170,15 +169,11 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	w.start(&recorder{}, nil)
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 1)
-	if err := w.redis.ScriptFlush(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 2)
 	for p := range w.keys.Partitions { // as an expiry does: the group goes with it
-		if err := w.redis.Del(ctx, w.keys.Events(p)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, w.redis.Del(ctx, w.keys.Events(p)).Err())
 	}
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 3)
@@ -207,9 +202,7 @@ func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
 		w.append(api.Event{Key: "user:1", Count: 1})
 	}
 	p := w.keys.Partition("user:1")
-	if err := w.redis.XTrimMaxLen(ctx, w.keys.Events(p), 3).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.XTrimMaxLen(ctx, w.keys.Events(p), 3).Err())
 	w.start(&recorder{}, nil)
 	w.start(&recorder{}, nil)
 	w.eventuallyUsed("user:1", 13)
@@ -236,18 +229,14 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, url)
 	dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
-	if err := dead.CreateGroups(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, dead.CreateGroups(ctx))
 	for range 5 {
 		w.append(api.Event{Key: "user:1", Count: 1})
 	}
 	if _, err := dead.Read(ctx, 100, -1); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.redis.XTrimMaxLen(ctx, w.keys.Events(w.keys.Partition("user:1")), 2).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.XTrimMaxLen(ctx, w.keys.Events(w.keys.Partition("user:1")), 2).Err())
 	w.start(&recorder{}, nil)
 	w.eventuallyUsed("user:1", 2)
 	w.eventually("the loss is counted", func() (bool, string) {
@@ -353,23 +342,15 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*",
 		Windows: []windows.Window{{Limit: 2, Per: 300 * time.Millisecond}}, Hold: time.Millisecond})
 	w.append(api.Event{Key: "user:1", Count: 2})
-	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {
 		t.Fatalf("an append without memory: %+v", out)
 	}
 	// The group is there already, as in a Redis that filled up while it worked.
-	if err := w.redis.ConfigSet(ctx, "maxmemory", "0").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "0").Err())
 	r := &recorder{}
-	if err := eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.redis.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx))
+	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	w.start(r, nil)
 	w.eventually("the key is throttled and released", func() (bool, string) {
 		got := r.of("user:1")
@@ -401,9 +382,7 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 		})
 		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
 			Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		w.setRules(higher)
 		pool.Recheck()
 		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })

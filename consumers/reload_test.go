@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -58,9 +59,7 @@ func TestReloadsReachSubscribers(t *testing.T) {
 					more   string
 				}{{c.change, c.there}, {same, c.back}} {
 					rules, err := windows.NewRules([]*windows.Rule{rule(step.change)})
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, err)
 					w.setRules(rules)
 					pool.Recheck()
 					reaches(step.more)

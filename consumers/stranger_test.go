@@ -19,6 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -80,28 +81,22 @@ const toldToTheTop = "raised 50, raised 100, throttled"
 // publishTo starts a pool that publishes to a real NATS, and listens there.
 func (w *world) publishTo(t *testing.T) *told {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	nc, err := nats.Connect(streamtest.NATS(t))
-	must(err)
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	must(err)
+	testkit.Must(t, err)
 	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix,
 		Log: slog.New(slog.DiscardHandler)})
-	must(err)
-	must(publisher.Ensure(t.Context()))
+	testkit.Must(t, err)
+	testkit.Must(t, publisher.Ensure(t.Context()))
 	h := &told{seen: map[string][]string{}}
 	throttle, alert := alerts.StreamNames(w.keys.Prefix)
 	for _, name := range []string{throttle, alert} {
 		consumer, err := js.OrderedConsumer(t.Context(), name, jetstream.OrderedConsumerConfig{})
-		must(err)
+		testkit.Must(t, err)
 		consuming, err := consumer.Consume(func(m jetstream.Msg) { h.take(w.keys.Prefix, m) })
-		must(err)
+		testkit.Must(t, err)
 		t.Cleanup(consuming.Stop)
 	}
 	w.start(publisher, nil)

@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -78,9 +79,7 @@ func client(t testing.TB, url string) redis.UniversalClient {
 			DialerRetries: 1})
 	} else {
 		opts, err := redis.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
 		c = redis.NewClient(opts)
 	}

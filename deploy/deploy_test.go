@@ -15,6 +15,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 	"go.yaml.in/yaml/v4"
 )
@@ -27,9 +28,7 @@ func TestRulesLoad(t *testing.T) {
 
 func TestTokensLoad(t *testing.T) {
 	tokens, err := access.NewTokens("tokens.example.yml", prometheus.NewRegistry(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// Nobody can get in with what anybody can read here.
 	for _, line := range strings.Fields(read(t, "tokens.example.yml")) {
 		if err := tokens.Allow(strings.Trim(line, `"`), access.ScopeAny); err == nil {
@@ -46,9 +45,7 @@ func TestComposeSaysWhoMayComeIn(t *testing.T) {
 			Ports       []string
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
 	for _, name := range []string{"serve", "work1", "work2"} {
 		env := compose.Services[name].Environment
 		if !strings.HasPrefix(env["STREAMCOUNTER_HTTP"], "0.0.0.0:") ||
@@ -73,18 +70,14 @@ func TestComposeSaysWhoMayComeIn(t *testing.T) {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(text)
 }
 
 // Redis takes every setting of redis.conf, and has it afterwards.
 func TestRedisTakesItsConfiguration(t *testing.T) {
 	b, err := os.ReadFile("redis.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var args []string
 	want := map[string]string{}
 	for line := range strings.Lines(string(b)) {
@@ -105,9 +98,7 @@ func TestRedisTakesItsConfiguration(t *testing.T) {
 	}
 
 	opts, err := redis.ParseURL(streamtest.OwnRedis(t, args...).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c := redis.NewClient(opts)
 	defer c.Close()
 	for name, value := range want {
@@ -151,13 +142,9 @@ func TestAlertsNameMetricsThatExist(t *testing.T) {
 		source.Write(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	alerts, err := os.ReadFile("alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	names := regexp.MustCompile(`streamcounter(_[a-z]+)+`).FindAllString(string(alerts), -1)
 	if len(names) == 0 {
 		t.Fatal("alerts.yml names no metric")
@@ -180,9 +167,7 @@ func TestComposeHasBounds(t *testing.T) {
 			Image     string
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
 	if len(compose.Services) < 6 {
 		t.Fatalf("%d services", len(compose.Services))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -19,9 +20,7 @@ func each(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 	t.Helper()
 	open := func(t *testing.T, url string) *redis.Client {
 		opts, err := redis.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		c := redis.NewClient(opts)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
@@ -67,9 +66,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}
-		if err := c.XGroupCreate(ctx, events, "workers", "0").Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.XGroupCreate(ctx, events, "workers", "0").Err())
 		id := ""
 		for _, name := range []string{"busy", "idle"} {
 			got, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{
@@ -222,9 +219,7 @@ func TestALeaseOfNobody(t *testing.T) {
 			"a hash":             func() error { return c.HSet(ctx, key, "stranger", "x").Err() },
 			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
 		} {
-			if err := set(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, set())
 			if _, err := lua.Lease(ctx, c, key, "b", 0); err != nil { // given back without having it
 				t.Errorf("%s: giving back: %v", what, err)
 			}

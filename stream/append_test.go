@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -39,13 +40,13 @@ func TestNewLogRefusesAClientThatRetries(t *testing.T) {
 		if _, err := stream.NewLog(c, k, time.Minute); err == nil || !strings.Contains(err.Error(), "MaxRetries: -1") {
 			t.Errorf("%s: %v, want an error that names MaxRetries: -1", name, err)
 		}
-		must(t, c.Close())
+		testkit.Must(t, c.Close())
 	}
 	never := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	if _, err := stream.NewLog(never, k, time.Minute); err != nil {
 		t.Errorf("NewCluster: %v", err)
 	}
-	must(t, never.Close())
+	testkit.Must(t, never.Close())
 }
 
 func TestAppend(t *testing.T) {
@@ -79,7 +80,7 @@ func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
 	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 1)
 	ctx, name, now := t.Context(), k.Events(0), time.Now()
 	put := func(ms int64) {
-		must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms),
+		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms),
 			Values: []any{"key", "old", "count", 1}}).Err())
 	}
 	const old, fresh = 2000, 100 // of a few hundred bytes each node; whole nodes go
@@ -189,7 +190,7 @@ func TestAppendWithRedisFrozen(t *testing.T) {
 func TestAppendRefusedInOnePartition(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		k, list := newKeys(t, 4), events(20)
-		must(t, c.Set(t.Context(), k.Events(2), "no stream", 0).Err())
+		testkit.Must(t, c.Set(t.Context(), k.Events(2), "no stream", 0).Err())
 		refused := 0
 		for _, e := range list {
 			if k.Partition(e.Key) == 2 {

@@ -3,14 +3,13 @@ package stream_test
 import (
 	"testing"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
 func BenchmarkPartition(b *testing.B) {
 	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	for name, key := range map[string]string{"plain": "user:4711", "tagged": "user:{acme}:4711"} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -60,9 +61,9 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	})
 	ctx, k := t.Context(), newKeys(t, 16)
 	log, err := stream.NewLog(client, k, time.Hour)
-	must(t, err)
+	testkit.Must(t, err)
 	list := events(64)
-	must(t, log.Append(ctx, list).Err) // every node has a connection now
+	testkit.Must(t, log.Append(ctx, list).Err) // every node has a connection now
 	before := stored(t, client, k)
 	node := c.MasterOf(c.Slot(k.Events(0)))
 
@@ -92,16 +93,16 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)
 	log, err := stream.NewLog(client, k, time.Hour)
-	must(t, err)
-	must(t, log.Append(ctx, events(64)).Err)
+	testkit.Must(t, err)
+	testkit.Must(t, log.Append(ctx, events(64)).Err)
 	const p = 5
 	slot := c.Slot(k.Events(p))
 	for i := range 15 {
-		must(t, client.Set(ctx, k.Counter(p, "fixed", fmt.Sprint(i)), "1", time.Hour).Err())
+		testkit.Must(t, client.Set(ctx, k.Counter(p, "fixed", fmt.Sprint(i)), "1", time.Hour).Err())
 	}
 	lease := func() {
 		held, err := lua.Lease(ctx, client, k.Relay(p), "me", 60_000)
-		if must(t, err); !held {
+		if testkit.Must(t, err); !held {
 			t.Error("the lease is gone")
 		}
 	}
@@ -109,11 +110,11 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	asked := 0
 	c.Migrate(slot, c.OtherMaster(slot), func(int) {
 		out := log.Append(ctx, events(64)) // every slot, this one too
-		must(t, out.Err)
+		testkit.Must(t, out.Err)
 		asked++
 		lease() // one key: it is sent on with ASKING
 		for i := range 15 {
-			must(t, client.Get(ctx, k.Counter(p, "fixed", fmt.Sprint(i))).Err())
+			testkit.Must(t, client.Get(ctx, k.Counter(p, "fixed", fmt.Sprint(i))).Err())
 		}
 		// The second counter is nowhere: Redis cannot know where it would be.
 		within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -123,7 +124,7 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 			t.Errorf("a script with a key that is missing, while the slot moves: %v, want TRYAGAIN", err)
 		}
 	})
-	must(t, log.Append(ctx, events(64)).Err)
+	testkit.Must(t, log.Append(ctx, events(64)).Err)
 	for key, counts := range stored(t, client, k) {
 		if len(counts) != asked+2 {
 			t.Errorf("key %s has %d entries, %d were appended", key, len(counts), asked+2)
@@ -137,10 +138,10 @@ func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	client, blocking := connectCluster(t, c), connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 1)
 	log, err := stream.NewLog(client, k, time.Hour)
-	must(t, err)
+	testkit.Must(t, err)
 	r := eventlog.NewReader(blocking, k, "c", []int{0})
-	must(t, r.CreateGroups(ctx))
-	must(t, log.Append(ctx, events(3)).Err)
+	testkit.Must(t, r.CreateGroups(ctx))
+	testkit.Must(t, log.Append(ctx, events(3)).Err)
 	read := make(chan string, 100)
 	done := make(chan struct{})
 	reading, stop := context.WithCancel(ctx)
@@ -160,8 +161,8 @@ func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	}()
 	defer func() { stop(); <-done }()
 	slot := c.Slot(k.Events(0))
-	c.Migrate(slot, c.OtherMaster(slot), func(int) { must(t, log.Append(ctx, events(3)).Err) })
-	must(t, log.Append(ctx, events(3)).Err)
+	c.Migrate(slot, c.OtherMaster(slot), func(int) { testkit.Must(t, log.Append(ctx, events(3)).Err) })
+	testkit.Must(t, log.Append(ctx, events(3)).Err)
 	var got []string
 	for range 12 {
 		select {
@@ -181,8 +182,8 @@ func aNewMasterIsFound(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)
 	log, err := stream.NewLog(client, k, time.Hour)
-	must(t, err)
-	must(t, log.Append(ctx, events(64)).Err)
+	testkit.Must(t, err)
+	testkit.Must(t, log.Append(ctx, events(64)).Err)
 	slot := c.Slot(k.Events(0))
 	c.AwaitNewMaster(slot, c.KillMasterOf(slot))
 	began := time.Now()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -55,7 +56,7 @@ func FuzzPartition(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string) {
 		tag := tagOf(key)
 		slot, err := c.ClusterKeySlot(context.Background(), key).Result()
-		must(t, err)
+		testkit.Must(t, err)
 		if want := int64(crc16(tag) % 16384); slot != want {
 			t.Fatalf("%q: Redis says slot %d, its tag %q has %d", key, slot, tag, want)
 		}

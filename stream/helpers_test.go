@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -42,18 +43,14 @@ func onEveryRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 func newKeys(t testing.TB, partitions int) *stream.Keys {
 	t.Helper()
 	k, err := stream.NewKeys(streamtest.Prefix(t), partitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return k
 }
 
 func newLog(t testing.TB, c *redis.Client, k *stream.Keys, retention time.Duration) *stream.Log {
 	t.Helper()
 	l, err := stream.NewLog(c, k, retention)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return l
 }
 
@@ -64,9 +61,7 @@ func stored(t testing.TB, c redis.UniversalClient, k *stream.Keys) map[string][]
 	got := map[string][]int64{}
 	for _, p := range k.All() {
 		entries, err := c.XRange(t.Context(), k.Events(p), "-", "+").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, m := range entries {
 			e, err := entry.Message{ID: m.ID, Values: m.Values}.Decode()
 			if err != nil {
@@ -90,13 +85,6 @@ func events(n int) []api.Event {
 	return list
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // warm opens the connection that the client's next pipeline takes: pipelines
 // have connections of their own.
 func warm(t testing.TB, c *redis.Client) {
@@ -105,5 +93,5 @@ func warm(t testing.TB, c *redis.Client) {
 	pipe.Ping(t.Context())
 	pipe.Ping(t.Context())
 	_, err := pipe.Exec(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -34,7 +35,7 @@ func TestPartitionFollowsTheTagsOfRedisCluster(t *testing.T) {
 	slot := func(key string) int64 {
 		t.Helper()
 		n, err := c.ClusterKeySlot(t.Context(), key).Result()
-		must(t, err)
+		testkit.Must(t, err)
 		return n
 	}
 	for key, tag := range map[string]string{
@@ -88,7 +89,7 @@ func TestNewKeys(t *testing.T) {
 // The names are a contract with producers in other languages.
 func TestKeyNames(t *testing.T) {
 	k, err := stream.NewKeys("sc", 16)
-	must(t, err)
+	testkit.Must(t, err)
 	for got, want := range map[string]string{
 		k.Events(3):                   "sc:{3}:events",
 		k.Counter(3, "log", "user:1"): "sc:{3}:log:user:1",

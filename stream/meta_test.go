@@ -8,26 +8,27 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
 func TestCheckMeta(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 16)
-		must(t, stream.CheckMeta(ctx, c, k))
-		must(t, stream.CheckMeta(ctx, c, k)) // a second process
+		testkit.Must(t, stream.CheckMeta(ctx, c, k))
+		testkit.Must(t, stream.CheckMeta(ctx, c, k)) // a second process
 
 		other, err := stream.NewKeys(k.Prefix, 8)
-		must(t, err)
+		testkit.Must(t, err)
 		err = stream.CheckMeta(ctx, c, other)
 		if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "16") ||
 			!strings.Contains(err.Error(), "8") {
 			t.Errorf("8 partitions where there are 16: error %v, want a mismatch that says both", err)
 		}
-		must(t, stream.CheckMeta(ctx, c, k)) // the refused one changed nothing
+		testkit.Must(t, stream.CheckMeta(ctx, c, k)) // the refused one changed nothing
 
 		for _, version := range []string{"2", "x"} {
-			must(t, c.HSet(ctx, k.Meta(), "version", version).Err())
+			testkit.Must(t, c.HSet(ctx, k.Meta(), "version", version).Err())
 			err = stream.CheckMeta(ctx, c, k)
 			if !errors.Is(err, stream.ErrMismatch) || !strings.Contains(err.Error(), "version="+version) ||
 				!strings.Contains(err.Error(), "with 1") {
@@ -36,7 +37,7 @@ func TestCheckMeta(t *testing.T) {
 		}
 
 		free := newKeys(t, 8)
-		must(t, stream.CheckMeta(ctx, c, free)) // another prefix goes its own way
+		testkit.Must(t, stream.CheckMeta(ctx, c, free)) // another prefix goes its own way
 	})
 }
 
@@ -49,7 +50,7 @@ func TestCheckMetaTogether(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range errs {
 			k, err := stream.NewKeys(prefix, 1+i%4)
-			must(t, err)
+			testkit.Must(t, err)
 			all.Go(func() { errs[i] = stream.CheckMeta(t.Context(), c, k) })
 		}
 		all.Wait()
@@ -71,7 +72,7 @@ func TestCheckMetaTogether(t *testing.T) {
 func TestCheckMetaOfSomethingElse(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 16)
-		must(t, c.Set(t.Context(), k.Meta(), "mine", 0).Err())
+		testkit.Must(t, c.Set(t.Context(), k.Meta(), "mine", 0).Err())
 		if err := stream.CheckMeta(t.Context(), c, k); err == nil || errors.Is(err, stream.ErrMismatch) ||
 			!strings.Contains(err.Error(), k.Meta()) {
 			t.Errorf("error %v, want one that names %s and is no mismatch", err, k.Meta())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -74,8 +75,8 @@ func TestProducerFull(t *testing.T) {
 			go func() { done <- p.Append(ctx, more) }()
 			<-ctx.waiting
 			close(g.open)
-			must(t, <-done)
-			must(t, p.Flush(t.Context()))
+			testkit.Must(t, <-done)
+			testkit.Must(t, p.Flush(t.Context()))
 			if got := stored(t, c, k); len(got) != 4 || len(got["more"]) != 1 {
 				t.Errorf("events %v, want 4 and that which waited once", got)
 			}
@@ -98,7 +99,7 @@ func TestProducerDoesNotLingerWhenFull(t *testing.T) {
 
 func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
 	log, c, k := embeddedLog(t)
-	must(t, c.Set(t.Context(), k.Events(k.Partition("a")), "no stream", 0).Err())
+	testkit.Must(t, c.Set(t.Context(), k.Events(k.Partition("a")), "no stream", 0).Err())
 	var last stream.Outcome
 	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(o stream.Outcome) { last = o }})
 	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})
@@ -111,7 +112,7 @@ func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
 	if last.RefusedEvents != 2 || last.UnknownEvents != 0 {
 		t.Errorf("%d events refused and %d unknown, want 2 and 0", last.RefusedEvents, last.UnknownEvents)
 	}
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 }
 
 // Others go on appending: a flush waits for what came before it, not for them.
@@ -129,7 +130,7 @@ func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
 	<-g.came // the later event is being sent, and stays so
 	select {
 	case err := <-done:
-		must(t, err)
+		testkit.Must(t, err)
 	case <-time.After(10 * time.Second):
 		t.Error("the flush waits for an event that came after it")
 	}
@@ -146,15 +147,15 @@ func TestProducerFlushGivenUp(t *testing.T) {
 		t.Fatalf("flush: error %v, want %v", err, context.Canceled)
 	}
 	close(g.open)
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	for len(g.came) > 0 {
 		<-g.came
 	}
 	for range 20 {
 		put(t, p, api.Event{Key: "a", Count: 1})
-		must(t, c.Ping(t.Context()).Err()) // time enough for a flush that should not be
+		testkit.Must(t, c.Ping(t.Context()).Err()) // time enough for a flush that should not be
 	}
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	if o := <-g.came; o.Appended != 20 {
 		t.Errorf("the first flush had %d of 20 events: it did not linger", o.Appended)
 	}
@@ -166,17 +167,17 @@ func TestProducerClose(t *testing.T) {
 	log := newLog(t, c, k, time.Minute)
 	before := goleak.IgnoreCurrent()
 	p, err := stream.NewProducer(log, stream.ProducerConfig{Linger: forGood})
-	must(t, err)
+	testkit.Must(t, err)
 	put(t, p, events(10)...)
-	must(t, p.Close(t.Context()))
+	testkit.Must(t, p.Close(t.Context()))
 	if n := len(stored(t, c, k)); n != 10 {
 		t.Errorf("%d of 10 events after Close", n)
 	}
 	if err := p.Append(t.Context(), events(1)[0]); !errors.Is(err, api.ErrClosed) {
 		t.Errorf("append after Close: error %v, want %v", err, api.ErrClosed)
 	}
-	must(t, p.Flush(t.Context()))
-	must(t, p.Close(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Close(t.Context()))
 	goleak.VerifyNone(t, before)
 }
 
@@ -197,7 +198,7 @@ func TestProducerCloseWhileFull(t *testing.T) {
 	if err := <-appended; !errors.Is(err, api.ErrClosed) {
 		t.Errorf("the waiting append: error %v, want %v", err, api.ErrClosed)
 	}
-	must(t, p.Close(t.Context()))
+	testkit.Must(t, p.Close(t.Context()))
 	if got := stored(t, c, k); len(got) != 1 {
 		t.Errorf("events %v, want that of before Close", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -21,7 +22,7 @@ const forGood = time.Hour // a linger that only Flush and Close end
 func newProducer(t testing.TB, l *stream.Log, c stream.ProducerConfig) *stream.Producer {
 	t.Helper()
 	p, err := stream.NewProducer(l, c)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -40,7 +41,7 @@ func embeddedLog(t *testing.T) (*stream.Log, *redis.Client, *stream.Keys) {
 func put(t testing.TB, p *stream.Producer, list ...api.Event) {
 	t.Helper()
 	for _, e := range list {
-		must(t, p.Append(t.Context(), e))
+		testkit.Must(t, p.Append(t.Context(), e))
 	}
 }
 
@@ -53,9 +54,9 @@ func TestProducerMergesWithinAFlush(t *testing.T) {
 	}})
 	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "b", Count: 1}, api.Event{Key: "a", Count: 2},
 		api.Event{Key: "a", Count: 3})
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	put(t, p, api.Event{Key: "a", Count: 4})
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	if diff := cmp.Diff([]stream.Outcome{{Appended: 4, Entries: 2}, {Appended: 1, Entries: 1}}, flushes); diff != "" {
 		t.Errorf("flushes (-want +got):\n%s", diff)
 	}
@@ -71,7 +72,7 @@ func TestProducerMergesUpToTheLargestCount(t *testing.T) {
 	for _, n := range []int64{api.MaxCount - 1, 1, 1, 1, api.MaxCount - 1, 1} {
 		put(t, p, api.Event{Key: "a", Count: n})
 	}
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	if diff := cmp.Diff(map[string][]int64{"a": {api.MaxCount, 2, api.MaxCount}}, stored(t, c, k)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
@@ -98,7 +99,7 @@ func TestProducerKeepsEverySum(t *testing.T) {
 			put(t, p, e)
 			want[e.Key] += e.Count
 		}
-		must(t, p.Close(t.Context()))
+		testkit.Must(t, p.Close(t.Context()))
 		got := map[string]int64{}
 		for key, counts := range stored(t, c, k) {
 			for _, n := range counts {
@@ -124,7 +125,7 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	server.Pause()
 	put(t, p, events(200)...)
 	server.Resume()
-	must(t, p.Flush(t.Context()))
+	testkit.Must(t, p.Flush(t.Context()))
 	if n := len(stored(t, c, k)); n != 200 || len(sizes) > 2 {
 		t.Errorf("%d events went in batches of %v, want 200 in one or two", n, sizes)
 	}
@@ -136,7 +137,7 @@ func TestProducerSplitsWhatIsMoreThanABatch(t *testing.T) {
 	p := newProducer(t, log, stream.ProducerConfig{MaxBatch: 4, Linger: forGood,
 		OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
 	put(t, p, events(10)...)
-	must(t, p.Close(t.Context()))
+	testkit.Must(t, p.Close(t.Context()))
 	sum := 0
 	for _, n := range sizes {
 		sum += n
@@ -187,7 +188,7 @@ func TestProducerTakesNoBadEvents(t *testing.T) {
 			t.Errorf("%+v: error %v, want %v", e, err, want)
 		}
 	}
-	must(t, p.Close(t.Context()))
+	testkit.Must(t, p.Close(t.Context()))
 	if got := stored(t, c, k); len(got) != 0 {
 		t.Errorf("events %v, want none", got)
 	}

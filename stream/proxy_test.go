@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // lossyProxy stands before a server. Told to lose a reply, it hands the next
@@ -18,7 +20,7 @@ type lossyProxy struct {
 func newLossyProxy(t *testing.T, server string) *lossyProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	p := &lossyProxy{addr: l.Addr().String()}
 	go func() {

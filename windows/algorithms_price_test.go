@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -22,9 +23,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 	ctx := context.Background()
 	client := priceRedis(b)
 	keys, err := stream.NewKeys("price", 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	counter := windows.NewRedis(client, keys)
 	type contestant struct {
 		name string
@@ -62,18 +61,14 @@ func BenchmarkAlgorithms(b *testing.B) {
 		}
 	}
 	counter.Now = nil
-	if err := counter.Learn(ctx, rulesOf(b, apiRule(nil))); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, counter.Learn(ctx, rulesOf(b, apiRule(nil))))
 	const turn = 200
 	b.ResetTimer()
 	for range max(1, b.N/turn) {
 		for _, c := range list {
 			start := cpu(b, client)
 			for range turn {
-				if err := c.run(); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, c.run())
 			}
 			c.µs = append(c.µs, (cpu(b, client)-start)/turn)
 		}
@@ -138,8 +133,6 @@ func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64
 func usedMemory(b *testing.B, c *redis.Client) int64 {
 	b.Helper()
 	n, err := measure.Memory(context.Background(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return n
 }

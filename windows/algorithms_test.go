@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -134,9 +135,7 @@ func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 			previous, current := 1<<52-1-random.Int64N(1<<30), random.Int64N(1000)
 			s.clock.ms = begin + random.Int64N(window)
 			text := fmt.Sprintf("%d %d,%d,%d", begin, window, current, previous)
-			if err := s.redis.Set(ctx, x.counter("k"), text, 0).Err(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, s.redis.Set(ctx, x.counter("k"), text, 0).Err())
 			want := streamtest.TwoWindows([]streamtest.Happened{{Ms: begin - 1, Count: previous},
 				{Ms: begin, Count: current}}, s.clock.ms, window)
 			if n := used(t, s, "k"); n != want {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -49,9 +50,7 @@ func keysOfSeveralPartitions(t *testing.T, client redis.UniversalClient) {
 			asks = append(asks, windows.Request{Plan: rule, Key: k, Cost: 1})
 		}
 		v, err := s.Check(ctx, asks)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return v
 	}
 	together, apart := []string{"a{x}", "b{x}"}, []string{"user:1", "user:2", "user:3", "user:4", "user:5", "user:6"}
@@ -88,9 +87,7 @@ func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 		t.Helper()
 		list := []string{}
 		for k, err := range s.store.Throttled(ctx) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			list = append(list, k.Key)
 		}
 		slices.Sort(list)
@@ -207,9 +204,7 @@ func checksWhileASlotMoves(t *testing.T, c *streamtest.RedisCluster, client redi
 	moving := "user:1"
 	for i := range 40 {
 		key := fmt.Sprintf("user:%d{%s}", i, moving) // they share its partition
-		if err := check(key); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, check(key))
 	}
 	still := "user:0"
 	for i := 2; s.keys.Partition(still) == s.keys.Partition(moving); i++ {

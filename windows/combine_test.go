@@ -4,21 +4,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestCombineKeepsTheRulesAndTheirOrder(t *testing.T) {
 	make := func(name, match string) *Rules {
 		r, err := NewRules([]*Rule{{Name: name, Match: match, Windows: []Window{{1, time.Second}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return r
 	}
 	first, second := make("a", "x:*"), make("b", "*")
 	both, err := Combine(first, second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if both.Match("x:1").Live != first.List()[0] || both.Match("y").Live != second.List()[0] ||
 		both.Named("b") != second.List()[0] {
 		t.Error("not the rules that were given")

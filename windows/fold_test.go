@@ -8,15 +8,14 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func used(t testing.TB, s *store, key string) int64 {
 	t.Helper()
 	st, err := s.Peek(context.Background(), s.rules.Match(key), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return st.Windows[0].Used
 }
 
@@ -32,9 +31,7 @@ func wide(change func(*windows.Rule)) *windows.Rule {
 func (s *store) foldBatch(t testing.TB, p int, events []windows.Event) windows.Folded {
 	t.Helper()
 	f, _, err := s.store.Fold(context.Background(), p, s.rules, events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return f
 }
 
@@ -74,9 +71,7 @@ func TestFoldMergesWithinTheResolution(t *testing.T) {
 			windows.Event{Key: "k", Ms: start - 4400, Count: 1}, windows.Event{Key: "k", Ms: start - 4399, Count: 1})
 		entries, err := s.redis.XRange(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k"), "-",
 			"+").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var got []string
 		for _, e := range entries {
 			got = append(got, fmt.Sprintf("%s %s/%s", e.ID, e.Values["count"], e.Values["total"]))
@@ -132,9 +127,7 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 				if len(batch) != 2 {
 					t.Fatalf("read %v", batch)
 				}
-				if err := s.redis.Set(ctx, c.key(s, p), "x", 0).Err(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, s.redis.Set(ctx, c.key(s, p), "x", 0).Err())
 				if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
 					t.Fatalf("no error: %+v", f)
 				}
@@ -142,9 +135,7 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 				if err != nil || pending.Count != 2 {
 					t.Fatalf("pending %+v, %v: an event was acknowledged and not counted", pending, err)
 				}
-				if err := s.redis.Del(ctx, c.key(s, p)).Err(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, s.redis.Del(ctx, c.key(s, p)).Err())
 				if f := s.foldBatch(t, p, batch); f.Folded != 2 {
 					t.Fatalf("after the repair: %+v", f)
 				}
@@ -161,9 +152,7 @@ func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
 		log := s.keys.Counter(s.keys.Partition("k"), "log", "k")
 		s.fold(t, nil, windows.Event{Key: "k", Ms: start - 100, Count: 1})
 		s.fold(t, nil, windows.Event{Key: "k", Ms: start, Count: 1})
-		if err := s.redis.XDel(ctx, log, fmt.Sprintf("%d-0", start)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, s.redis.XDel(ctx, log, fmt.Sprintf("%d-0", start)).Err())
 		for p, batch := range s.append(t, windows.Event{Key: "k", Ms: start, Count: 5}) {
 			s.clock.ms = start
 			batch[0].Ms = start - 50
@@ -257,9 +246,7 @@ func TestFoldOfAFutureEvent(t *testing.T) {
 			if err != nil || st.NowMs != s.clock.ms {
 				t.Fatalf("%s: the clock of the key is %d ms ahead, %v", a, st.NowMs-s.clock.ms, err)
 			}
-			if err := s.redis.Del(context.Background(), s.keys.Events(p)).Err(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, s.redis.Del(context.Background(), s.keys.Events(p)).Err())
 		}
 	})
 }

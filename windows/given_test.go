@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -93,9 +94,7 @@ func TestIdsAreForgotten(t *testing.T) {
 func TestForeignIds(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		ctx, p := context.Background(), s.keys.Partition("k")
-		if err := s.redis.Set(ctx, s.keys.IDs(p), "x", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, s.redis.Set(ctx, s.keys.IDs(p), "x", 0).Err())
 		batch := s.given(t, "k", "a")
 		if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
 			t.Fatalf("no error: %+v", f)

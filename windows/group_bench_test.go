@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -17,13 +18,9 @@ func BenchmarkGroup(b *testing.B) {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			rules, err := NewRules([]*Rule{{Name: "api", Match: "user:*",
 				Windows: []Window{{Limit: 100, Per: time.Minute}}}})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			names, err := stream.NewKeys("bench", 1)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			s := NewRedis(nil, names)
 			chance := rand.New(rand.NewPCG(1, 1))
 			events := make([]Event, 1000)

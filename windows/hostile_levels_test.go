@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -65,9 +66,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 					s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: 0, Member: key})
 				}
 				keys, err := s.store.Due(ctx, p, s.clock.ms, 1000)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				if _, forgotten, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil || forgotten != 2 {
 					t.Fatalf("forgotten %d, %v", forgotten, err)
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -213,9 +214,7 @@ func TestRulesChangeWhileKeysStandAtLevels(t *testing.T) {
 		t.Helper()
 		for p := range s.keys.Partitions {
 			keys, err := s.store.Levelled(ctx, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if _, _, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -97,9 +99,7 @@ var busted = map[string][2]string{
 
 func TestBustedFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/busted_*.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	seen := map[string]bool{}
 	for _, file := range files {
 		what := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "busted_"), ".yml")
@@ -112,14 +112,10 @@ func TestBustedFiles(t *testing.T) {
 			got := err.Error() + "\n"
 			golden := strings.TrimSuffix(file, ".yml") + ".txt"
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if d := cmp.Diff(string(want), got); d != "" {
 				t.Errorf("-golden +got\n%s", d)
 			}
@@ -188,9 +184,7 @@ func TestWorkingFiles(t *testing.T) {
 	for what, list := range want {
 		t.Run(what, func(t *testing.T) {
 			rules, err := Load("testdata/working_" + what + ".yml")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if d := cmp.Diff(list, rules.List()); d != "" {
 				t.Errorf("-want +got\n%s", d)
 			}
@@ -208,9 +202,7 @@ func TestWorkingFiles(t *testing.T) {
 
 func TestParseTakesAByteOrderMark(t *testing.T) {
 	data, err := os.ReadFile("testdata/working_minimal.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if _, err := Parse("bom.yml", append([]byte("\ufeff"), data...)); err != nil {
 		t.Error(err)
 	}
@@ -261,9 +253,7 @@ func TestNewRulesNamesTheRule(t *testing.T) {
 	}
 	given := good()
 	rules, err := NewRules([]*Rule{given})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := rules.List()[0]
 	if got.Algorithm != DefaultAlgorithm || got.OnError != OnErrorAllow || got.Hold != 0 ||
 		!slices.Equal(got.Alerts, []int{80, 95}) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -15,15 +16,11 @@ func TestLocalHoldsABoundedNumberOfKeys(t *testing.T) {
 	local.MaxKeys = 100
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
 		Windows: []windows.Window{{Limit: 1, Per: 24 * time.Hour}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rule := planOf(rules)
 	allowed := func(key string) bool {
 		v, err := local.Check(t.Context(), []windows.Request{{Plan: rule, Key: key, Cost: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return v.Allowed
 	}
 	for i := range 10_000 {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -77,9 +78,7 @@ func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
 		}
 		err = s.redis.Set(ctx, name, head+"\n"+rings, 0).Err()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 // totalOf reads the running total of a counter, 0 where there is none.
@@ -122,9 +121,7 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 					x.check("k", 1)
 				}
 				size, err := s.redis.MemoryUsage(context.Background(), x.counter("k")).Result()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				if hour < 10*24 {
 					early = max(early, size)
 				} else if size > early {
@@ -171,9 +168,7 @@ func testLongWindows(t *testing.T, step int64, limits []streamtest.OracleWindow)
 			cost := int64(700)
 			now := s.clock.ms
 			v, err := s.Check(context.Background(), []windows.Request{{Plan: l.plan, Key: "k", Cost: cost}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			want, retry := l.oracle.Admits("k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
 			if v.Allowed != want {
 				t.Fatalf("check %d: allowed %v, recount says %v", i, v.Allowed, want)
@@ -271,9 +266,7 @@ func settled(x tale) tale {
 func lazilyFreed(t *testing.T, s *store) (n int64) {
 	t.Helper()
 	info, err := s.redis.Info(context.Background(), "memory").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for line := range strings.Lines(info) {
 		for _, name := range []string{"lazyfreed_objects:", "lazyfree_pending_objects:"} {
 			if value, ok := strings.CutPrefix(line, name); ok {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -20,15 +21,11 @@ func BenchmarkCheckMany(b *testing.B) {
 	ctx := context.Background()
 	client := priceRedis(b)
 	k, err := stream.NewKeys("price", 16)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	counter := windows.NewRedis(client, k)
 	rules := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1_000_000,
 		Per: time.Minute}}, Alerts: []int{80, 95}})
-	if err := counter.Learn(ctx, rules); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, counter.Learn(ctx, rules))
 	rule := planOf(rules)
 	run := func(from, n int) {
 		calls := make([][]windows.Request, n)

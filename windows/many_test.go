@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -102,7 +103,7 @@ func TestManyChecksOfOneKey(t *testing.T) {
 			calls[i] = []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
 		}
 		got, err := s.serve.CheckMany(t.Context(), calls)
-		must(t, err)
+		testkit.Must(t, err)
 		for i, v := range got {
 			if v.Allowed != (i < 100) || v.Items[0].Windows[0].Used != min(int64(i)+1, 100) {
 				t.Fatalf("call %d: %+v", i, v)
@@ -130,7 +131,7 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}},
 			{{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
 		})
-		must(t, err)
+		testkit.Must(t, err)
 		var used []string
 		for _, v := range got {
 			used = append(used, fmt.Sprint(v.Items[0].Windows[0].Used))
@@ -156,7 +157,7 @@ func TestCheckWithoutMemory(t *testing.T) {
 			ask := []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
 			for range 3 {
 				_, err := s.Check(ctx, ask)
-				must(t, err)
+				testkit.Must(t, err)
 				s.clock.ms++
 			}
 			counter := s.redis.Keys(ctx, "*:user:1").Val()
@@ -164,11 +165,11 @@ func TestCheckWithoutMemory(t *testing.T) {
 				t.Fatalf("counters: %v", counter)
 			}
 			before := s.redis.Dump(ctx, counter[0]).Val()
-			must(t, s.redis.ConfigSet(ctx, "maxmemory", "1").Err())
+			testkit.Must(t, s.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 			if _, err := s.Check(ctx, ask); err == nil || !strings.Contains(err.Error(), "OOM") {
 				t.Errorf("a check without memory: %v", err)
 			}
-			must(t, s.redis.ConfigSet(ctx, "maxmemory", "0").Err())
+			testkit.Must(t, s.redis.ConfigSet(ctx, "maxmemory", "0").Err())
 			if s.redis.Dump(ctx, counter[0]).Val() != before {
 				t.Error("a charge that was refused has changed the counter")
 			}
@@ -187,10 +188,10 @@ func TestManyChecksOfManyKeys(t *testing.T) {
 			calls = append(calls, []windows.Request{{Plan: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
 		}
 		got, err := s.serve.CheckMany(t.Context(), calls)
-		must(t, err)
+		testkit.Must(t, err)
 		for i, v := range got {
 			st, err := s.Peek(t.Context(), calls[i][0].Plan, calls[i][0].Key)
-			must(t, err)
+			testkit.Must(t, err)
 			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
 				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used,
 					st.Windows[0].Used, want)

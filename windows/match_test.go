@@ -9,6 +9,8 @@ import (
 
 	"github.com/tidwall/match"
 	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // naive is what the globs mean, written to be read: every way to split is tried.
@@ -38,9 +40,7 @@ func rulesOf(t testing.TB, patterns ...string) *Rules {
 		list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
 	}
 	rules, err := NewRules(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return rules
 }
 
@@ -86,9 +86,7 @@ func TestMatchIsTheFirstThatFits(t *testing.T) {
 			list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
 		}
 		rules, err := NewRules(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for range 8 {
 			key := someKey.Draw(t, "key")
 			want := ""

@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -24,9 +25,7 @@ func priceRedis(b *testing.B) *redis.Client {
 	b.Helper()
 	own := streamtest.OwnRedis(b, "--stream-node-max-bytes", "512", "--save", "", "--appendonly", "no")
 	opts, err := redis.ParseURL(own.URL())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	opts.MaxRetries, opts.ReadTimeout = -1, time.Minute
 	c := redis.NewClient(opts)
 	b.Cleanup(func() { _ = c.Close() })
@@ -37,9 +36,7 @@ func priceRedis(b *testing.B) *redis.Client {
 func cpu(b *testing.B, c *redis.Client) float64 {
 	b.Helper()
 	used, err := measure.CPU(context.Background(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	return float64(used.Nanoseconds()) / 1000
 }
 
@@ -66,17 +63,11 @@ func BenchmarkFold(b *testing.B) {
 			}
 			rules := rulesOf(b, rule)
 			keys, err := stream.NewKeys("price", 1)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			counter := windows.NewRedis(client, keys)
-			if err := counter.Learn(ctx, rules); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, counter.Learn(ctx, rules))
 			reader := eventlog.NewReader(client, keys, "bench", keys.All())
-			if err := reader.CreateGroups(ctx); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, reader.CreateGroups(ctx))
 			var adding, folding float64
 			folded := 0
 			step := func(n int) {
@@ -98,24 +89,18 @@ func BenchmarkFold(b *testing.B) {
 				added := cpu(b, client)
 				for {
 					batches, err := reader.Read(ctx, c.batch, -1)
-					if err != nil {
-						b.Fatal(err)
-					}
+					testkit.Must(b, err)
 					if len(batches) == 0 {
 						break
 					}
 					events := make([]windows.Event, len(batches[0].Messages))
 					for i, m := range batches[0].Messages {
 						e, err := m.Decode()
-						if err != nil {
-							b.Fatal(err)
-						}
+						testkit.Must(b, err)
 						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID}
 					}
 					f, _, err := counter.Fold(ctx, 0, rules, events)
-					if err != nil {
-						b.Fatal(err)
-					}
+					testkit.Must(b, err)
 					folded += int(f.Folded)
 				}
 				done := cpu(b, client)
@@ -146,9 +131,7 @@ func BenchmarkCheck(b *testing.B) {
 	sizes := []int{10, 100, 1_000, 10_000, 100_000, 1_000_000}
 	client := priceRedis(b)
 	keys, err := stream.NewKeys("price", 1)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	counter := windows.NewRedis(client, keys)
 	empty := redis.NewScript("return 1")
 	for _, outcome := range []string{"admitted", "denied"} {
@@ -176,9 +159,7 @@ func BenchmarkCheck(b *testing.B) {
 					}
 					middle := cpu(b, client)
 					for range some {
-						if err := empty.Run(ctx, client, nil).Err(); err != nil {
-							b.Fatal(err)
-						}
+						testkit.Must(b, empty.Run(ctx, client, nil).Err())
 					}
 					checks += middle - start
 					scripts += cpu(b, client) - middle

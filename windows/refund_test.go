@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -41,13 +42,13 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 				take := func(n int64) bool {
 					t.Helper()
 					v, err := s.Check(ctx, []windows.Request{{Plan: r, Key: "user:1", Cost: n}})
-					must(t, err)
+					testkit.Must(t, err)
 					return v.Allowed
 				}
 				give := func(n, want int64) windows.WindowState {
 					t.Helper()
 					given, st, err := s.serve.Refund(ctx, r, "user:1", n)
-					must(t, err)
+					testkit.Must(t, err)
 					if given != want {
 						t.Errorf("%d given back, want %d", given, want)
 					}
@@ -97,12 +98,12 @@ func TestRefundInEveryWindow(t *testing.T) {
 				take := func(key string, n int64) {
 					t.Helper()
 					_, err := s.Check(ctx, []windows.Request{{Plan: r, Key: key, Cost: n}})
-					must(t, err)
+					testkit.Must(t, err)
 				}
 				give := func(key string, n, given int64, used ...int64) {
 					t.Helper()
 					got, st, err := s.serve.Refund(ctx, r, key, n)
-					must(t, err)
+					testkit.Must(t, err)
 					if got != given {
 						t.Errorf("%d given back, want %d", got, given)
 					}
@@ -133,24 +134,24 @@ func TestRefundReleases(t *testing.T) {
 		t.Run(a, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Algorithm = a })), func(t *testing.T, s *store) {
 				r, ctx := planOf(s.rules), t.Context()
-				must(t, s.learn())
+				testkit.Must(t, s.learn())
 				limit := r.Live.Windows[0].Limit
 				v, err := s.Check(ctx, []windows.Request{{Plan: r, Key: "user:1", Cost: limit}})
-				must(t, err)
+				testkit.Must(t, err)
 				if !v.Allowed || v.Transitions == 0 {
 					t.Fatalf("%+v", v)
 				}
 				_, _, err = s.serve.Refund(ctx, r, "user:1", limit)
-				must(t, err)
+				testkit.Must(t, err)
 				s.clock.ms += r.Live.Hold.Milliseconds()
 				p := s.keys.Partition("user:1")
 				due, err := s.store.Due(ctx, p, s.clock.ms, 10)
-				must(t, err)
+				testkit.Must(t, err)
 				if len(due) != 1 {
 					t.Fatalf("due: %v, want the key, long before its window has passed", due)
 				}
 				_, _, err = s.store.Sweep(ctx, p, s.rules, due)
-				must(t, err)
+				testkit.Must(t, err)
 				if list := throttled(t, s); len(list) != 0 {
 					t.Errorf("still throttled: %v", list)
 				}
@@ -162,7 +163,7 @@ func TestRefundReleases(t *testing.T) {
 func throttled(t *testing.T, s *store) (list []string) {
 	t.Helper()
 	for k, err := range s.serve.Throttled(t.Context()) {
-		must(t, err)
+		testkit.Must(t, err)
 		list = append(list, k.Key)
 	}
 	return list

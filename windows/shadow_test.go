@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -46,9 +47,9 @@ func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 				}
 				asks := []windows.Request{{Plan: plan, Key: key, Cost: int64(rapid.IntRange(1, 4).Draw(r, "cost"))}}
 				got, err := s.Check(context.Background(), asks)
-				must(t, err)
+				testkit.Must(t, err)
 				want, err := local.Check(context.Background(), asks)
-				must(t, err)
+				testkit.Must(t, err)
 				got.Transitions = 0
 				if diff := cmp.Diff(want, got); diff != "" {
 					r.Fatalf("%s (-local +redis):\n%s", key, diff)

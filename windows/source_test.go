@@ -11,18 +11,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o644))
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // limited is a file with a limit.
@@ -37,7 +32,7 @@ func TestASourceFollowsItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yml")
 	write(t, path, limited(1))
 	s, err := NewSource(path, nil)
-	must(t, err)
+	testkit.Must(t, err)
 	heard := make(chan error, 10)
 	s.OnReload(func(err error) { heard <- err })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,7 +70,7 @@ func TestFixed(t *testing.T) {
 	rules := rulesOf(t, "*")
 	s := Fixed(rules)
 	s.OnReload(func(error) { t.Error("fixed rules reloaded") })
-	must(t, s.Reload())
+	testkit.Must(t, s.Reload())
 	s.Run(t.Context())
 	if s.Rules() != rules {
 		t.Errorf("%v", s.Rules())

@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -98,9 +99,7 @@ func securedStore(t testing.TB, rules *windows.Rules) *store {
 func clientOf(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.MaxRetries = -1
 	client := redis.NewClient(opts)
 	t.Cleanup(func() { _ = client.Close() })
@@ -111,9 +110,7 @@ func clientOf(t testing.TB, url string) *redis.Client {
 func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *windows.Rules) *store {
 	t.Helper()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c := &clock{start}
 	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: windows.NewRedis(serve, keys),
 		store: windows.NewRedis(work, keys), rules: rules,
@@ -144,25 +141,17 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	read := map[int][]windows.Event{}
 	for _, parts := range eventlog.Shards(s.reader, s.keys) {
 		reader := eventlog.NewReader(s.reader, s.keys, "test", parts)
-		if err := reader.CreateGroups(ctx); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, reader.CreateGroups(ctx))
 		batches, err := reader.Read(ctx, 10_000, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, b := range batches {
 			for _, m := range b.Messages {
 				e, err := m.Decode()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key,
 					Count: e.Count})
 			}
@@ -179,9 +168,7 @@ func (s *store) transitions(t testing.TB) []string {
 	out := []string{}
 	for p := range s.keys.Partitions {
 		list, err := s.redis.XRange(ctx, s.keys.Outbox(p), "-", "+").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, m := range list {
 			v := m.Values
 			s.isNew(t, v)
@@ -191,9 +178,7 @@ func (s *store) transitions(t testing.TB) []string {
 			}
 			out = append(out, text)
 		}
-		if err := s.redis.Del(ctx, s.keys.Outbox(p)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, s.redis.Del(ctx, s.keys.Outbox(p)).Err())
 	}
 	return out
 }
@@ -203,7 +188,7 @@ func (s *store) isNew(t testing.TB, v map[string]any) {
 	text := func(name string) string { return v[name].(string) }
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(text(name), 10, 64)
-		must(t, err)
+		testkit.Must(t, err)
 		return n
 	}
 	tr := api.Transition{Rule: text("rule"), Key: text("key"), State: api.State(text("state")),
@@ -226,9 +211,7 @@ func (s *store) sweep(t testing.TB) {
 	t.Helper()
 	for p := range s.keys.Partitions {
 		keys, err := s.store.Due(context.Background(), p, s.clock.ms, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
@@ -238,17 +221,8 @@ func (s *store) sweep(t testing.TB) {
 func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 	t.Helper()
 	r, err := windows.NewRules(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -90,11 +91,11 @@ func (y *story) run(t *testing.T, d *datadriven.TestData) string {
 		out = y.peek(arg(0))
 	case "refund":
 		given, _, err := y.store.store.Refund(context.Background(), y.rules.Match(arg(0)), arg(0), y.number(arg(1)))
-		must(t, err)
+		testkit.Must(t, err)
 		out = fmt.Sprintf("%d given back", given)
 	case "reset":
 		_, err := y.Reset(context.Background(), y.rules.Match(arg(0)), arg(0))
-		must(t, err)
+		testkit.Must(t, err)
 	case "advance":
 		y.clock.ms += y.duration(arg(0))
 		y.sweep(t)
@@ -122,13 +123,13 @@ func (y *story) setRules(yaml string) string {
 		return err.Error()
 	}
 	y.rules = rules
-	must(y.t, y.learn())
+	testkit.Must(y.t, y.learn())
 	return ""
 }
 
 func (y *story) add(key string, n, ms int64) {
 	name := y.keys.Events(y.keys.Partition(key))
-	must(y.t, y.redis.XAdd(context.Background(), &redis.XAddArgs{
+	testkit.Must(y.t, y.redis.XAdd(context.Background(), &redis.XAddArgs{
 		Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: []any{"key", key, "count", n},
 	}).Err())
 }
@@ -138,9 +139,9 @@ func (y *story) read(worker string) (all []eventlog.Batch) {
 	ctx := context.Background()
 	for p := range y.keys.Partitions {
 		r := eventlog.NewReader(y.reader, y.keys, worker, []int{p})
-		must(y.t, r.CreateGroups(ctx))
+		testkit.Must(y.t, r.CreateGroups(ctx))
 		batches, err := r.Read(ctx, 10_000, -1)
-		must(y.t, err)
+		testkit.Must(y.t, err)
 		all = append(all, batches...)
 	}
 	return all
@@ -150,7 +151,7 @@ func (y *story) claim(worker string) (all []eventlog.Batch) {
 	for p := range y.keys.Partitions {
 		r := eventlog.NewReader(y.reader, y.keys, worker, []int{p})
 		b, _, _, err := r.Claim(context.Background(), p, 0, "0-0", 10_000)
-		must(y.t, err)
+		testkit.Must(y.t, err)
 		all = append(all, b)
 	}
 	return all
@@ -162,14 +163,14 @@ func (y *story) fold(batches []eventlog.Batch) string {
 		var events []windows.Event
 		for _, m := range b.Messages {
 			e, err := m.Decode()
-			must(y.t, err)
+			testkit.Must(y.t, err)
 			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID})
 		}
 		if len(events) == 0 {
 			continue
 		}
 		f, _, err := y.store.store.Fold(context.Background(), b.Partition, y.rules, events)
-		must(y.t, err)
+		testkit.Must(y.t, err)
 		sum.Folded += f.Folded
 		sum.Late += f.Late
 		sum.Gone += f.Gone
@@ -194,7 +195,7 @@ func count(batches []eventlog.Batch) (n int) {
 func (y *story) check(key string, cost int64) string {
 	plan := y.rules.Match(key)
 	v, err := y.Check(context.Background(), []windows.Request{{Plan: plan, Key: key, Cost: cost}})
-	must(y.t, err)
+	testkit.Must(y.t, err)
 	said := verdict("allowed", "denied", v.Items[0].RetryAfter)
 	for i, s := range v.Items[0].Shadows {
 		said += "; " + plan.Shadows[i].Name + verdict(" would allow", " would deny", s.RetryAfter)
@@ -216,7 +217,7 @@ func verdict(allowed, denied string, wait time.Duration) string {
 func (y *story) peek(key string) string {
 	plan := y.rules.Match(key)
 	st, err := y.Peek(context.Background(), plan, key)
-	must(y.t, err)
+	testkit.Must(y.t, err)
 	return standing(plan, st)
 }
 
@@ -240,9 +241,9 @@ func (y *story) recheck() {
 	ctx := context.Background()
 	for p := range y.keys.Partitions {
 		keys, err := y.store.store.Levelled(ctx, p)
-		must(y.t, err)
+		testkit.Must(y.t, err)
 		_, _, err = y.store.store.Sweep(ctx, p, y.rules, keys)
-		must(y.t, err)
+		testkit.Must(y.t, err)
 	}
 }
 
@@ -251,7 +252,7 @@ func (y *story) published() (lines []string) {
 	ctx := context.Background()
 	for p := range y.keys.Partitions {
 		list, err := y.redis.XRange(ctx, y.keys.Outbox(p), "-", "+").Result()
-		must(y.t, err)
+		testkit.Must(y.t, err)
 		for _, m := range list {
 			v := func(name string) string { return m.Values[name].(string) }
 			per := time.Duration(y.number(v("window"))) * time.Millisecond
@@ -272,7 +273,7 @@ func (y *story) published() (lines []string) {
 			}
 			y.ids[id] = true
 		}
-		must(y.t, y.redis.Del(ctx, y.keys.Outbox(p)).Err())
+		testkit.Must(y.t, y.redis.Del(ctx, y.keys.Outbox(p)).Err())
 	}
 	return lines
 }
@@ -283,13 +284,13 @@ func (y *story) relative(ms string) string {
 
 func (y *story) number(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
-	must(y.t, err)
+	testkit.Must(y.t, err)
 	return n
 }
 
 // duration reads a duration in ms; it may be below zero.
 func (y *story) duration(s string) int64 {
 	d, err := time.ParseDuration(s)
-	must(y.t, err)
+	testkit.Must(y.t, err)
 	return d.Milliseconds()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -22,9 +23,7 @@ func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 		ask := func(limit, cost int64) windows.Verdict {
 			v, err := s.Check(context.Background(), []windows.Request{{Plan: windows.PlanOf(brought(limit)), Key: "k",
 				Cost: cost}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			return v
 		}
 		if v := ask(3, 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {

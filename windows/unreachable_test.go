@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestUnreachableRulesAreTold(t *testing.T) {
@@ -24,9 +26,7 @@ func TestUnreachableRulesAreTold(t *testing.T) {
 		file := fmt.Sprintf("rules:\n  - {name: shadow, match: '*', windows: [{limit: 1, per: 1s}], shadow: true}\n"+
 			"  - {name: first, match: '%s', windows: [{limit: 1, per: 1s}]}\n  - {name: second, match: '%s', windows: [{limit: 1, per: 1s}]}\n", c.first, c.second)
 		rules, err := Parse("rules.yml", []byte(file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		got := fmt.Sprint(rules.Warnings())
 		if want := `rules.yml:4:27: match "` + strings.ReplaceAll(c.second, `\`, `\\`) +
 			`"`; (len(rules.Warnings()) == 1) != c.never || c.never && !strings.HasPrefix(got, "["+want) {
@@ -45,9 +45,7 @@ func TestNoFalseWarning(t *testing.T) {
 				Windows: []Window{{1, time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
 		}
 		rules, err := NewRules(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		never := unreachable(rules.list)
 		warned += len(never)
 		for range 20 {

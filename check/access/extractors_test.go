@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func writeExtractors(t testing.TB, text string) string { return writeFile(t, "extractors.yml", text) }
@@ -69,7 +70,7 @@ func TestExtractorsFileErrors(t *testing.T) {
 // FuzzExtract: whatever the headers hold, there is a valid key, or an error that says why.
 func FuzzExtract(f *testing.F) {
 	every, err := access.NewExtractors("testdata/extractors.yml", nil)
-	must(f, err)
+	testkit.Must(f, err)
 	names := []string{"by-address", "by-host", "by-key", "by-secret", "by-path", "by-nginx-path"}
 	for _, s := range []string{"", "198.51.100.1", "::1", "a, b", "[::1%eth0]:80, 10.0.0.1", "/a/b",
 		"//../%2e%2e/%00", "x\xff\x00", "1,,2", "/%", strings.Repeat("/a", 300), "::ffff:1.2.3.4", "1.2.3.4:99999999"} {

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // shouldRateLimit is the method of Envoy's service, answered by a stand-in.
@@ -50,9 +52,7 @@ func TestGRPCCallsWantTheirScope(t *testing.T) {
 	})
 	conn, err := grpc.NewClient("passthrough:///here", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return l.Dial() }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 
 	calls := map[string]func(context.Context) error{

@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // One token for each scope; the operator's stands in the file as its hash.
@@ -37,17 +38,10 @@ var fourTokens = func() string {
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -61,9 +55,7 @@ func writeTokens(t testing.TB, text string) string { return writeFile(t, "tokens
 func newTokens(t testing.TB, text string) *access.Tokens {
 	t.Helper()
 	tokens, err := access.NewTokens(writeTokens(t, text), prometheus.NewRegistry(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return tokens
 }
 
@@ -172,9 +164,7 @@ func TestTokensReload(t *testing.T) {
 	path := writeTokens(t, fourTokens)
 	registry := prometheus.NewRegistry()
 	tokens, err := access.NewTokens(path, registry, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if log.Len() > 0 {
 		t.Errorf("a private file: %s", &log)
 	}
@@ -190,9 +180,7 @@ func TestTokensReload(t *testing.T) {
 		{"tokens: []\n", api.ErrUnauthenticated, api.ErrUnauthenticated}, // the last one is revoked
 		{fourTokens, nil, api.ErrUnauthenticated},
 	} {
-		if err := os.WriteFile(path, []byte(step.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(step.text), 0o600))
 		_ = tokens.Reload()
 		if err := tokens.Allow(checker, access.ScopeCheck); !errors.Is(err, step.old) {
 			t.Errorf("the old token: %v, want %v", err, step.old)
@@ -201,12 +189,8 @@ func TestTokensReload(t *testing.T) {
 			t.Errorf("the fresh token: %v, want %v", err, step.fresh)
 		}
 	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := tokens.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(path, 0o644))
+	testkit.Must(t, tokens.Reload())
 	for _, want := range []string{"scopes is missing", "keeping the previous ones", "chmod o-r"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, &log)
@@ -240,9 +224,7 @@ func BenchmarkTokensAllow(b *testing.B) {
 		b.Run(fmt.Sprintf("tokens=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := tokens.Allow(bearer, access.ScopeCheck); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, tokens.Allow(bearer, access.ScopeCheck))
 			}
 		})
 	}

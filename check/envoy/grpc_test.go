@@ -19,6 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -118,7 +119,7 @@ func TestShouldRateLimit(t *testing.T) {
 		} {
 			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
 				HitsAddend: a.hits, Descriptors: a.list})
-			must(t, err)
+			testkit.Must(t, err)
 			if told(got) != a.want {
 				t.Errorf("request %d:\n told %s\n want %s", i, told(got), a.want)
 			}
@@ -126,7 +127,7 @@ func TestShouldRateLimit(t *testing.T) {
 		w.advance(11 * time.Second) // the short window has passed: the day's speaks
 		got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3,
 			Descriptors: descriptors("user=1")})
-		must(t, err)
+		testkit.Must(t, err)
 		if want := "OK; OK 12/DAY left 0 in 23h59m49s"; told(got) != want {
 			t.Errorf("the long window:\n told %s\n want %s", told(got), want)
 		}
@@ -185,12 +186,12 @@ func TestABurstAroundABoundary(t *testing.T) {
 			"grpc": func() bool {
 				got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
 					Descriptors: descriptors("burst=grpc")})
-				must(t, err)
+				testkit.Must(t, err)
 				return got.OverallCode == rlsv3.RateLimitResponse_OK
 			},
 			"core": func() bool {
 				got, err := w.service.Check(t.Context(), api.CheckRequest{Key: "edge/burst=core"})
-				must(t, err)
+				testkit.Must(t, err)
 				return got.Allowed
 			},
 		} {
@@ -274,7 +275,7 @@ func TestDetailAndHeadersOverGRPC(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
 		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge", HitsAddend: 3,
 			Descriptors: descriptors("path=a")})
-		must(t, err)
+		testkit.Must(t, err)
 		answer, _ := got.DynamicMetadata.AsMap()["streamcounter"].(map[string]any)
 		checks, _ := answer["checks"].([]any)
 		if len(checks) != 1 || answer["allowed"] != true || checks[0].(map[string]any)["rule"] != "path" {
@@ -282,7 +283,7 @@ func TestDetailAndHeadersOverGRPC(t *testing.T) {
 		}
 		got, err = client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
 			Descriptors: descriptors("path=a")})
-		must(t, err)
+		testkit.Must(t, err)
 		header := map[string]string{}
 		for _, h := range got.ResponseHeadersToAdd {
 			header[h.Key] = h.Value

@@ -19,18 +19,12 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // connect answers a client like those of the commands: it never sends twice,
 // and gives up at its context's deadline.
@@ -70,16 +64,16 @@ func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient
 	w := &world{}
 	w.clock.Store(1_700_000_000_000)
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
-	must(t, err)
+	testkit.Must(t, err)
 	loaded, err := windows.NewRules(rules)
-	must(t, err)
+	testkit.Must(t, err)
 	w.rules = windows.Fixed(loaded)
 	counter := windows.NewRedis(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
 		Counter: counter, Rules: w.rules.Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	return w
 }
 
@@ -98,7 +92,7 @@ func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
 func (w *world) used(t *testing.T, key string) int64 {
 	t.Helper()
 	k, err := w.service.Peek(t.Context(), key)
-	must(t, err)
+	testkit.Must(t, err)
 	return k.Windows[0].Used
 }
 
@@ -113,11 +107,11 @@ func (w *world) dial(t *testing.T, c envoy.Config) rlsv3.RateLimitServiceClient 
 	go func() { served <- s.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		_ = conn.Close()
 		s.Stop()
-		must(t, <-served)
+		testkit.Must(t, <-served)
 	})
 	return rlsv3.NewRateLimitServiceClient(conn)
 }

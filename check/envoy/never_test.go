@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -15,13 +16,13 @@ import (
 // what they are told is where they stand.
 func TestALimitOfZeroBesideOthersTakesNothing(t *testing.T) {
 	limits, err := config.Load("testdata/zero.yml")
-	must(t, err)
+	testkit.Must(t, err)
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		client := w.dial(t, envoy.Config{Limits: func() *config.Limits { return limits }})
 		ask := func(texts ...string) string {
 			got, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
 				Descriptors: descriptors(texts...)})
-			must(t, err)
+			testkit.Must(t, err)
 			return told(got)
 		}
 		const denied = "OVER_LIMIT; OVER_LIMIT 0/MINUTE left 0 in 1m0s"
@@ -42,7 +43,7 @@ func TestALimitOfZeroBesideOthersTakesNothing(t *testing.T) {
 		// Nothing is given back by a request that is denied.
 		_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "edge",
 			Descriptors: append(descriptors("blocked=yes"), back(5, descriptors("path=a"))...)})
-		must(t, err)
+		testkit.Must(t, err)
 		if got, want := ask("path=a"), "OVER_LIMIT; OVER_LIMIT 10/MINUTE left 0 in 1m0s"; got != want {
 			t.Errorf("after a denied refund:\n told %s\n want %s", got, want)
 		}

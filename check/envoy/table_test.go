@@ -19,6 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/check/envoy/config"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -28,7 +29,7 @@ func requestOf(t *testing.T, line string) *rlsv3.RateLimitRequest {
 	r := &rlsv3.RateLimitRequest{Domain: "edge"}
 	number := func(text string) uint64 {
 		n, err := strconv.ParseUint(text, 10, 32)
-		must(t, err)
+		testkit.Must(t, err)
 		return n
 	}
 	if all, rest, ok := strings.Cut(line, ": "); ok {
@@ -58,7 +59,7 @@ func quotasOf(t *testing.T, r *rlsv3.RateLimitResponse) string {
 		t.Errorf("metadata %v", fields)
 	}
 	text, err := json.Marshal(fields["quotaModeViolations"])
-	must(t, err)
+	testkit.Must(t, err)
 	return "; quotas over " + string(text)
 }
 
@@ -75,9 +76,9 @@ func headersOf(r *rlsv3.RateLimitResponse) string {
 func TestRequestsAndAnswers(t *testing.T) {
 	const path = "testdata/requests.txt"
 	text, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 	limits, err := config.Load("testdata/limits.yaml")
-	must(t, err)
+	testkit.Must(t, err)
 	w := newWorld(t, connect(t, streamtest.Redis(t)), limits.Rules()...)
 	client := w.dial(t, envoy.Config{Headers: true, Limits: func() *config.Limits { return limits }})
 	var out []string
@@ -88,7 +89,7 @@ func TestRequestsAndAnswers(t *testing.T) {
 		case "<":
 		case ">":
 			last, err = client.ShouldRateLimit(t.Context(), requestOf(t, rest))
-			must(t, err)
+			testkit.Must(t, err)
 			out = append(out, line, "< "+told(last)+quotasOf(t, last))
 		case "$":
 			out = append(out, "$ "+headersOf(last))
@@ -97,7 +98,7 @@ func TestRequestsAndAnswers(t *testing.T) {
 			out = append(out, fmt.Sprintf("= %s: %d", key, w.used(t, key)))
 		case "+":
 			d, err := time.ParseDuration(rest)
-			must(t, err)
+			testkit.Must(t, err)
 			w.advance(d)
 			out = append(out, line)
 		default:
@@ -106,7 +107,7 @@ func TestRequestsAndAnswers(t *testing.T) {
 	}
 	got := strings.Join(out, "\n") + "\n"
 	if *update {
-		must(t, os.WriteFile(path, []byte(got), 0o644))
+		testkit.Must(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	if diff := cmp.Diff(string(text), got); diff != "" {

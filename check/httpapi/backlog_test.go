@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -22,7 +23,7 @@ func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
 	w := newWorld(t, c, rule("any", nil, windows.Window{Limit: 1, Per: time.Second}))
 	log, err := stream.NewLog(c, w.keys, time.Minute)
-	must(t, err)
+	testkit.Must(t, err)
 	behind := w.keys.Partition("user:42")
 	var asked atomic.Int64
 	var fails atomic.Bool
@@ -38,7 +39,7 @@ func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 				return list, nil
 			},
 		})
-		must(t, err)
+		testkit.Must(t, err)
 		return s
 	}
 	w.handler = service(30 * time.Second).Handler(nil)

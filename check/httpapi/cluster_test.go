@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -28,7 +29,7 @@ func TestAMovingPartitionDoesNotAnswerForTheOthers(t *testing.T) {
 		}
 		began := time.Now()
 		all, err := w.service.CheckAll(t.Context(), asks)
-		must(t, err)
+		testkit.Must(t, err)
 		return all.Checks[0].Source, time.Since(began)
 	}
 	moving, still := "user:1", "user:2"
@@ -83,7 +84,7 @@ func TestEachOnACluster(t *testing.T) {
 		asks = append(asks, api.CheckRequest{Key: fmt.Sprintf("user:%d", i), Cost: i + 1})
 	}
 	for i, e := range w.service.CheckEach(t.Context(), asks) {
-		must(t, e.Err)
+		testkit.Must(t, e.Err)
 		if a := e.CheckAnswer; a.Key != asks[i].Key || a.Source != api.SourceRedis ||
 			a.Windows[0].Used != asks[i].Cost {
 			t.Errorf("%s: %+v, want %d used", asks[i].Key, a, asks[i].Cost)

@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -24,17 +25,17 @@ func nowhere(f *testing.F) *httpapi.Server {
 	f.Helper()
 	c := connect(f, "127.0.0.1:1")
 	keys, err := stream.NewKeys("sc", 16)
-	must(f, err)
+	testkit.Must(f, err)
 	log, err := stream.NewLog(c, keys, stream.DefaultRetention)
-	must(f, err)
+	testkit.Must(f, err)
 	rules, err := windows.NewRules([]*windows.Rule{rule("none-of-these", nil, tenAMinute.Windows...)})
-	must(f, err)
+	testkit.Must(f, err)
 	registry := prometheus.NewRegistry()
 	checks, err := check.NewService(check.Config{Counter: windows.NewRedis(c, keys),
 		Rules: windows.Fixed(rules).Rules, Metrics: check.NewMetrics(registry)})
-	must(f, err)
+	testkit.Must(f, err)
 	s, err := httpapi.NewServer(httpapi.Config{Checks: checks, Log: log, Metrics: httpapi.NewMetrics(registry)})
-	must(f, err)
+	testkit.Must(f, err)
 	return s
 }
 
@@ -64,8 +65,8 @@ func FuzzCheckBody(f *testing.F) {
 		}
 		var one api.CheckAnswer
 		var many api.ChecksAnswer
-		must(t, json.Unmarshal(rec.Body.Bytes(), &one))
-		must(t, json.Unmarshal(rec.Body.Bytes(), &many))
+		testkit.Must(t, json.Unmarshal(rec.Body.Bytes(), &one))
+		testkit.Must(t, json.Unmarshal(rec.Body.Bytes(), &many))
 		answers := many.Checks
 		if answers == nil {
 			answers = []api.CheckAnswer{one}

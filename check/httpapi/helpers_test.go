@@ -18,18 +18,12 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // The tokens of access's example file.
 const checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc",
@@ -38,14 +32,14 @@ const checker, appender, reader, operator = "checker-0123456789", "appender-0123
 func newTokens(t testing.TB) *access.Tokens {
 	t.Helper()
 	tokens, err := access.NewTokens("../access/testdata/tokens.yml", prometheus.NewRegistry(), nil)
-	must(t, err)
+	testkit.Must(t, err)
 	return tokens
 }
 
 func newExtractors(t testing.TB) *access.Extractors {
 	t.Helper()
 	x, err := access.NewExtractors("../access/testdata/extractors.yml", nil)
-	must(t, err)
+	testkit.Must(t, err)
 	return x
 }
 
@@ -102,11 +96,11 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	w.clock.Store(1_700_000_000_000)
 	var err error
 	w.keys, err = stream.NewKeys(streamtest.Prefix(t), 16)
-	must(t, err)
+	testkit.Must(t, err)
 	log, err := stream.NewLog(c, w.keys, time.Minute)
-	must(t, err)
+	testkit.Must(t, err)
 	loaded, err := windows.NewRules(rules)
-	must(t, err)
+	testkit.Must(t, err)
 	counter := windows.NewRedis(c, w.keys)
 	counter.Now = w.clock.Load
 	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
@@ -114,10 +108,10 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
-	must(t, err)
+	testkit.Must(t, err)
 	serves.Checks = w.service
 	w.server, err = httpapi.NewServer(serves)
-	must(t, err)
+	testkit.Must(t, err)
 	w.handler = w.server.Handler(nil)
 	return w
 }

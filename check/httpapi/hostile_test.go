@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -119,15 +120,15 @@ func TestKeysOverTheWire(t *testing.T) {
 func raw(t *testing.T, addr, request string) (status int, body string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
-	must(t, err)
+	testkit.Must(t, err)
 	defer c.Close()
 	_, err = io.WriteString(c, request)
-	must(t, err)
+	testkit.Must(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	must(t, err)
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	must(t, err)
+	testkit.Must(t, err)
 	return resp.StatusCode, string(text)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // appended gives the events in the log, as "key count", of all partitions in turn.
@@ -19,7 +20,7 @@ func (w *world) appended(t *testing.T) map[string]int {
 	got := map[string]int{}
 	for _, p := range w.keys.All() {
 		entries, err := w.redis.XRange(t.Context(), w.keys.Events(p), "-", "+").Result()
-		must(t, err)
+		testkit.Must(t, err)
 		for _, e := range entries {
 			got[fmt.Sprint(e.Values["key"], " ", e.Values["count"])]++
 		}
@@ -115,7 +116,7 @@ func TestEventsThatCannotBeTakenApart(t *testing.T) {
 func TestEventsRefusedInPart(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
 		bad := w.keys.Partition("a")
-		must(t, w.redis.Set(t.Context(), w.keys.Events(bad), "no stream", 0).Err())
+		testkit.Must(t, w.redis.Set(t.Context(), w.keys.Events(bad), "no stream", 0).Err())
 		if w.keys.Partition("user:42") == bad {
 			t.Fatal("the keys of this test share a partition")
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -35,8 +36,8 @@ type described struct {
 func describe(t *testing.T) *described {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(httpapi.OpenAPI)
-	must(t, err)
-	must(t, doc.Validate(t.Context()))
+	testkit.Must(t, err)
+	testkit.Must(t, doc.Validate(t.Context()))
 	if doc.OpenAPI != "3.1.0" {
 		t.Errorf("the document is of %s", doc.OpenAPI)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // A page in a browser on this machine can send requests to a server without tokens.
@@ -36,17 +37,13 @@ func TestForeignPagesAreRefused(t *testing.T) {
 		{"127.0.0.1.evil.example", "", "", 403},
 	} {
 		r, err := http.NewRequestWithContext(context.Background(), "GET", server.URL+"/v1/check", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		r.Host = c.host
 		if c.header != "" {
 			r.Header.Set(c.header, c.value)
 		}
 		a, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		_, _ = io.Copy(io.Discard, a.Body)
 		_ = a.Body.Close()
 		if a.StatusCode != c.status {

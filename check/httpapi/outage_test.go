@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -225,7 +226,8 @@ func TestBreaker(t *testing.T) {
 // empty and the charge takes its place. No other key suffers.
 func TestBrokenKeyOpensNoBreaker(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
-		must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"), "no stream",
+		testkit.Must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"),
+			"no stream",
 			0).Err())
 		for i := range 20 { // of a limit of 2
 			a := w.get(t, "deny:1")

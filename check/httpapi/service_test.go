@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -31,7 +32,7 @@ func TestReady(t *testing.T) {
 func (w *world) counted(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := w.registry.Gather()
-	must(t, err)
+	testkit.Must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

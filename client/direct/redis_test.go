@@ -16,23 +16,17 @@ import (
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func connect(t *testing.T, url string, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	o, err := redis.ParseURL(url)
-	must(t, err)
+	testkit.Must(t, err)
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	for _, c := range change {
 		c(o)
@@ -46,7 +40,7 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 	t.Helper()
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "user", Match: "user:*",
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
-	must(t, err)
+	testkit.Must(t, err)
 	return windows.Fixed(rules).Rules
 }
 
@@ -55,15 +49,15 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 func TestUnderTheShippedRights(t *testing.T) {
 	r, err := direct.NewRedis(t.Context(), connect(t, streamtest.RedisAs(t, "serve")),
 		direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
-	must(t, err)
+	testkit.Must(t, err)
 	all, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 4}, {Key: "user:2"},
 		{Key: "user:1", Cost: 6}})
-	must(t, err)
+	testkit.Must(t, err)
 	if !all.Allowed || all.Checks[2].Windows[0].Used != 10 || all.Checks[0].Cost != 4 {
 		t.Errorf("%+v, want 10 of 10 used by user:1", all)
 	}
 	k, err := r.Peek(t.Context(), "user:2")
-	must(t, err)
+	testkit.Must(t, err)
 	if k.Windows[0].Used != 1 {
 		t.Errorf("%+v", k)
 	}
@@ -90,7 +84,7 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 			t.Errorf("error %v, want one about %s", err, says)
 		}
 	}
-	must(t, func() error { _, err := direct.NewRedis(t.Context(), connect(t, url), config); return err }())
+	testkit.Must(t, func() error { _, err := direct.NewRedis(t.Context(), connect(t, url), config); return err }())
 	config.Partitions = 8
 	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); !errors.Is(err, stream.ErrMismatch) ||
 		!strings.Contains(fmt.Sprint(err), "16") {
@@ -135,9 +129,9 @@ func TestWhatRedisRefuses(t *testing.T) {
 	hook := &refusing{}
 	c.AddHook(hook)
 	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
-	must(t, err)
+	testkit.Must(t, err)
 	n, err := client.New(r, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
-	must(t, err)
+	testkit.Must(t, err)
 	for _, s := range []struct {
 		with                   error
 		again, unknown, closed bool

@@ -21,15 +21,9 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/grpcmw"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 type guard map[string]api.Transition
 
@@ -54,16 +48,16 @@ func serve(t *testing.T, c grpcmw.Config) healthpb.HealthClient {
 		c.Key = grpcmw.Metadata("x-key", "user:")
 	}
 	limit, err := grpcmw.New(c)
-	must(t, err)
+	testkit.Must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	s := grpc.NewServer(grpc.UnaryInterceptor(limit.Unary()), grpc.StreamInterceptor(limit.Stream()))
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(
 		insecure.NewCredentials()))
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(); s.Stop(); <-served })
 	return healthpb.NewHealthClient(conn)
 }
@@ -82,7 +76,7 @@ func call(t *testing.T, h healthpb.HealthClient, stream bool, key string) (*stat
 		return status.Convert(err), md
 	}
 	w, err := h.Watch(ctx, &healthpb.HealthCheckRequest{})
-	must(t, err)
+	testkit.Must(t, err)
 	_, err = w.Recv()
 	md, _ = w.Header()
 	return status.Convert(err), md
@@ -210,7 +204,7 @@ func TestErrors(t *testing.T) {
 func TestKeys(t *testing.T) {
 	at := func(addr string) context.Context {
 		a, err := net.ResolveTCPAddr("tcp", addr)
-		must(t, err)
+		testkit.Must(t, err)
 		return peer.NewContext(t.Context(), &peer.Peer{Addr: a})
 	}
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const t0 = int64(1_700_000_000_000)
@@ -21,9 +22,7 @@ func deaf(t testing.TB, c Config) (g *Guard, now *int64) {
 	*now = t0
 	c.Now, c.Log = func() int64 { return *now }, slog.New(slog.DiscardHandler)
 	g, err := New(&nats.Conn{}, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return g, now
 }
 
@@ -31,9 +30,7 @@ func message(t testing.TB, rule, key string, state api.State, at, expires int64,
 	t.Helper()
 	data, err := json.Marshal(api.Transition{Rule: rule, Key: key, State: state, Level: 100, Version: at, AtMs: at,
 		UntilMs: expires, ExpiresMs: expires, Shadow: shadow})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return data
 }
 
@@ -79,9 +76,7 @@ func TestVersionsOrderDecisions(t *testing.T) {
 	} {
 		m.Rule, m.Key, m.Level, m.Version = "api", "k", 100, t0+int64(version)
 		data, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		g.apply(data)
 		if want := m.State == api.StateThrottled; g.Throttled("k") != want {
 			t.Errorf("after %s: throttled %t, want %t", m.State, !want, want)

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // With the rights of a subscriber in deploy/nats-permissions.conf and no more: the
@@ -96,10 +97,10 @@ func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
 	}
 	way.Sever(true)
 	s, err := r.js.Stream(t.Context(), r.stream())
-	must(t, err)
+	testkit.Must(t, err)
 	// As if the release had come, and its minute had passed.
 	r.publish(release("api", "user:1", now.Add(time.Second)))
-	must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(api.ThrottleSubject(r.prefix, "api", "user:1"))))
+	testkit.Must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(api.ThrottleSubject(r.prefix, "api", "user:1"))))
 	r.publish(release("api", "user:2", now.Add(time.Second)))
 	if !g.Throttled("user:1") || !g.Throttled("user:2") {
 		t.Error("a key was let go while nothing was heard of it")
@@ -142,14 +143,14 @@ func TestGuardAsksAgainAfterAMalformedMessage(t *testing.T) {
 	}
 	subject := api.ThrottleSubject(r.prefix, "api", "user:1")
 	_, err := r.js.Publish(t.Context(), subject, []byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`))
-	must(t, err)
+	testkit.Must(t, err)
 	snapshots(2) // the message is in the first of them
 	if !g.Throttled("user:1") || !g.Throttled("user:2") {
 		t.Error("a key was let go because a malformed message stands in place of its decision")
 	}
 	s, err := r.js.Stream(t.Context(), r.stream())
-	must(t, err)
-	must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
+	testkit.Must(t, err)
+	testkit.Must(t, s.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
 	awaitThrottled(t, g, "user:1", false) // as in a snapshot of decisions alone
 	if !g.Throttled("user:2") {
 		t.Error("user:2 was let go, but it is in the snapshot")
@@ -190,7 +191,7 @@ func TestGuardSurvivesANewStream(t *testing.T) {
 	r.publish(throttle("api", "user:1", now))
 	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix})
 	awaitReady(t, g)
-	must(t, r.js.DeleteStream(t.Context(), r.stream()))
+	testkit.Must(t, r.js.DeleteStream(t.Context(), r.stream()))
 	r.publish(throttle("api", "user:2", now))
 	awaitThrottled(t, g, "user:2", true)
 	awaitThrottled(t, g, "user:1", false)
@@ -246,7 +247,7 @@ func TestOnChangeHoldsUpNothing(t *testing.T) {
 func TestGuardIsStoppedByTheEndOfItsConnection(t *testing.T) {
 	nc := connectNATS(t, streamtest.NATS(t))
 	g, err := guard.New(nc, guard.Config{Prefix: streamtest.Prefix(t), Log: quiet})
-	must(t, err)
+	testkit.Must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(context.Background()) }()
 	nc.Close()

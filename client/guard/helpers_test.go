@@ -15,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -24,18 +25,11 @@ const patience = 20 * time.Second
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func connectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1),
 		nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -51,10 +45,10 @@ type relay struct {
 func newRelay(t testing.TB, nc *nats.Conn, prefix string) *relay {
 	t.Helper()
 	js, err := jetstream.New(nc)
-	must(t, err)
+	testkit.Must(t, err)
 	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix, AckTimeout: 500 * time.Millisecond,
 		Log: quiet})
-	must(t, err)
+	testkit.Must(t, err)
 	return &relay{t, prefix, js, p}
 }
 
@@ -67,7 +61,7 @@ func (r *relay) publish(list ...api.Transition) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
-	must(r.t, r.publisher.Publish(ctx, list, 0))
+	testkit.Must(r.t, r.publisher.Publish(ctx, list, 0))
 }
 
 // throttle is a decision made at `at` that stands for an hour; change may alter it.
@@ -95,7 +89,7 @@ func runGuard(t testing.TB, nc *nats.Conn, c guard.Config) (g *guard.Guard, stop
 	t.Helper()
 	c.Log = quiet
 	g, err := guard.New(nc, c)
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
@@ -116,7 +110,7 @@ func awaitReady(t testing.TB, g *guard.Guard) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	must(t, g.Ready(ctx))
+	testkit.Must(t, g.Ready(ctx))
 }
 
 // awaitThrottled waits until the guard says so of a key.

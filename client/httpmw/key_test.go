@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/httpmw"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -53,9 +54,7 @@ func TestClientAddress(t *testing.T) {
 // with all others, and without a key it would pass.
 func TestAProxyThatSaysNothingIsRefused(t *testing.T) {
 	mw, err := httpmw.New(httpmw.Config{Key: httpmw.ClientAddress("ip:", proxies...), Checker: validating{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	h := mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it passed") }))
 	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 	r.RemoteAddr = "10.1.1.1:5000"

@@ -19,18 +19,12 @@ import (
 	"github.com/streamcounter/streamcounter/client/direct"
 	"github.com/streamcounter/streamcounter/client/httpmw"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/transport"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 const t0 = int64(1_700_000_000_000)
 
@@ -61,7 +55,7 @@ func service(t *testing.T, c httpmw.Config) (http.Handler, *int) {
 		c.Key = httpmw.Header("X-Key", "user:")
 	}
 	limit, err := httpmw.New(c)
-	must(t, err)
+	testkit.Must(t, err)
 	reached := new(int)
 	return limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		*reached++
@@ -121,7 +115,7 @@ func TestDenied(t *testing.T) {
 		api.Problem
 		RetryAfterMs int64 `json:"retry_after_ms"`
 	}
-	must(t, json.Unmarshal(w.Body.Bytes(), &p))
+	testkit.Must(t, json.Unmarshal(w.Body.Bytes(), &p))
 	if p.Type != "urn:streamcounter:over-limit" || p.Status != 429 || p.RetryAfterMs != 1500 ||
 		strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("%s, want the problem, the wait, and not the key", w.Body)
@@ -228,15 +222,15 @@ func TestBoundary(t *testing.T) {
 	clock.Store(t0 + 9_999)
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
 		Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}}})
-	must(t, err)
+	testkit.Must(t, err)
 	rdb := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(streamtest.Redis(t), "redis://"), MaxRetries: -1,
 		ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	d, err := direct.NewRedis(t.Context(), rdb, direct.Config{Rules: windows.Fixed(rules).Rules,
 		Prefix: streamtest.Prefix(t), Now: clock.Load})
-	must(t, err)
+	testkit.Must(t, err)
 	c, err := client.New(d, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
-	must(t, err)
+	testkit.Must(t, err)
 	h, reached := service(t, httpmw.Config{Checker: c})
 	status := map[int]int{}
 	for range 2 {
@@ -254,7 +248,7 @@ func TestBoundary(t *testing.T) {
 func TestWriterIsHandedOn(t *testing.T) {
 	limit, err := httpmw.New(httpmw.Config{Checker: answers(api.CheckAnswer{Allowed: true}, nil),
 		Key: httpmw.Header("X-Key", "")})
-	must(t, err)
+	testkit.Must(t, err)
 	var got http.ResponseWriter
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/", nil)

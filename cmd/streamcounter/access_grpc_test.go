@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var grpcAt = regexp.MustCompile(`"grpc":"[^"]*:([0-9]+)"`)
@@ -35,9 +36,7 @@ func dialGRPC(t *testing.T, p *process, c *tls.Config) *grpc.ClientConn {
 		how = credentials.NewTLS(c)
 	}
 	conn, err := grpc.NewClient("127.0.0.1:"+at[1], grpc.WithTransportCredentials(how))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

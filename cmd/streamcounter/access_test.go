@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const (
@@ -69,9 +70,7 @@ func (p *process) reachedBy(scheme string) string {
 func answered(t testing.TB, c *http.Client, method, url, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -81,9 +80,7 @@ func answered(t testing.TB, c *http.Client, method, url, token string) (int, str
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return resp.StatusCode, string(body)
 }
 

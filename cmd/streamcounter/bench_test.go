@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/bench"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestBenchAsText(t *testing.T) {
@@ -45,9 +46,7 @@ func TestBenchAsJSON(t *testing.T) {
 		t.Fatalf("exit code %d, said %q", code, errs)
 	}
 	var r bench.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(out), &r))
 	s := r.Settings
 	if r.Redis != url || r.RedisVersion == "" || s.Keys != 20 || s.EntriesPerKey != 10 || s.Limit != 10 ||
 		s.Partitions != 1 || s.Batch != 100 || s.Seed != 7 || s.PerMs != 60_000 {
@@ -143,14 +142,10 @@ func TestCommandLineHasNoPassword(t *testing.T) {
 func benchKeys(t *testing.T, url string) []string {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c := redis.NewClient(opts)
 	defer c.Close()
 	keys, err := c.Keys(context.Background(), "sc-bench-*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return keys
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/bench/pipeline"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Events at a rate and a backlog, through a real worker; nothing is left behind.
@@ -23,9 +24,7 @@ func TestBenchPipeline(t *testing.T) {
 			t.Fatalf("%v: exit code %d, said %q", args, code, errs)
 		}
 		var r pipeline.Report
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(out), &r))
 		if r.RedisCPUUs <= 0 || r.WorkerCPUUs <= 0 || r.EventsPerS <= 0 || r.Unread != 0 {
 			t.Errorf("%v: %+v", args, r)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -45,19 +46,13 @@ func (p *process) base() string {
 func request(t testing.TB, method, url, body string) (code int, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return resp.StatusCode, string(b)
 }
 
@@ -216,9 +211,7 @@ func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
 	before := connections(t, c, nil)
 	prefix, rules := streamtest.Prefix(t), writeFile(t, "rules.yml", clusterRulesText)
 	keys, err := stream.NewKeys(prefix, partitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	common := []string{"--redis", c.URL(), "--prefix", prefix, "--partitions", fmt.Sprint(partitions), "--rules",
 		rules, "--http", "127.0.0.1:0"}
 	onNode := map[string]int{} // partitions
@@ -255,15 +248,11 @@ func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
 	// Events for all partitions, while all of their readers block: nobody waits for
 	// them to end.
 	opts, err := redisOptions(c.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.PoolSize = 1
 	client := openRedisClient(opts)
 	log, err := stream.NewLog(client, keys, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	events := make([]api.Event, 4000)
 	for round := range 5 {
 		for i := range events {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // compared runs `compare` to its end and reads its JSON.
@@ -74,9 +75,7 @@ func TestCompareLog(t *testing.T) {
 		t.Errorf("a real Redis told neither CPU nor memory: %+v", r)
 	}
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if !strings.Contains(string(text),
 		"streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s --redis "+url) {
 		t.Errorf("the page does not say how to make it again:\n%.2000s", text)
@@ -153,9 +152,7 @@ func TestCompareErrors(t *testing.T) {
 func TestCompareInterrupted(t *testing.T) {
 	url := streamtest.Redis(t)
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c := redis.NewClient(opts)
 	defer c.Close()
 	keys := func() []string { return c.Keys(t.Context(), "sc-compare-*").Val() }

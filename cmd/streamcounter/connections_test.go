@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Beyond --max-connections a caller waits for one that goes.
@@ -17,9 +19,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	var list []net.Conn
 	for range 3 {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer c.Close()
 		list = append(list, c)
 	}
@@ -35,9 +35,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(talk, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
 			t.Fatalf("%s, %v", resp.Status, err)
 		}

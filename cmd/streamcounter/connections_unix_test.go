@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Ten thousand callers that connect and say nothing, or half a request, take no
@@ -24,9 +25,7 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 		t.Skipf("a process may have %d files open: not tested with %d connections", files.Max, callers)
 	}
 	files.Cur = files.Max // the server is a process of its own, and Go raises it there by itself
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	own := streamtest.OwnRedis(t)
 	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
 		"127.0.0.1:0", "--max-connections", "15000", "--check-timeout", "20s")
@@ -81,8 +80,6 @@ func resident(t *testing.T, p *process) int {
 		t.Skip("only Linux tells: ", err)
 	}
 	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return pages * os.Getpagesize()
 }

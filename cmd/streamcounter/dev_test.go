@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -65,17 +66,13 @@ func TestDevRunsTheMainJob(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer nc.Close()
 	live := make(chan *nats.Msg, 100)
 	if _, err := nc.ChanSubscribe("sc.>", live); err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nc.Flush())
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
 	pipe := rdb.Pipeline()
@@ -106,14 +103,10 @@ func TestDevRunsTheMainJob(t *testing.T) {
 	}
 	// A subscriber that comes later finds who is throttled.
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	late, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
 		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	m, err := late.Next(jetstream.FetchMaxWait(5 * time.Second))
 	if err != nil || m.Subject() != "sc.throttle.api.user:42" || !strings.Contains(string(m.Data()),
 		`"state":"throttled"`) {
@@ -186,9 +179,7 @@ func TestDevBuriesGarbage(t *testing.T) {
 
 func TestTakenPortNamesTheFlag(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer l.Close()
 	taken := l.Addr().(*net.TCPAddr).Port
 	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken),
@@ -257,9 +248,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 		`{rules: [{name: a, match: "a b", windows: [{limit: 7, per: 1s}]}]}`:        "a b",
 	} {
 		rules, err := windows.Parse("rules.yml", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if key, _ := exampleKey(rules); key != want {
 			t.Errorf("%s: %q, want %q", text, key, want)
 		}
@@ -342,9 +331,7 @@ func TestReload(t *testing.T) {
 		return got == "1", got
 	})
 	rewrite(t, path, strings.Replace(devRulesText, "limit: 100", "limit: 9", 1))
-	if err := d.cmd.Process.Signal(hangUp); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, d.cmd.Process.Signal(hangUp))
 	streamtest.Eventually(t, 10*time.Second, "SIGHUP brings the next limit", func() (bool, string) {
 		resp, _ := d.get("/v1/check?key=user:9")
 		return resp.Header.Get("X-RateLimit-Limit") == "9", resp.Header.Get("X-RateLimit-Limit")

@@ -17,6 +17,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -38,9 +39,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 		return
 	}
 	if *update {
-		if err := os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644))
 		return
 	}
 	t.Errorf("the table of settings in %s is not that of config.go (go test ./cmd/streamcounter -run Documented -update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
@@ -100,9 +99,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	example, err := windows.Parse("example", exampleRules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	n := newNode("serve", newConfig(), windows.Fixed(example), slog.New(slog.DiscardHandler))
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
@@ -139,8 +136,6 @@ func registeredMetrics(t *testing.T) map[string]string {
 func readOperations(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(operations)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(text)
 }

@@ -11,6 +11,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // wire is a gRPC connection without a client's manners.
@@ -26,21 +27,15 @@ func openWire(t *testing.T, p *process) *wire {
 	t.Helper()
 	at := grpcAt.FindStringSubmatch(p.text())
 	c, err := net.Dial("tcp", "127.0.0.1:"+at[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(40 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.SetDeadline(time.Now().Add(40*time.Second)))
 	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
 		t.Fatal(err)
 	}
 	w := &wire{Conn: c, Framer: http2.NewFramer(c, c), next: 1}
 	w.encoder = hpack.NewEncoder(&w.headers)
-	if err := w.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.WriteSettings())
 	return w
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -50,9 +51,7 @@ func newWorldAt(t testing.TB, redisURL string, partitions int, rulesText string)
 		t.Fatal(err)
 	}
 	opts, err := redisOptions(w.redisURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	w.redis = openRedisClient(opts)
 	t.Cleanup(func() { _ = w.redis.Close() })
 	if w.keys, err = stream.NewKeys(w.prefix, partitions); err != nil {
@@ -238,9 +237,7 @@ rules:
 
 	appended := map[string]int64{}
 	log, err := stream.NewLog(w.redis, w.keys, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	random := rand.New(rand.NewPCG(1, 2))
 	for sent := 0; sent < events; {
 		batch := make([]api.Event, 500)
@@ -305,9 +302,7 @@ func sameTransitions(t *testing.T, what string, got, want map[string][]string) {
 // A real log, appended as a user would, against what the shell counts.
 func TestAccessLogCountsAsTheShellDoes(t *testing.T) {
 	text, err := os.ReadFile("testdata/apache_access.log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := map[string]int64{}
 	for line := range strings.Lines(string(text)) {
 		want["ip:"+strings.Fields(line)[0]]++ // awk '{print $1}' | sort | uniq -c
@@ -356,9 +351,7 @@ func absence(t *testing.T) time.Duration {
 		return 3 * time.Second
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return d
 }
 
@@ -385,9 +378,7 @@ rules:
 		w.worker("--nats-replicas", fmt.Sprint(replicas)).until(`"msg":"ready"`)
 	}
 	log, err := stream.NewLog(w.redis, w.keys, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return &crossings{t: t, w: w, log: log}
 }
 

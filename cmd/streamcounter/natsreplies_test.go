@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // JetStream sends its answers to the reply subject of a request, and what a push
@@ -32,9 +33,7 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 	consumer := func(stream string, c map[string]any) []byte {
 		b, err := json.Marshal(map[string]any{"stream_name": stream, "config": c})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return b
 	}
 	push := func(to string) map[string]any {
@@ -72,18 +71,14 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 			}
 		}
 		// JetStream answers one connection's requests in order: what was asked before is done.
-		if err := nc.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, nc.Flush())
 		if _, err := nc.Request(x.subject, x.body, 2*time.Second); err != nil {
 			t.Logf("%s %s: %v", x.user, x.subject, err)
 		}
 	}
 	for _, stream := range []string{"SC_THROTTLE", "SC_ALERTS"} {
 		s, err := relay.Stream(ctx, stream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		state := s.CachedInfo().State
 		if state.Msgs != 1 || state.LastSeq != 1 {
 			t.Errorf("%s has %d messages up to number %d, want the one that the relay published", stream, state.Msgs,
@@ -98,12 +93,8 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 	server := streamtest.NewSecuredNATS(t)
 	nc, _ := natsAs(t, server, "relay")
 	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := publisher.Ensure(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, publisher.Ensure(ctx))
 	now := time.Now().UnixMilli()
 	publish := func(key string, state api.State, level int) {
 		t.Helper()

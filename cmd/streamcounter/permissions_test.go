@@ -23,6 +23,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -45,9 +46,7 @@ func leastRules(limit int) string {
 func clientAs(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.MaxRetries, opts.DisableIdentity = -1, true
 	c := redis.NewClient(opts)
 	t.Cleanup(func() { _ = c.Close() })
@@ -60,14 +59,10 @@ func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, j
 	nc, err := nats.Connect(n.As(user), ownInbox(n.As(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription,
 		error) {
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return nc, js
 }
 
@@ -128,9 +123,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	ctx := t.Context()
 	secured, natsServer := streamtest.NewSecuredRedis(t), streamtest.NewSecuredNATS(t)
 	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rules := writeFile(t, "rules.yml", leastRules(10))
 	operator, work := clientAs(t, secured.As("operator")), clientAs(t, secured.As("work"))
 
@@ -154,9 +147,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	// A worker that reads and dies: its events are for others to claim. In a partition of
 	// its own, events are trimmed before they are read.
 	ghost := eventlog.NewReader(work, keys, "ghost", keys.All())
-	if err := ghost.CreateGroups(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, ghost.CreateGroups(ctx))
 	if batches, err := ghost.Read(ctx, 100, -1); err != nil || len(batches) == 0 {
 		t.Fatalf("the worker that dies has read %v, %v", batches, err)
 	}
@@ -176,9 +167,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := operator.XTrimMaxLen(ctx, keys.Events(keys.Partition(gap)), 1).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, operator.XTrimMaxLen(ctx, keys.Events(keys.Partition(gap)), 1).Err())
 
 	workers := []*process{}
 	for range 2 {
@@ -198,9 +187,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	if _, err := nc.Subscribe("sc.throttle.>", func(m *nats.Msg) { live.take(m.Data) }); err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nc.Flush())
 	_, alertsJS := natsAs(t, natsServer, "alerts")
 	for _, filter := range []string{"", "sc.alert.>"} { // the request's subject is another
 		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS",
@@ -210,18 +197,14 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		}
 	}
 	pager, err := alertsJS.Consumer(ctx, "SC_ALERTS", "pager") // as one that comes back finds it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	paging, err := pager.Consume(func(m jetstream.Msg) {
 		alerted.take(m.Data())
 		if err := m.DoubleAck(ctx); err != nil {
 			t.Errorf("the alert consumer cannot acknowledge: %v", err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer paging.Stop()
 
 	produce("pushed")
@@ -232,18 +215,12 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	get := func(method, path string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(ctx, method, base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return resp.StatusCode, string(body)
 	}
 	ask := func() {
@@ -293,13 +270,9 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	ordered, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
 		jetstream.OrderedConsumerConfig{FilterSubjects: []string{"sc.throttle.>"},
 			DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	following, err := ordered.Consume(func(m jetstream.Msg) { later.take(m.Data()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer following.Stop()
 
 	// Other rules for keys that stand at a level, then the end of all levels.
@@ -310,9 +283,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	// One that begins anew, as after a gap, takes its consumer away.
 	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
 		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for range 2 {
 		if _, err := fetched.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
 			t.Fatal(err)
@@ -387,9 +358,7 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	for _, fields := range [][]any{{"XADD", "sc:{6}:events", "1-1", "key", "user:42"},
 		{"XADD", "sc:{6}:log:user:42", "1-1", "count", 1, "total", 1}, {"SET", "other", 1},
 		{"HSET", "sc:meta", "partitions", 16}} {
-		if err := operator.Do(ctx, fields...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, operator.Do(ctx, fields...).Err())
 	}
 	everybody := []string{"FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "KEYS *", "ACL LIST",
 		"ACL SETUSER serve +@all", "ACL GETUSER work", "SHUTDOWN NOSAVE",
@@ -487,9 +456,7 @@ func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
 					if err == nil {
 						err = nc.Flush() // the answer stands behind the server's look at it
 					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, err)
 					said := server.Violations()
 					if want == publish && user != "relay" {
 						subject = strings.Replace(subject, "$JS.API.", "sc.API.", 1) // as the accounts map it

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -77,9 +78,7 @@ func startProgram(t testing.TB, args ...string) *process {
 	p.cmd = exec.Command(os.Args[0], args...)
 	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, p.cmd.Start())
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.done)
@@ -153,9 +152,7 @@ func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, s
 func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -163,9 +160,7 @@ func freePort(t testing.TB) int {
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -173,9 +168,7 @@ func writeFile(t testing.TB, name, text string) string {
 func metric(t testing.TB, base, sample string) string {
 	t.Helper()
 	resp, err := http.Get(base + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	s := bufio.NewScanner(resp.Body)
 	for s.Scan() {
@@ -188,9 +181,7 @@ func metric(t testing.TB, base, sample string) string {
 
 func rewrite(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 const hangUp = syscall.SIGHUP
@@ -198,8 +189,6 @@ const hangUp = syscall.SIGHUP
 func partitionOf(t testing.TB, key string) string {
 	t.Helper()
 	k, err := stream.NewKeys("sc", stream.DefaultPartitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return fmt.Sprint(k.Partition(key))
 }

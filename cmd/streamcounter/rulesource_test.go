@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const limitsText = `domain: edge
@@ -33,16 +34,12 @@ descriptors:
 func TestLimitsOfEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "edge.yaml")
-	if err := os.WriteFile(path, []byte(limitsText), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(limitsText), 0o600))
 	port := freePort(t)
 	d := startDev(t, "--rls-config", dir, "--rls-tag", "client", "--grpc", fmt.Sprintf("127.0.0.1:%d", port))
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(
 		insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close()
 	ask := func(key, value string, hits uint32) (rlsv3.RateLimitResponse_Code, *rlsv3.RateLimitResponse_RateLimit) {
 		t.Helper()
@@ -53,9 +50,7 @@ func TestLimitsOfEnvoy(t *testing.T) {
 			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key,
 				Value: value}}}},
 		}, grpc.WaitForReady(true))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return answer.OverallCode, answer.Statuses[0].CurrentLimit
 	}
 	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT

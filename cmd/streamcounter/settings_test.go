@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // The order of winning: flag, variable, the file of a secret, the command's own
@@ -24,9 +26,7 @@ func TestConfigIsDecodedOnce(t *testing.T) {
 		"STREAMCOUNTER_PREFIX": "", "STREAMCOUNTER_LOG_LEVEL": "warn",
 	}
 	lookUp := func(name string) (string, bool) { value, ok := environment[name]; return value, ok }
-	if err := c.load(cmd.Flags(), lookUp); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.load(cmd.Flags(), lookUp))
 	have := []any{c.Stream.Partitions, shown(&c.Stream.Retention), c.NATS.URL, c.Redis.URL, c.Stream.Prefix, c.HTTP,
 		shown(&c.Log),
 		shown(&c.Checks.MaxBacklog)}

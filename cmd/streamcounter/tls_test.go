@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Redis that is spoken to by TLS alone asks for a certificate, as it does by
@@ -96,16 +97,12 @@ func secureNATS(t *testing.T, a *streamtest.Authority, change func(*natsserver.O
 	cert, key := a.Issue("nats")
 	config, err := natsserver.GenTLSConfig(&natsserver.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: a.CA,
 		Verify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts := &natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, NoLog: true, NoSigs: true,
 		JetStream: true, StoreDir: t.TempDir(), TLS: true, TLSVerify: true, TLSConfig: config, TLSTimeout: 5}
 	change(opts)
 	s, err := natsserver.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s.Start()
 	t.Cleanup(func() {
 		s.Shutdown()
@@ -120,16 +117,12 @@ func secureNATS(t *testing.T, a *streamtest.Authority, change func(*natsserver.O
 func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (pair nkeys.KeyPair, public, seed string) {
 	t.Helper()
 	pair, err := make()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if public, err = pair.PublicKey(); err != nil {
 		t.Fatal(err)
 	}
 	text, err := pair.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return pair, public, string(text)
 }
 
@@ -205,31 +198,21 @@ func TestNATSWithCredentials(t *testing.T) {
 	_, userKey, seed := newSeed(t, nkeys.CreateUser)
 	sign := func(text string, err error) string {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return text
 	}
 	claims := jwt.NewAccountClaims(accountKey)
 	claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
 	accounts := &natsserver.MemAccResolver{}
-	if err := accounts.Store(accountKey, sign(claims.Encode(operator))); err != nil {
-		t.Fatal(err)
-	}
-	if err := accounts.Store(systemKey, sign(jwt.NewAccountClaims(systemKey).Encode(operator))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, accounts.Store(accountKey, sign(claims.Encode(operator))))
+	testkit.Must(t, accounts.Store(systemKey, sign(jwt.NewAccountClaims(systemKey).Encode(operator))))
 	trusted, err := jwt.DecodeOperatorClaims(sign(jwt.NewOperatorClaims(operatorKey).Encode(operator)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	url := secureNATS(t, ours, func(o *natsserver.Options) {
 		o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{trusted}, accounts, systemKey
 	})
 	creds, err := jwt.FormatUserConfig(sign(jwt.NewUserClaims(userKey).Encode(account)), []byte(seed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	tls := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey}
 	wantNATS(t, true, "credentials", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds)))...)
 	wantNATS(t, false, "no credentials", tls...)

@@ -16,47 +16,34 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Envoy's configuration decodes and validates as Envoy's own messages, and each
 // descriptor that it makes falls under one of the limits beside it.
 func TestTheConfigurationsFitTogether(t *testing.T) {
 	text, err := os.ReadFile("envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var config any
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(text, &config))
 	asJSON, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var bootstrap bootstrapv3.Bootstrap
-	if err := protojson.Unmarshal(asJSON, &bootstrap); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, protojson.Unmarshal(asJSON, &bootstrap))
 	if err := bootstrap.ValidateAll(); err != nil {
 		t.Error(err)
 	}
 	limits, err := envoyconfig.Load("limits", envoyconfig.Tag("client"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 
 	var manager managerv3.HttpConnectionManager
 	first := bootstrap.StaticResources.Listeners[0].FilterChains[0].Filters[0]
-	if err := first.GetTypedConfig().UnmarshalTo(&manager); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, first.GetTypedConfig().UnmarshalTo(&manager))
 	if err := manager.ValidateAll(); err != nil {
 		t.Error(err)
 	}
 	var filter ratelimitv3.RateLimit
-	if err := manager.HttpFilters[0].GetTypedConfig().UnmarshalTo(&filter); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, manager.HttpFilters[0].GetTypedConfig().UnmarshalTo(&filter))
 	if err := filter.ValidateAll(); err != nil || !limits.Has(filter.Domain) {
 		t.Errorf("domain %q: %v", filter.Domain, err)
 	}

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestService(t *testing.T) {
@@ -27,9 +29,7 @@ func TestService(t *testing.T) {
 	go func() { ended <- run(ctx, "127.0.0.1:0", server.URL, func(a net.Addr) { at <- a }) }()
 	conn, err := grpc.NewClient("passthrough:///"+(<-at).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(metadata.AppendToOutgoingContext(t.Context(), "x-api-key",
 		"42"), &grpc_health_v1.HealthCheckRequest{})
 	if status.Code(err) != codes.ResourceExhausted {

@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -20,14 +21,10 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 func TestJobsOfThrottledKeysWait(t *testing.T) {
 	url, prefix := streamtest.NATS(t), streamtest.Prefix(t)
 	nc, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer nc.Close()
 	relay, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	tick := make(chan time.Time)
 	out, said := io.Pipe()
@@ -51,9 +48,7 @@ func TestJobsOfThrottledKeysWait(t *testing.T) {
 	err = relay.Publish(ctx, []api.Transition{{Rule: "api", Key: "user:1", State: api.StateThrottled, Level: 100,
 		Limit: 5, Used: 7,
 		Version: now, AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 60_000}}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want("user:1 is throttled: 7 of 5")
 	tick <- time.Time{}
 	want("job of user:1 waits", "job of user:2 done")

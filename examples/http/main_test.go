@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -37,9 +38,7 @@ func TestService(t *testing.T) {
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", base+want.path, nil)
 		r.Header.Set("X-Api-Key", "42")
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		resp.Body.Close()
 		if resp.StatusCode != want.status || i == 0 && resp.Header.Get("RateLimit-Policy") != `"api-10s";q=1;w=10` {
 			t.Errorf("request %d: %d %v, want %d", i, resp.StatusCode, resp.Header, want.status)

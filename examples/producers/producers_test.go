@@ -15,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -40,15 +41,11 @@ func TestProducers(t *testing.T) {
 			bin := streamtest.Program(t, program)
 			url := streamtest.Redis(t)
 			opts, err := redis.ParseURL(url)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			c := redis.NewClient(opts)
 			defer c.Close()
 			keys, err := stream.NewKeys(streamtest.Prefix(t), 7)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			var lines strings.Builder
 			want := map[string]int64{}
 			for key, count := range appended {
@@ -72,9 +69,7 @@ func TestProducers(t *testing.T) {
 			got := map[string]int64{}
 			for _, p := range keys.All() {
 				entries, err := c.XRange(t.Context(), keys.Events(p), "-", "+").Result()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				for _, e := range entries {
 					key, count := fmt.Sprint(e.Values["key"]), fmt.Sprint(e.Values["count"])
 					if keys.Partition(key) != p {
@@ -97,9 +92,7 @@ func TestProducers(t *testing.T) {
 			counted(t, c, keys, want)
 
 			// A stream that is none, and nobody there: an error, and a code that says so.
-			if err := c.Set(t.Context(), keys.Events(keys.Partition("a")), "none", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.Set(t.Context(), keys.Events(keys.Partition("a")), "none", 0).Err())
 			if out, err := run(opts.Addr, keys.Prefix, "7"); err == nil || !strings.Contains(out, "WRONGTYPE") {
 				t.Errorf("refused: %v, %s", err, out)
 			}
@@ -115,18 +108,14 @@ func counted(t *testing.T, c *redis.Client, keys *stream.Keys, want map[string]i
 	t.Helper()
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "any", Match: "*",
 		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Hour}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	blocking := redis.NewClient(c.Options())
 	defer blocking.Close()
 	counter := windows.NewRedis(c, keys)
 	pool, err := consumers.NewPool(consumers.Config{Redis: c, Blocking: blocking, Publisher: publishNothing{},
 		Keys: keys, Counter: counter, Rules: windows.Fixed(rules).Rules,
 		Metrics: consumers.NewMetrics(prometheus.NewRegistry())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

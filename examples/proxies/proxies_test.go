@@ -20,6 +20,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 	"go.yaml.in/yaml/v4"
 )
@@ -50,9 +51,7 @@ func start(t *testing.T, env []string, name string, args ...string) (stop func()
 	said := &output{}
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = said, said, append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_ = cmd.Wait()
@@ -69,9 +68,7 @@ func start(t *testing.T, env []string, name string, args ...string) (stop func()
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer l.Close()
 	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
 }
@@ -224,9 +221,7 @@ func TestNginx(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 { // its worker gives up root's rights, and must still reach its files
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Chmod(dir, 0o755))
 	}
 	start(t, nil, bin, "-p", dir, "-c", main, "-e", "stderr")
 	streamtest.Eventually(t, 30*time.Second, "nginx listens", func() (bool, string) {
@@ -260,9 +255,7 @@ func TestCaddy(t *testing.T) {
 	s := newSite(t)
 	path := s.configure("Caddyfile")
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := os.WriteFile(path, append([]byte("{\n\tadmin off\n}\n"), b...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -293,12 +286,8 @@ func TestTraefikAsksForWhatThereIs(t *testing.T) {
 		}
 	}
 	b, err := os.ReadFile("traefik.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(b, &file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, yaml.Unmarshal(b, &file))
 	m := file.HTTP.Middlewares
 	at, err := url.Parse(m["limit"].ForwardAuth.Address)
 	if err != nil || at.Path != "/v1/check" || at.Query().Get("extractor") != "by-address" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -21,9 +22,7 @@ func TestFillGivesEachKeyItsEntries(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/keys=%d/entries=%d", algorithm, n.keys, n.entries), func(t *testing.T) {
 					cfg := Config{Keys: n.keys, Entries: n.entries, Partitions: 4}.withDefaults()
 					r, err := newRoom(&cfg, c, streamtest.Prefix(t), algorithm)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, err)
 					t.Cleanup(func() { _ = measure.Remove(t.Context(), c, r.keys.Prefix+":") })
 					// The end of a whole minute, so that an algorithm that counts by
 					// whole minutes has all entries in one.
@@ -35,9 +34,7 @@ func TestFillGivesEachKeyItsEntries(t *testing.T) {
 					}
 					for _, key := range r.names {
 						st, err := r.counter.Peek(t.Context(), r.plan(), key)
-						if err != nil {
-							t.Fatal(err)
-						}
+						testkit.Must(t, err)
 						if used := st.Windows[0].Used; used != int64(n.entries) {
 							t.Errorf("%s has used %d, want %d", key, used, n.entries)
 						}
@@ -65,22 +62,16 @@ func TestFillSaysWhatItWeighs(t *testing.T) {
 		c := connect(t, url)
 		cfg := Config{Keys: 2000, Entries: 3, Partitions: 2}.withDefaults()
 		r, err := newRoom(&cfg, c, streamtest.Prefix(t), windows.DefaultAlgorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		// What was there before weighs nothing. It is made over there: a long
 		// command would leave a buffer that shrinks meanwhile.
 		ballast := r.keys.Prefix + ":ballast"
-		if err := c.SetRange(t.Context(), ballast, 32<<20, "x").Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.SetRange(t.Context(), ballast, 32<<20, "x").Err())
 		clients := func() string { return c.Info(t.Context(), "clients").Val() }
 		connected := regexp.MustCompile(`connected_clients:\d+`)
 		before := connected.FindString(clients())
 		mem, err := r.fillAndWeigh(t.Context(), func(float64) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		streamtest.Eventually(t, 10*time.Second, "the connections of the fill are closed", func() (bool, string) {
 			now := connected.FindString(clients())
 			return now == before, now
@@ -96,9 +87,7 @@ func TestFillSaysWhatItWeighs(t *testing.T) {
 		if left := keysLike(t, c, r.keys.Prefix+"w*"); len(left) > 0 {
 			t.Errorf("the trial left %d keys", len(left))
 		}
-		if err := measure.Remove(t.Context(), c, r.keys.Prefix+":"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, measure.Remove(t.Context(), c, r.keys.Prefix+":"))
 		if left := keysLike(t, c, r.keys.Prefix+"*"); len(left) > 0 {
 			t.Errorf("clean left %d keys", len(left))
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -26,9 +27,7 @@ func onEveryRedis(t *testing.T, test func(t *testing.T, url string)) {
 func connect(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
 	c := redis.NewClient(opts)
 	t.Cleanup(func() { _ = c.Close() })
@@ -43,9 +42,7 @@ func keysLike(t testing.TB, c redis.UniversalClient, pattern string) []string {
 	for it.Next(context.Background()) {
 		list = append(list, it.Val())
 	}
-	if err := it.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, it.Err())
 	return list
 }
 

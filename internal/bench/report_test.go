@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // seen makes a tally of calls that all took as long.
@@ -63,14 +65,10 @@ func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, got, 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s (go test ./internal/bench -update writes it anew)\nhave:\n%s\nwant:\n%s", path, got, want)
 	}
@@ -78,17 +76,13 @@ func golden(t *testing.T, name string, got []byte) {
 
 func TestReportAsJSON(t *testing.T) {
 	text, err := json.MarshalIndent(sample(), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	golden(t, "report.json", append(text, '\n'))
 }
 
 func TestReportAsText(t *testing.T) {
 	var b bytes.Buffer
-	if err := sample().WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, sample().WriteText(&b))
 	golden(t, "report.txt", b.Bytes())
 }
 

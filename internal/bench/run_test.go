@@ -15,6 +15,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -29,15 +30,11 @@ func TestCountersAddUp(t *testing.T) {
 		c := connect(t, url)
 		// Those of others, as near as they come.
 		for _, other := range []string{"sc-bench", "sc-bench-:{0}:events", "sc:{0}:log:user:1"} {
-			if err := c.Set(t.Context(), other, "theirs", 0).Err(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.Set(t.Context(), other, "theirs", 0).Err())
 			t.Cleanup(func() { _ = c.Del(context.Background(), other) })
 		}
 		report, err := Run(t.Context(), c, small())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if want := 1 + 3*len(windows.Algorithms); len(report.Parts) != want {
 			t.Fatalf("%d parts, want %d", len(report.Parts), want)
 		}
@@ -105,9 +102,7 @@ func TestDenyAndRate(t *testing.T) {
 		cfg.Algorithms, cfg.Operations = nil, []string{Check}
 		cfg.Deny, cfg.Entries, cfg.Per, cfg.Rate = true, 5, time.Hour, 5000
 		report, err := Run(t.Context(), connect(t, url), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		p := report.Parts[0]
 		if *p.Admitted != 0 || *p.Denied != 300 || *p.UsedPerKeyBefore != 5 || *p.UsedPerKeyAfter != 5 {
 			t.Errorf("%d admitted, %d denied, used %v and %v", *p.Admitted, *p.Denied, *p.UsedPerKeyBefore,
@@ -128,19 +123,13 @@ func TestGCRAKeepsItsLimit(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, url string) {
 		cfg := Config{Limit: 3, Per: time.Hour, Entries: 2, Keys: 1}.withDefaults()
 		r, err := newRoom(&cfg, connect(t, url), streamtest.Prefix(t), windows.DefaultAlgorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		g, err := r.gcra(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var got result
 		for range 5 {
 			one, err := g.call(t.Context(), []int{0}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			got.add(one)
 		}
 		if got.admitted != 1 || got.denied != 4 { // two of three is what it began with
@@ -162,16 +151,12 @@ func TestGCRAKeepsItsLimit(t *testing.T) {
 		}
 		// Nor does a long silence let more in than the limit.
 		silent := []string{r.yard(0, "silent")}
-		if err := r.redis.Set(t.Context(), silent[0], time.Now().Add(-10*time.Hour).UnixMicro(), 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r.redis.Set(t.Context(), silent[0], time.Now().Add(-10*time.Hour).UnixMicro(), 0).Err())
 		if reply, err := gcraScript.Run(t.Context(), r.redis, silent, 3, cfg.Per.Microseconds(),
 			4).Int64Slice(); err != nil || reply[0] != 0 {
 			t.Errorf("a cost of 4 after ten hours: %v (%v), want it denied", reply, err)
 		}
-		if err := measure.Remove(t.Context(), r.redis, r.keys.Prefix+":"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, measure.Remove(t.Context(), r.redis, r.keys.Prefix+":"))
 	})
 }
 
@@ -193,9 +178,7 @@ func TestContestantsTakeTurns(t *testing.T) {
 		yardsticks: []contestant{who("a"), who("b")}}
 	m := &meter{cfg: &cfg, redis: connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()), part: p,
 		choose: newChooser(&cfg)}
-	if err := m.measure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, m.measure(t.Context()))
 	if got := strings.Join(order, " "); got != "product a b a b product b product a" {
 		t.Errorf("they came in the order %s", got)
 	}
@@ -211,9 +194,7 @@ func TestStreamsAreEmptied(t *testing.T) {
 		cfg := Config{Keys: 20, Partitions: 2}.withDefaults()
 		c := connect(t, url)
 		r, err := newRoom(&cfg, c, streamtest.Prefix(t), windows.DefaultAlgorithm)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(func() { _ = measure.Remove(context.Background(), c, r.keys.Prefix+":") })
 		who := r.xadd()
 		if _, err := who.call(t.Context(), []int{1, 2, 3, 4, 5, 6, 7, 8}, 0); err != nil {
@@ -222,9 +203,7 @@ func TestStreamsAreEmptied(t *testing.T) {
 		if n := c.XLen(t.Context(), r.yardEvents(0)).Val() + c.XLen(t.Context(), r.yardEvents(1)).Val(); n != 8 {
 			t.Fatalf("%d events, want 8", n)
 		}
-		if err := who.tidy(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, who.tidy(t.Context()))
 		for p := range 2 {
 			if n, ttl := c.XLen(t.Context(), r.yardEvents(p)).Val(), c.PTTL(t.Context(),
 				r.yardEvents(p)).Val(); n != 0 || ttl <= 0 {
@@ -273,9 +252,7 @@ func TestErrorsAreCountedAndShown(t *testing.T) {
 		cfg.Operations = []string{Check}
 		cfg.Algorithms = nil
 		report, err := Run(t.Context(), c, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		p := report.Parts[0]
 		if p.Errors != 60 || p.Operations != 240 || p.Calls != 300 || *p.Admitted != 240 ||
 			!strings.Contains(p.FirstError, "planted") {

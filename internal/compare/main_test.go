@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -24,14 +25,10 @@ func golden(t *testing.T, name, have string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(have), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(have), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(string(want), have); diff != "" {
 		t.Errorf("%s (-want +have; go test ./internal/compare -update writes it):\n%s", path, diff)
 	}
@@ -55,9 +52,7 @@ func eachRedis(t *testing.T, test func(t *testing.T, c redis.UniversalClient)) {
 func connect(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.MaxRetries = -1
 	c := redis.NewClient(opts)
 	t.Cleanup(func() { _ = c.Close() })
@@ -67,9 +62,7 @@ func connect(t *testing.T, url string) redis.UniversalClient {
 func ours(t *testing.T, c redis.UniversalClient) []string {
 	t.Helper()
 	names, err := c.Keys(t.Context(), "sc-compare-*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return names
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func anything(string, int64) error { return nil }
@@ -14,9 +16,7 @@ func anything(string, int64) error { return nil }
 func TestReadTrace(t *testing.T) {
 	text := "# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2\n7 c\n"
 	got, err := ReadTrace("x.txt", strings.NewReader(text), anything)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := Trace{Name: "trace x.txt", Sorted: 2, Requests: []Request{{5, "a", 3}, {7, "c", 1}, {10, "b", 1},
 		{10, "a", 2}}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -68,9 +68,7 @@ func TestReadLog(t *testing.T) {
 	var bad []int
 	text := "00:00:02 d\n00:00:01 a\n\nrubbish\n00:00:01 b\n00:00:02 e\n00:00:01 c\n99:00:00 x\n00:00:02 f\n00:00:02 g\n"
 	got, err := ReadLog("log.txt", strings.NewReader(text), parse, func(n int, _ error) { bad = append(bad, n) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	second := time.Date(2015, 1, 1, 0, 0, 1, 0, time.UTC).UnixMilli()
 	want := Trace{Name: "log log.txt", Sorted: 3, Rejected: 2, Requests: []Request{
 		{second, "a", 1}, {second + 333, "b", 1}, {second + 666, "c", 1},

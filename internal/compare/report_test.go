@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -39,22 +40,16 @@ func finished() []*Comparison {
 
 func TestJSON(t *testing.T) {
 	var b strings.Builder
-	if err := WriteJSON(&b, finished()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, WriteJSON(&b, finished()))
 	golden(t, "report.json", b.String())
 }
 
 func TestTables(t *testing.T) {
 	var b strings.Builder
-	if err := WriteTables(&b, finished()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, WriteTables(&b, finished()))
 	embedded := finished()[:1]
 	embedded[0].Redis, embedded[0].PingCPU, embedded[0].Algorithms[0].RedisCPU = some("embedded"), nil, nil
-	if err := WriteTables(&b, embedded); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, WriteTables(&b, embedded))
 	golden(t, "tables.txt", b.String())
 }
 

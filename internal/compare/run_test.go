@@ -13,15 +13,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func run(t *testing.T, cfg Config, trace Trace) *Comparison {
 	t.Helper()
 	c, err := Run(t.Context(), cfg, trace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }
 
@@ -159,9 +158,7 @@ func TestLeavesNothing(t *testing.T) {
 	trace := Poisson{10, 2000, 5, 1, 1}.Trace()
 	limits := []windows.Window{window(20, 10*time.Second)}
 	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
-		if err := c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err())
 		for name, end := range map[string]bool{"to its end": false, "until it is cancelled": true} {
 			t.Run(name, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -196,9 +193,7 @@ func TestLeavesNothing(t *testing.T) {
 
 func TestNoGoroutineStays(t *testing.T) {
 	c := connect(t, streamtest.Redis(t))
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Ping(t.Context()).Err())
 	before := goleak.IgnoreCurrent()
 	run(t, Config{Redis: c, Windows: []windows.Window{window(5, time.Second)}}, Poisson{10, 100, 1, 1, 1}.Trace())
 	goleak.VerifyNone(t, before)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -29,9 +30,7 @@ func (b *broken) Check(_ context.Context, asks []windows.Request) (windows.Verdi
 func driven(t *testing.T, ws []windows.Window, requests []Request, counter checker) Result {
 	t.Helper()
 	rules, err := RuleOf("", ws)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r := &runner{Config: Config{Windows: ws}, trace: Trace{Requests: requests}}
 	c := byCounter("test", KindInProcess, counter, &clock{}, rules.List()[0])
 	if err := r.drive(t.Context(), []*contestant{c}); err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -27,24 +28,17 @@ var update = flag.Bool("update", false, "write testdata anew")
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func keysOf(t testing.TB, partitions int) *stream.Keys {
 	t.Helper()
 	k, err := stream.NewKeys("sc", partitions)
-	must(t, err)
+	testkit.Must(t, err)
 	return k
 }
 
 func connect(t testing.TB, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	must(t, err)
+	testkit.Must(t, err)
 	opts.MaxRetries, opts.ContextTimeoutEnabled, opts.DisableIdentity = -1, true, true
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	c := redis.NewClient(opts)
@@ -66,7 +60,7 @@ func look(t testing.TB, c redis.UniversalClient, change ...func(*doctor.RedisCon
 func lookNATS(t testing.TB, url string, config doctor.NATSConfig, opts ...nats.Option) []doctor.Finding {
 	t.Helper()
 	nc, err := nats.Connect(url, append(opts, nats.NoReconnect())...)
-	must(t, err)
+	testkit.Must(t, err)
 	defer nc.Close()
 	config.Prefix = "sc"
 	return doctor.NATS(t.Context(), nc, config)
@@ -77,7 +71,7 @@ func expect(t testing.TB, findings []doctor.Finding, check string, severity doct
 	t.Helper()
 	for _, f := range findings {
 		text, err := json.Marshal(f)
-		must(t, err)
+		testkit.Must(t, err)
 		if f.Check == check && f.Severity == severity && !slices.ContainsFunc(parts, func(p string) bool {
 			return !strings.Contains(f.Found+"\n"+f.Why+"\n"+f.Fix, p)
 		}) {
@@ -118,13 +112,13 @@ func golden(t *testing.T, name string, findings []doctor.Finding) {
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	must(t, encoder.Encode(doctor.NewReport(findings)))
+	testkit.Must(t, encoder.Encode(doctor.NewReport(findings)))
 	path := filepath.Join("testdata", name+".json")
 	if *update {
-		must(t, os.WriteFile(path, b.Bytes(), 0o644))
+		testkit.Must(t, os.WriteFile(path, b.Bytes(), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 	if !bytes.Equal(b.Bytes(), want) {
 		t.Errorf("the report is not that of %s (go test ./internal/doctor -update writes it)\n%s", path, b.String())
 	}
@@ -134,7 +128,7 @@ func golden(t *testing.T, name string, findings []doctor.Finding) {
 func shipped(t testing.TB) []string {
 	t.Helper()
 	b, err := os.ReadFile("../../deploy/redis.conf")
-	must(t, err)
+	testkit.Must(t, err)
 	var args []string
 	for line := range strings.Lines(string(b)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -15,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func jszHandler(jsz string) http.Handler {
@@ -30,7 +31,7 @@ func jszHandler(jsz string) http.Handler {
 func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -38,10 +39,10 @@ func freePort(t testing.TB) int {
 func jetStream(t testing.TB, url string) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(url)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	must(t, err)
+	testkit.Must(t, err)
 	return js
 }
 
@@ -50,7 +51,7 @@ func TestNATS(t *testing.T) {
 	own := streamtest.OwnNATS(t)
 	golden(t, "nats-new", lookNATS(t, own.URL(), doctor.NATSConfig{}))
 	_, err := alerts.EnsureStreams(t.Context(), jetStream(t, own.URL()), alerts.Streams("sc", 1))
-	must(t, err)
+	testkit.Must(t, err)
 	findings := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t,
 		`{"config":{"sync_interval":1000000000}}`)})
 	golden(t, "nats", findings)
@@ -68,7 +69,7 @@ func TestDrift(t *testing.T) {
 	want[1].MaxAge, want[1].Duplicates = time.Hour, time.Minute
 	for _, c := range want {
 		_, err := js.CreateStream(t.Context(), c)
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	golden(t, "drift", lookNATS(t, own.URL(), doctor.NATSConfig{Replicas: 3}))
 }
@@ -102,7 +103,7 @@ func TestSyncOfARealServer(t *testing.T) {
 	opts := &server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
 		StoreDir: t.TempDir(), SyncInterval: 7 * time.Second, NoLog: true, NoSigs: true}
 	srv, err := server.NewServer(opts)
-	must(t, err)
+	testkit.Must(t, err)
 	srv.Start()
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	if !srv.ReadyForConnections(10 * time.Second) {
@@ -114,7 +115,7 @@ func TestSyncOfARealServer(t *testing.T) {
 
 func TestNoJetStream(t *testing.T) {
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
-	must(t, err)
+	testkit.Must(t, err)
 	srv.Start()
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	if !srv.ReadyForConnections(10 * time.Second) {
@@ -129,22 +130,22 @@ func TestAccountLimits(t *testing.T) {
 	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
 		JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20, NoLog: true, NoSigs: true}
 	srv, err := server.NewServer(opts)
-	must(t, err)
+	testkit.Must(t, err)
 	srv.Start()
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	if !srv.ReadyForConnections(10 * time.Second) {
 		t.Fatal("the server is not ready")
 	}
 	account := srv.GlobalAccount()
-	must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
+	testkit.Must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
 		MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
 	js := jetStream(t, srv.ClientURL())
 	_, err = alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
-	must(t, err)
+	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB",
 		"streams 2 of 2")
 	_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, 900_000))
-	must(t, err)
+	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Warning, "of 1.0 MB")
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -31,7 +32,7 @@ func TestDefaultRedis(t *testing.T) {
 // With the configuration that is shipped there is nothing to fix.
 func TestShippedRedis(t *testing.T) {
 	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
-	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	findings := look(t, c)
 	golden(t, "shipped", findings)
 	if code := doctor.NewReport(findings).ExitCode(); code != 0 {
@@ -42,12 +43,12 @@ func TestShippedRedis(t *testing.T) {
 func TestEviction(t *testing.T) {
 	own := streamtest.OwnRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-lru", "--maxmemory", "100mb")...)
 	c := connect(t, own.URL())
-	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "volatile", look(t, c))
-	must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "without effect",
 		"CONFIG SET maxmemory-policy noeviction")
-	must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lfu").Err())
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lfu").Err())
 	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "allkeys-lfu")
 }
 
@@ -73,9 +74,9 @@ func TestSettings(t *testing.T) {
 		{"appendonly", "no", "yes", "redis.persistence", doctor.Warning, "CONFIG SET appendonly yes"},
 		{"maxmemory", "1mb", "100mb", "redis.memory", doctor.Problem, "maxmemory"},
 	} {
-		must(t, c.ConfigSet(t.Context(), x.setting, x.bad).Err())
+		testkit.Must(t, c.ConfigSet(t.Context(), x.setting, x.bad).Err())
 		expect(t, look(t, c), x.check, x.severity, x.fix)
-		must(t, c.ConfigSet(t.Context(), x.setting, x.good).Err())
+		testkit.Must(t, c.ConfigSet(t.Context(), x.setting, x.good).Err())
 		expect(t, look(t, c), x.check, doctor.OK)
 	}
 }
@@ -84,7 +85,7 @@ func TestReplica(t *testing.T) {
 	master, replica := streamtest.OwnRedis(t), streamtest.OwnRedis(t)
 	m, r := connect(t, master.URL()), connect(t, replica.URL())
 	host, port, _ := strings.Cut(master.Addr(), ":")
-	must(t, r.ReplicaOf(t.Context(), host, port).Err())
+	testkit.Must(t, r.ReplicaOf(t.Context(), host, port).Err())
 	streamtest.Eventually(t, 20*time.Second, "the replica is connected", func() (bool, string) {
 		info := m.Info(t.Context(), "replication").Val()
 		return strings.Contains(info, "connected_slaves:1"), info
@@ -92,22 +93,22 @@ func TestReplica(t *testing.T) {
 	expect(t, look(t, r), "redis.replicas", doctor.Problem, "replica of "+host, "--redis")
 	expect(t, look(t, m), "redis.replicas", doctor.Note, "1 replica, min-replicas-to-write 0",
 		"CONFIG SET min-replicas-to-write 1")
-	must(t, m.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	testkit.Must(t, m.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	expect(t, look(t, m), "redis.replicas", doctor.OK)
 }
 
 func TestWrongPartitions(t *testing.T) {
 	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
-	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 8)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 8)))
 	golden(t, "partitions", look(t, c))
-	must(t, c.HSet(t.Context(), "sc:meta", "version", "2").Err())
+	testkit.Must(t, c.HSet(t.Context(), "sc:meta", "version", "2").Err())
 	expect(t, look(t, c), "redis.meta", doctor.Problem, `version "2"`, "has 1")
 }
 
 // The embedded Redis tells nothing of itself: that is no error.
 func TestEmbedded(t *testing.T) {
 	c := connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
-	must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "embedded", look(t, c))
 }
 
@@ -143,7 +144,7 @@ func TestState(t *testing.T) {
 		{6 * time.Minute, doctor.Problem, doctor.Problem},
 	} {
 		c := connect(t, streamtest.OwnRedis(t).URL())
-		must(t, stream.CheckMeta(ctx, c, k))
+		testkit.Must(t, stream.CheckMeta(ctx, c, k))
 		clean := look(t, c)
 		for _, check := range []string{"state.unread", "state.pending", "state.outbox", "state.dead"} {
 			expect(t, clean, check, doctor.OK)
@@ -151,11 +152,11 @@ func TestState(t *testing.T) {
 		id := fmt.Sprintf("%d-0", c.Time(ctx).Val().Add(-x.age).UnixMilli())
 		add := func(key string) {
 			t.Helper()
-			must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: id, Values: []any{"key", "k"}}).Err())
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: key, ID: id, Values: []any{"key", "k"}}).Err())
 		}
 		add(k.Events(3)) // read and not counted
-		must(t, c.XGroupCreate(ctx, k.Events(3), eventlog.Group, "0").Err())
-		must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c",
+		testkit.Must(t, c.XGroupCreate(ctx, k.Events(3), eventlog.Group, "0").Err())
+		testkit.Must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c",
 			Streams: []string{k.Events(3), ">"}}).Err())
 		add(k.Events(5)) // nobody has ever read there
 		add(k.Outbox(7))
@@ -166,9 +167,9 @@ func TestState(t *testing.T) {
 		expect(t, findings, "state.dead", doctor.OK)
 		add(k.Dead(9))
 		add(k.Events(6)) // one read, one not
-		must(t, c.XGroupCreate(ctx, k.Events(6), eventlog.Group, id).Err())
+		testkit.Must(t, c.XGroupCreate(ctx, k.Events(6), eventlog.Group, id).Err())
 		for _, p := range []int{4, 6} { // younger, before and after the oldest
-			must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", "k"}}).Err())
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", "k"}}).Err())
 		}
 		findings = look(t, c)
 		expect(t, findings, "state.dead", doctor.Warning, "1 dead", "sc:{9}:dead")
@@ -179,7 +180,7 @@ func TestState(t *testing.T) {
 // Each user sees what it may, and says what it may not.
 func TestUsers(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
-	must(t, stream.CheckMeta(t.Context(), connect(t, secured.As("operator")), keysOf(t, 16)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), connect(t, secured.As("operator")), keysOf(t, 16)))
 	for _, user := range []string{"doctor", "serve", "producer"} {
 		golden(t, "user-"+user, look(t, connect(t, secured.As(user))))
 	}
@@ -204,32 +205,33 @@ func TestMissingRights(t *testing.T) {
 			if !ok || strings.HasSuffix(f, ")") {
 				continue
 			}
-			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
+			testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
 			if command != "hget" || user != "producer" { // what a selector gives, it gives still
 				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ",
 					"+"+command)
 			}
-			must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "+"+command).Err())
+			testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "+"+command).Err())
 			tried++
 		}
 	}
 	if tried < 60 {
 		t.Errorf("%d rights were tried: is the file read?", tried)
 	}
-	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
 	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")
-	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())
 	expect(t, look(t, c), "redis.acl-log", doctor.Note, "cannot see", "operator") // it could reset the log too
-	must(t, operator.Do(t.Context(), "ACL", "LOG", "RESET").Err())
-	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "+acl|log").Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "+acl|log").Err())
 	expect(t, look(t, c), "redis.acl-log", doctor.OK)
 	_ = connect(t, secured.As("work")).FlushAll(t.Context()).Err()
 	expect(t, look(t, c), "redis.acl-log", doctor.Warning, "work was refused the command flushall")
-	must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "-acl|dryrun", "-config|get", "-xpending").Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "-acl|dryrun", "-config|get",
+		"-xpending").Err())
 	findings := look(t, c)
 	expect(t, findings, "redis.acl", doctor.Note, "user doctor, cannot see", "+acl|dryrun")
 	expect(t, findings, "redis.settings", doctor.Note, "cannot see", "stream-node-max-bytes", "+config|get")
-	must(t, operator.Do(t.Context(), "HSET", "sc:meta", "version", 1, "partitions", 16).Err())
+	testkit.Must(t, operator.Do(t.Context(), "HSET", "sc:meta", "version", 1, "partitions", 16).Err())
 	expect(t, look(t, c), "state", doctor.Note, "cannot see", "xpending")
 }
 
@@ -246,12 +248,12 @@ func TestCluster(t *testing.T) {
 	findings := look(t, first)
 	expect(t, findings, "redis.cluster", doctor.Problem, "names only one", "--redis")
 
-	must(t, first.ClusterAddSlotsRange(ctx, 0, 12000).Err())
-	must(t, second.ClusterAddSlotsRange(ctx, 12001, 16383).Err())
-	must(t, second.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", 2).Err())
+	testkit.Must(t, first.ClusterAddSlotsRange(ctx, 0, 12000).Err())
+	testkit.Must(t, second.ClusterAddSlotsRange(ctx, 12001, 16383).Err())
+	testkit.Must(t, second.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", 2).Err())
 	host, port, _ := strings.Cut(nodes[1].Addr(), ":")
 	bus := second.ConfigGet(ctx, "cluster-port").Val()["cluster-port"]
-	must(t, first.Do(ctx, "CLUSTER", "MEET", host, port, bus).Err())
+	testkit.Must(t, first.Do(ctx, "CLUSTER", "MEET", host, port, bus).Err())
 	for _, c := range []*redis.Client{first, second} {
 		streamtest.Eventually(t, 30*time.Second, "the Cluster is up", func() (bool, string) {
 			text := c.ClusterInfo(ctx).Val()
@@ -261,8 +263,8 @@ func TestCluster(t *testing.T) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()},
 		MaxRedirects: 3})
 	defer cluster.Close()
-	must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
-	must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
+	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
+	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
 	findings = look(t, cluster)
 	expect(t, findings, "redis.cluster", doctor.Note, "16 partitions over 2 masters: 4, 12", "reshard")
 	expect(t, findings, "redis.stream-node-max-bytes", doctor.Warning, nodes[1].Addr())
@@ -277,7 +279,7 @@ func TestCluster(t *testing.T) {
 				args = append(args, f)
 			}
 			if user := args[2]; user == "doctor" || user == "work" {
-				must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+command", "+cluster|info")...).Err())
+				testkit.Must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+command", "+cluster|info")...).Err())
 			}
 		}
 	}
@@ -306,7 +308,7 @@ func TestCluster(t *testing.T) {
 func TestSilentRedis(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	c := connect(t, own.URL())
-	must(t, c.Ping(t.Context()).Err())
+	testkit.Must(t, c.Ping(t.Context()).Err())
 	own.Pause()
 	began := time.Now()
 	if findings := doctor.Start(t.Context(), c, false, 200*time.Millisecond); len(findings) > 0 {
@@ -356,7 +358,7 @@ func TestText(t *testing.T) {
 		{Check: "nats.sync", Severity: doctor.Note, Found: "cannot see"},
 	})
 	var b bytes.Buffer
-	must(t, r.WriteText(&b))
+	testkit.Must(t, r.WriteText(&b))
 	want := `ok       redis.reachable         redis://h:1
 problem  redis.maxmemory-policy  allkeys-lru
                                  why: it evicts

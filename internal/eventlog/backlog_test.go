@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestBacklogs(t *testing.T) {
@@ -16,14 +17,14 @@ func TestBacklogs(t *testing.T) {
 		expect := func(what string, p int, oldest time.Duration, pending int64) {
 			t.Helper()
 			list, err := eventlog.Backlogs(ctx, c, k)
-			must(t, err)
+			testkit.Must(t, err)
 			if b := list[p]; b.Oldest < oldest || b.Oldest > oldest+time.Minute || b.Pending != pending {
 				t.Errorf("%s: %+v, want about %v and %d pending", what, b, oldest, pending)
 			}
 		}
 		put := func(p int, age time.Duration) {
 			ms := c.Time(ctx).Val().Add(-age).UnixMilli()
-			must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), ID: fmt.Sprintf("%d-*", ms),
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), ID: fmt.Sprintf("%d-*", ms),
 				Values: []any{"key", "k"}}).Err())
 		}
 		expect("no stream", 1, 0, 0)
@@ -31,7 +32,7 @@ func TestBacklogs(t *testing.T) {
 		put(1, 2*time.Hour)
 		expect("no worker ever", 1, 3*time.Hour, 0)
 		r := newReader(t, c, k, "a")
-		must(t, r.CreateGroups(ctx))
+		testkit.Must(t, r.CreateGroups(ctx))
 		expect("a group, nothing read", 1, 3*time.Hour, 0)
 		read(t, r, -1)
 		expect("all read", 1, 0, 2)

@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -21,7 +22,7 @@ const noBlock = -time.Second
 func newReader(t *testing.T, c *redis.Client, k *stream.Keys, consumer string) *eventlog.Reader {
 	t.Helper()
 	r := eventlog.NewReader(c, k, consumer, k.All())
-	must(t, r.CreateGroups(t.Context()))
+	testkit.Must(t, r.CreateGroups(t.Context()))
 	return r
 }
 
@@ -29,7 +30,7 @@ func newReader(t *testing.T, c *redis.Client, k *stream.Keys, consumer string) *
 func xadd(t *testing.T, c *redis.Client, k *stream.Keys, p int, key string) string {
 	t.Helper()
 	id, err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", key}}).Result()
-	must(t, err)
+	testkit.Must(t, err)
 	return id
 }
 
@@ -51,7 +52,7 @@ func readLater(t *testing.T, r *eventlog.Reader, block time.Duration) func() []s
 	return func() (got []string) {
 		t.Helper()
 		<-done
-		must(t, err)
+		testkit.Must(t, err)
 		for _, b := range batches {
 			got = append(got, words(t, b)...)
 		}
@@ -64,7 +65,7 @@ func words(t *testing.T, b eventlog.Batch) []string {
 	var got []string
 	for _, m := range b.Messages {
 		e, err := m.Decode()
-		must(t, err)
+		testkit.Must(t, err)
 		got = append(got, fmt.Sprintf("%d:%s", b.Partition, e.Key))
 	}
 	return got
@@ -82,7 +83,7 @@ func TestReadSeveralPartitions(t *testing.T) {
 		k := newKeys(t, 3)
 		xadd(t, c, k, 2, "before the group")
 		r := newReader(t, c, k, "w1")
-		must(t, r.CreateGroups(t.Context())) // another worker did
+		testkit.Must(t, r.CreateGroups(t.Context())) // another worker did
 		xadd(t, c, k, 0, "a")
 		xadd(t, c, k, 2, "b")
 		xadd(t, c, k, 0, "c")
@@ -102,7 +103,7 @@ func TestReadGivesEachEventToOneConsumer(t *testing.T) {
 			xadd(t, c, k, 0, key)
 		}
 		first, err := one.Read(t.Context(), 2, noBlock)
-		must(t, err)
+		testkit.Must(t, err)
 		expect(t, "w1 reads two", words(t, first[0]), "0:a", "0:b")
 		expect(t, "w2 reads the rest", read(t, two, noBlock), "0:c")
 	})
@@ -134,12 +135,12 @@ func TestReadAfterTheStreamIsGone(t *testing.T) {
 		xadd(t, c, k, 0, "a")
 		xadd(t, c, k, 1, "b")
 		read(t, r, noBlock)
-		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
 		expect(t, "with no stream", read(t, r, noBlock))
 		xadd(t, c, k, 0, "after the read")
 		expect(t, "then", read(t, r, noBlock), "0:after the read")
 
-		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
 		xadd(t, c, k, 0, "before the read")
 		expect(t, "with a stream and no group", read(t, r, noBlock))
 		expect(t, "then", read(t, r, noBlock), "0:before the read")
@@ -152,7 +153,7 @@ func TestReadWhileTheStreamGoes(t *testing.T) {
 	r := newReader(t, c, k, "w1")
 	answer := readLater(t, r, time.Minute)
 	awaitBlockedReader(t, c)
-	must(t, c.Del(t.Context(), k.Events(1)).Err())
+	testkit.Must(t, c.Del(t.Context(), k.Events(1)).Err())
 	expect(t, "the waiting reader", answer())
 	xadd(t, c, k, 1, "a")
 	expect(t, "then", read(t, r, noBlock), "1:a")
@@ -168,19 +169,19 @@ func TestClaim(t *testing.T) {
 		read(t, dead, noBlock)
 
 		b, next, trimmed, err := heir.Claim(ctx, 1, time.Hour, "0-0", 10)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
 			t.Errorf("claimed %v before its time (cursor %s, trimmed %v)", words(t, b), next, trimmed)
 		}
 
 		b, next, _, err = heir.Claim(ctx, 1, 0, "0-0", 2)
-		must(t, err)
+		testkit.Must(t, err)
 		expect(t, "first claim", words(t, b), "1:a", "1:b")
 		if next == "0-0" {
 			t.Fatal("the cursor says that all were seen after 2 of 3")
 		}
 		b, next, _, err = heir.Claim(ctx, 1, 0, next, 2)
-		must(t, err)
+		testkit.Must(t, err)
 		expect(t, "second claim", words(t, b), "1:c")
 		if next != "0-0" {
 			t.Errorf("cursor %s after the last, want 0-0", next)
@@ -190,7 +191,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("the heir holds %v, want all three", held)
 		}
 		b, _, _, err = heir.Claim(ctx, 0, 0, "0-0", 10)
-		must(t, err)
+		testkit.Must(t, err)
 		expect(t, "claim of another partition", words(t, b))
 	})
 }
@@ -201,16 +202,16 @@ func TestClaimTellsWhatWasTrimmed(t *testing.T) {
 	dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
 	ids := []string{xadd(t, c, k, 0, "a"), xadd(t, c, k, 0, "b")}
 	read(t, dead, noBlock)
-	must(t, c.XTrimMaxLen(ctx, k.Events(0), 0).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, k.Events(0), 0).Err())
 	b, next, trimmed, err := heir.Claim(ctx, 0, 0, "0-0", 10)
-	must(t, err)
+	testkit.Must(t, err)
 	expect(t, "claimed", words(t, b))
 	expect(t, "trimmed", trimmed, ids...)
 	if next != "0-0" {
 		t.Errorf("cursor %s, want 0-0", next)
 	}
 	_, _, trimmed, err = heir.Claim(ctx, 0, 0, "0-0", 10)
-	must(t, err)
+	testkit.Must(t, err)
 	expect(t, "trimmed, asked again", trimmed)
 }
 
@@ -218,7 +219,7 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 1)
 		r := newReader(t, c, k, "w1")
-		must(t, c.Del(t.Context(), k.Events(0)).Err())
+		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
 		b, next, trimmed, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
 		if err != nil || len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
 			t.Errorf("claimed %v, cursor %s, trimmed %v, error %v; want nothing", b.Messages, next, trimmed, err)
@@ -232,7 +233,7 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 func TestReaderErrors(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 1)
-		must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
+		testkit.Must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
 		r := eventlog.NewReader(c, k, "w1", k.All())
 		_, readErr := r.Read(ctx, 1, noBlock)
 		_, _, _, claimErr := r.Claim(ctx, 0, 0, "0-0", 1)
@@ -249,15 +250,15 @@ func TestAppendedEventsAreRead(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 4)
 		r := newReader(t, c, k, "w1")
-		must(t, newLog(t, c, k, time.Minute).Append(t.Context(), events(50)).Err)
+		testkit.Must(t, newLog(t, c, k, time.Minute).Append(t.Context(), events(50)).Err)
 		batches, err := r.Read(t.Context(), 100, noBlock)
-		must(t, err)
+		testkit.Must(t, err)
 		got := map[string]api.Event{}
 		for _, b := range batches {
 			var last int64
 			for _, m := range b.Messages {
 				e, err := m.Decode()
-				must(t, err)
+				testkit.Must(t, err)
 				if p := k.Partition(e.Key); p != b.Partition {
 					t.Errorf("%s came in partition %d, want %d", e.Key, b.Partition, p)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -41,18 +42,14 @@ func onEveryRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 func newKeys(t testing.TB, partitions int) *stream.Keys {
 	t.Helper()
 	k, err := stream.NewKeys(streamtest.Prefix(t), partitions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return k
 }
 
 func newLog(t testing.TB, c *redis.Client, k *stream.Keys, retention time.Duration) *stream.Log {
 	t.Helper()
 	l, err := stream.NewLog(c, k, retention)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return l
 }
 
@@ -63,11 +60,4 @@ func events(n int) []api.Event {
 		list[i] = api.Event{Key: fmt.Sprintf("user:%d", i), Count: int64(i + 1)}
 	}
 	return list
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

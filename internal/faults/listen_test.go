@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func (s *system) jetStream() jetstream.JetStream {
@@ -65,9 +66,7 @@ func listen(t testing.TB, s *system) *listener {
 		l.mu.Unlock()
 		_ = m.Ack() // one that is lost brings the message again
 	}, jetstream.PullHeartbeat(500*time.Millisecond), jetstream.PullExpiry(2*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		consuming.Stop()
 		<-consuming.Closed()

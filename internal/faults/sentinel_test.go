@@ -38,9 +38,7 @@ func TestSentinelFailover(t *testing.T) {
 func failover(t *testing.T, bounds []string) (lost int) {
 	master := streamtest.OwnRedis(t, bounds...)
 	host, port, err := net.SplitHostPort(master.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	// Without the bound: it has no replica of its own to wait for, once it is the master.
 	replica := streamtest.OwnRedis(t, "--replicaof", host, port, "--repl-diskless-sync-delay", "0", "--appendonly",
 		"yes", "--appendfsync", "always")

@@ -59,9 +59,7 @@ func TestSoak(t *testing.T) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll(dir, 0o755))
 	s := newSoak(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
@@ -124,9 +122,7 @@ func newSoak(t *testing.T) *soak {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "rules.yml")
-	if err := os.WriteFile(file, []byte(soakRules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(soakRules), 0o600))
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(soakLimit)) // for those that are started from here on
 	common := []string{"--redis", own.URL(), "--rules", file, "--partitions", "4", "--retention", "1m", "--log-level",
 		"warn"}

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // entry is one of a key's log.
@@ -89,9 +90,7 @@ func (s *system) logs() map[string][]entry {
 func number(t testing.TB, text any) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(fmt.Sprint(text), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return n
 }
 

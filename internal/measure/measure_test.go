@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func connect(t *testing.T, addr string) *redis.Client {
@@ -22,16 +23,10 @@ func connect(t *testing.T, addr string) *redis.Client {
 func TestWhatAServerTells(t *testing.T) {
 	ctx, c := t.Context(), connect(t, streamtest.OwnRedis(t).Addr())
 	before, err := measure.CPU(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	memory, err := measure.Memory(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Set(ctx, "large", strings.Repeat("x", 10<<20), 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, c.Set(ctx, "large", strings.Repeat("x", 10<<20), 0).Err())
 	if err := c.Eval(ctx, "for i = 1, 1000000 do redis.sha1hex('x') end", nil).Err(); err != nil &&
 		!errors.Is(err, redis.Nil) {
 		t.Fatal(err)
@@ -59,16 +54,10 @@ func TestRemove(t *testing.T) {
 	ctx, c := t.Context(), connect(t, streamtest.Redis(t))
 	prefix := streamtest.Prefix(t)
 	for i := range 2500 {
-		if err := c.Set(ctx, fmt.Sprintf("%s-a-%d", prefix, i), 1, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Set(ctx, fmt.Sprintf("%s-a-%d", prefix, i), 1, 0).Err())
 	}
-	if err := c.Set(ctx, prefix+"-b", 1, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := measure.Remove(ctx, c, prefix+"-a-"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Set(ctx, prefix+"-b", 1, 0).Err())
+	testkit.Must(t, measure.Remove(ctx, c, prefix+"-a-"))
 	if left := c.Keys(ctx, prefix+"*").Val(); len(left) != 1 || left[0] != prefix+"-b" {
 		t.Errorf("left: %v", left)
 	}

@@ -19,20 +19,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // joined is a value of all files; one that holds "bad" cannot be used.
@@ -84,7 +78,7 @@ func followed(t *testing.T, list func() ([]string, error), story func(w *world))
 		w := &world{t: t}
 		var err error
 		w.Files, err = reload.OpenList("letters", slog.New(slog.NewTextHandler(w, nil)), joined, list)
-		must(t, err)
+		testkit.Must(t, err)
 		w.OnReload(func(err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -133,7 +127,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		write(t, a, "bad")
 		w.pass(100)
 		w.want("a bad one keeps what was there, and is tried once", "1|3", 2)
-		must(t, os.Remove(a))
+		testkit.Must(t, os.Remove(a))
 		w.pass(100)
 		w.want("one is gone", "1|3", 3)
 		if err := w.attempts()[2]; !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "load letters") {
@@ -141,13 +135,13 @@ func TestFilesAreFollowed(t *testing.T) {
 		}
 		// As an editor does: another file takes the name.
 		write(t, a+".new", "4")
-		must(t, os.Rename(a+".new", a))
+		testkit.Must(t, os.Rename(a+".new", a))
 		w.want("one was renamed over it", "4|3", 4)
 		write(t, a, strings.Repeat("x", reload.MaxBytes+1))
 		w.want("one is too large", "4|3", 5)
 		write(t, a, "")
 		w.want("one is empty", "|3", 6)
-		must(t, w.Reload())
+		testkit.Must(t, w.Reload())
 		w.want("told to, though nothing changed", "|3", 7)
 		if n := strings.Count(w.logged(), "level=ERROR"); n != 3 {
 			t.Errorf("%d errors in the log, want 3:\n%s", n, w.logged())
@@ -176,14 +170,14 @@ func TestASwappedLinkIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	version := func(i int) {
 		name := fmt.Sprintf("..2026_%d", i)
-		must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+		testkit.Must(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 		write(t, filepath.Join(dir, name, "a"), fmt.Sprint(i))
-		must(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
-		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-		must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%d", i-1))))
+		testkit.Must(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
+		testkit.Must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		testkit.Must(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%d", i-1))))
 	}
 	version(1)
-	must(t, os.Symlink(filepath.Join("..data", "a"), filepath.Join(dir, "a")))
+	testkit.Must(t, os.Symlink(filepath.Join("..data", "a"), filepath.Join(dir, "a")))
 	followed(t, these(filepath.Join(dir, "a")), func(w *world) {
 		for i := 2; i < 5; i++ {
 			version(i)
@@ -199,9 +193,9 @@ func TestAListIsFollowed(t *testing.T) {
 	followed(t, func() ([]string, error) { return filepath.Glob(filepath.Join(dir, "?")) }, func(w *world) {
 		write(t, filepath.Join(dir, "b"), "2")
 		w.want("one came", "1|2", 1)
-		must(t, os.Rename(filepath.Join(dir, "b"), filepath.Join(dir, "c")))
+		testkit.Must(t, os.Rename(filepath.Join(dir, "b"), filepath.Join(dir, "c")))
 		w.want("one has another name", "1|2", 2)
-		must(t, os.Remove(filepath.Join(dir, "a")))
+		testkit.Must(t, os.Remove(filepath.Join(dir, "a")))
 		w.want("one went", "2", 3)
 	})
 }
@@ -210,7 +204,7 @@ func TestReload(t *testing.T) {
 	a := filepath.Join(t.TempDir(), "a")
 	write(t, a, "1")
 	f, err := reload.Open("letters", nil, joined, a)
-	must(t, err)
+	testkit.Must(t, err)
 	var first, second error
 	f.OnReload(func(err error) { first = err })
 	f.OnReload(func(err error) { second = err })
@@ -244,7 +238,7 @@ func TestOpenNeedsGoodFiles(t *testing.T) {
 func TestFixed(t *testing.T) {
 	f := reload.Fixed("1")
 	f.OnReload(func(error) { t.Error("reloaded") })
-	must(t, f.Reload())
+	testkit.Must(t, f.Reload())
 	f.Run(t.Context()) // has nothing to wait for
 	if f.Value() != "1" {
 		t.Error(f.Value())
@@ -255,7 +249,7 @@ func TestFixed(t *testing.T) {
 func TestReadIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	f, err := os.Create(path)
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
 	if err := f.Truncate(1 << 40); err != nil { // sparse
 		t.Skipf("no sparse files here: %v", err)

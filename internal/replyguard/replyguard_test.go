@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/replyguard"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // fed is a connection that gives text in pieces of size bytes.
@@ -70,9 +71,7 @@ func TestWhatRedisNeverSendsIsRefused(t *testing.T) {
 func TestAllocationFollowsWhatArrives(t *testing.T) {
 	for _, text := range []string{"*1000000000\r\n", strings.Repeat("*100000\r\n", 50), "%100000000\r\n"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		go func() {
 			for {
 				c, err := l.Accept()

@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // connect answers a client that reports every fault at once.
 func connect(t *testing.T, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	opts.MaxRetries, opts.DialerRetries = -1, 1
 	opts.ReadTimeout = 300 * time.Millisecond
 	c := redis.NewClient(opts)

@@ -9,8 +9,14 @@ import (
 	"testing"
 )
 
+// Failer is what Must needs of a test, a benchmark, or a *rapid.T.
+type Failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
 // Must ends the test where err is not nil.
-func Must(t testing.TB, err error) {
+func Must(t Failer, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

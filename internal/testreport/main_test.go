@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestReport(t *testing.T) {
@@ -32,9 +34,7 @@ func TestReport(t *testing.T) {
 		{"skip", "p/d", "", ""}, // a package without tests
 	} {
 		line, err := json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		input.Write(append(line, '\n'))
 	}
 	input.WriteString("go: no such tool\n")

@@ -6,6 +6,8 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func BenchmarkFind(b *testing.B) {
@@ -38,9 +40,7 @@ func BenchmarkFindAmong(b *testing.B) {
 			limit: &rateLimit{unit: "minute", perUnit: 5, multiplier: 1}})
 	}
 	l, err := build([]*file{f}, options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	d := descriptorOf("client=c9000")
 	b.ReportAllocs()
 	for b.Loop() {

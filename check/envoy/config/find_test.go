@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -28,9 +29,7 @@ func descriptorOf(text string) *commonv3.RateLimitDescriptor {
 func load(t testing.TB, path string, o ...Option) *Limits {
 	t.Helper()
 	l, err := Load(path, o...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return l
 }
 
@@ -234,9 +233,7 @@ func TestFindInAServer(t *testing.T) {
 		{Name: "users", Match: "user:*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}, Shadow: true},
 		{Name: "clients", Match: "edge/client=*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, c := range []struct {
 		limits  *Limits
 		domain  string
@@ -277,9 +274,7 @@ descriptors:
   - {key: k, value: "b*/*b", rate_limit: {unit: day, requests_per_unit: 4}}
   - {key: k, rate_limit: {unit: day, requests_per_unit: 5}}
 `)}}, options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	long := strings.Repeat("c", 600)
 	for value, want := range map[string]uint32{
 		long: 5, long + "0": 1, "b" + long + "/b": 4, "b/" + long + "b": 4, "b" + long + "b" + long + "b": 2,

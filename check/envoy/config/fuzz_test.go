@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Any bytes as a configuration: an error, or limits whose rules agree with what
@@ -66,9 +67,7 @@ func ask(t *testing.T, l *Limits, name string, entries []*commonv3.RateLimitDesc
 	}
 	limit, ok := l.Find(name, &commonv3.RateLimitDescriptor{Entries: entries})
 	if ok && limit.Plan != nil {
-		if err := api.ValidateKey(limit.Key); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, api.ValidateKey(limit.Key))
 		if l.rules.Match(limit.Key) == nil {
 			t.Fatalf("no rule has %q", limit.Key)
 		}
@@ -97,18 +96,14 @@ func FuzzDescriptor(f *testing.F) {
 			d = entriesOf(k1, v1)
 		}
 		if key := Key(domain, d, tag); !isOwn(domain, d.GetEntries()) && len(tag) <= maxTagName {
-			if err := api.ValidateKey(key); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, api.ValidateKey(key))
 		}
 		for _, l := range []*Limits{plain, tagged} {
 			limit, ok := l.Find(domain, d)
 			if !ok {
 				continue
 			}
-			if err := api.ValidateKey(limit.Key); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, api.ValidateKey(limit.Key))
 			if limit.Plan != nil && l.rules.Match(limit.Key) != limit.Plan {
 				t.Fatalf("%q is %s's and fits %+v", limit.Key, limit.Plan.Rules()[0].Match, l.rules.Match(limit.Key))
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -82,14 +83,10 @@ func TestBusted(t *testing.T) {
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
@@ -99,9 +96,7 @@ func TestLoadOfADirectory(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	fails := func(want ...string) {
 		t.Helper()
@@ -137,9 +132,7 @@ func TestLoadOfADirectory(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	l, err := Load("testdata/working", Algorithm("fixed-window"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, r := range l.Rules() {
 		if r.Algorithm != "fixed-window" {
 			t.Errorf("%s: %s", r.Name, r.Algorithm)
@@ -163,9 +156,7 @@ func TestOptions(t *testing.T) {
 // The rules of the working configurations, as they stand.
 func TestRulesOfAConfiguration(t *testing.T) {
 	l, err := Load("testdata/working", Tag("client"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var b strings.Builder
 	for _, r := range l.Rules() {
 		b.WriteString(r.Match + "\t" + r.Name + "\n")
@@ -197,9 +188,7 @@ func TestWhatIsTaken(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "limits.yaml")
 			writeFile(t, path, text)
 			s, err := NewSource(SourceConfig{Limits: path})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			l := s.Limits()
 			switch what {
 			case "a merged limit", "merged fields":
@@ -267,9 +256,7 @@ descriptors:
   - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: k, value: "*", rate_limit: {unit: day, requests_per_unit: 2}}
 `)}}, options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 ||
 		l.Rules()[0] != got.Plan.Live {
 		t.Errorf("%+v of %+v", got, l.Rules())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -119,9 +120,7 @@ func TestKeysFitTheirRule(t *testing.T) {
 			if !ok {
 				continue
 			}
-			if err := api.ValidateKey(limit.Key); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, api.ValidateKey(limit.Key))
 			if l.tag != "" && strings.Contains(limit.Key, "{") {
 				if tag := tagOf(limit.Key); !strings.HasPrefix(tag, l.tag+"=") {
 					t.Fatalf("%q has the tag %q", limit.Key, tag)

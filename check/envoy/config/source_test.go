@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -17,19 +18,12 @@ const (
 	oneLimit = "domain: edge\ndescriptors:\n  - {key: client, rate_limit: {unit: minute, requests_per_unit: 3}}\n"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // writeFile puts the whole file there at once: a watcher never sees half of it.
 func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	draft := filepath.Join(t.TempDir(), "draft")
-	must(t, os.WriteFile(draft, []byte(text), 0o644))
-	must(t, os.Rename(draft, path))
+	testkit.Must(t, os.WriteFile(draft, []byte(text), 0o644))
+	testkit.Must(t, os.Rename(draft, path))
 }
 
 // watching runs a source until the test ends. reloaded waits for an attempt to
@@ -64,15 +58,15 @@ func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	writeFile(t, rules, oneRule)
 	writeFile(t, limits, oneLimit)
 	s, err := NewSource(SourceConfig{Limits: limits, Rules: rules, Options: []Option{Tag("client")}})
-	must(t, err)
+	testkit.Must(t, err)
 	list := s.Rules().List()
 	if len(list) != 2 || list[0].Name != "users" || list[1].Match != "edge/{client=*}" || perUnit(t, s) != 3 {
 		t.Fatalf("%+v", list)
 	}
 	writeFile(t, limits, strings.Replace(oneLimit, "3", "4", 1))
-	must(t, s.Reload())
+	testkit.Must(t, s.Reload())
 	writeFile(t, rules, strings.Replace(oneRule, "users", "people", 1))
-	must(t, s.Reload())
+	testkit.Must(t, s.Reload())
 	if s.Rules().Named("people") == nil || perUnit(t, s) != 4 {
 		t.Errorf("%+v", s.Rules().List())
 	}
@@ -86,7 +80,7 @@ func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	if err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), limits+":2:14: ") {
 		t.Error(err)
 	}
-	must(t, os.Remove(rules))
+	testkit.Must(t, os.Remove(rules))
 	if err := s.Reload(); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
@@ -100,7 +94,7 @@ func TestLimitsAlone(t *testing.T) {
 	limits := filepath.Join(dir, "limits.yaml")
 	writeFile(t, limits, oneLimit)
 	s, err := NewSource(SourceConfig{Limits: limits})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(s.Rules().List()) != 1 || perUnit(t, s) != 3 {
 		t.Errorf("%+v", s.Rules().List())
 	}
@@ -121,7 +115,7 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 	base := func(name, match string) *windows.Rules {
 		r, err := windows.NewRules([]*windows.Rule{{Name: name, Match: match,
 			Windows: []windows.Window{{Limit: 1, Per: windows.MaxWindow}}}})
-		must(t, err)
+		testkit.Must(t, err)
 		return r
 	}
 	for _, c := range []struct{ name, match, want string }{
@@ -141,19 +135,19 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 func TestASwappedConfigMapIsTakenUp(t *testing.T) {
 	dir := t.TempDir()
 	for version, text := range map[string]string{"..v1": oneLimit, "..v2": strings.Replace(oneLimit, "3", "4", 1)} {
-		must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
+		testkit.Must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		writeFile(t, filepath.Join(dir, version, "edge.yaml"), text)
 	}
-	must(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
-	must(t, os.Symlink("..data/edge.yaml", filepath.Join(dir, "edge.yaml")))
+	testkit.Must(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
+	testkit.Must(t, os.Symlink("..data/edge.yaml", filepath.Join(dir, "edge.yaml")))
 	s, err := NewSource(SourceConfig{Limits: dir})
-	must(t, err)
+	testkit.Must(t, err)
 	if perUnit(t, s) != 3 {
 		t.Fatal(perUnit(t, s))
 	}
 	reloaded := watching(t, s)
-	must(t, os.Symlink("..v2", filepath.Join(dir, "..tmp")))
-	must(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+	testkit.Must(t, os.Symlink("..v2", filepath.Join(dir, "..tmp")))
+	testkit.Must(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
 	if err := reloaded(); err != nil || perUnit(t, s) != 4 {
 		t.Errorf("%v, %d", err, perUnit(t, s))
 	}
@@ -167,13 +161,13 @@ func TestADirectoryIsWatched(t *testing.T) {
 	writeFile(t, rules, oneRule)
 	writeFile(t, filepath.Join(dir, "a.yaml"), "domain: a")
 	s, err := NewSource(SourceConfig{Limits: dir, Rules: rules})
-	must(t, err)
+	testkit.Must(t, err)
 	reloaded := watching(t, s)
 	writeFile(t, filepath.Join(dir, "edge.yml"), oneLimit)
 	if err := reloaded(); err != nil || perUnit(t, s) != 3 {
 		t.Errorf("%v, %d", err, perUnit(t, s))
 	}
-	must(t, os.Remove(filepath.Join(dir, "edge.yml")))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "edge.yml")))
 	if err := reloaded(); err != nil || perUnit(t, s) != 0 {
 		t.Errorf("%v, %d", err, perUnit(t, s))
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/internal/bench/target"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,9 +82,7 @@ func (s *server) start(t *testing.T) (httpURL, grpcURL string) {
 	t.Helper()
 	h := httptest.NewServer(s)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	g := grpc.NewServer()
 	rlsv3.RegisterRateLimitServiceServer(g, s)
 	served := make(chan error, 1)
@@ -110,9 +109,7 @@ func TestRun(t *testing.T) {
 					c.URL = overGRPC
 				}
 				r, err := target.Run(t.Context(), c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				if r.Errors != 0 || r.Calls < 1 || r.Checks != r.Calls*int64(perCall) || r.Admitted < 1 ||
 					r.Admitted >= r.Checks || r.P50Us < 1 || r.P99Us < r.P50Us {
 					t.Errorf("%+v", r)
