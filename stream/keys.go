@@ -87,6 +87,9 @@ func (k *Keys) Counter(p int, form, key string) string { return k.tags[p] + form
 // Meta is the hash that fixes what may not change while the prefix lives.
 func (k *Keys) Meta() string { return k.Prefix + ":meta" }
 
+// Processes is the hash of the processes that run, and with which rules each does.
+func (k *Keys) Processes() string { return k.Prefix + ":processes" }
+
 // All lists the partitions.
 func (k *Keys) All() []int {
 	all := make([]int, k.Partitions)

@@ -104,6 +104,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
 	httpapi.NewMetrics(n.registry)
+	n.announcer()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	var running sync.WaitGroup

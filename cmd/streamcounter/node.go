@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -26,6 +29,7 @@ import (
 // stop undoes them in reverse.
 type node struct {
 	command  string // serve, work or dev
+	name     string // of this process, unique among all that run: host, process id and a random part
 	config   *config
 	log      *slog.Logger
 	registry *prometheus.Registry
@@ -51,9 +55,13 @@ type node struct {
 }
 
 func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *node {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
 	n := &node{
-		command: command, config: c, rules: rules, log: log, registry: prometheus.NewRegistry(),
-		fresh: map[string]fresh{},
+		command: command, name: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), config: c, rules: rules,
+		log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{},
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
 		collectors.ProcessCollectorOpts{}))

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -89,4 +90,13 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		}
 	})
 	follow(ctx, running, n.rules)
+}
+
+// announcer tells other processes of the prefix which rules are in force here, and
+// the log and metrics of this one which others run with other rules.
+func (n *node) announcer() *processes.Announcer {
+	return processes.NewAnnouncer(processes.Config{
+		Redis: n.redis, Keys: n.keys, Name: n.command + " " + n.name, Registry: n.registry, Log: n.log,
+		Fingerprint: func() string { return n.rules.Rules().Fingerprint() },
+	})
 }

@@ -84,6 +84,8 @@ func (r role) run(cmd *cobra.Command, c *config) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	n.followRules(ctx, &running)
+	announcer := n.announcer()
+	running.Go(func() { announcer.Run(ctx) })
 	n.followFiles(ctx, &running)
 	if r.ready == nil {
 		r.ready = logReady
@@ -97,7 +99,8 @@ func logReady(n *node) {
 	for _, e := range n.endpoints {
 		fields = append(fields, slog.String(e.name, e.listener.Addr().String()))
 	}
-	fields = append(fields, "redis", redact.URL(n.redisURL), "prefix", n.keys.Prefix, "rules",
-		len(n.rules.Rules().List()))
+	rules := n.rules.Rules()
+	fields = append(fields, "redis", redact.URL(n.redisURL), "prefix", n.keys.Prefix, "process", n.name,
+		"rules", len(rules.List()), "fingerprint", rules.Fingerprint())
 	n.log.Info("ready", fields...)
 }

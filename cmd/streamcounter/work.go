@@ -49,7 +49,7 @@ func (n *node) openWorkers(ctx context.Context) error {
 	}
 	config := consumers.Config{
 		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules,
-		Publisher: publisher, Metrics: metrics,
+		Publisher: publisher, Metrics: metrics, Consumer: n.name,
 		MaxBatch: n.config.Work.Batch, MinIdle: n.config.Work.MinIdle, Retention: n.config.Stream.Retention,
 		DrainTimeout: n.config.Stop, Log: n.log,
 	}

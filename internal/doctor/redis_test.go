@@ -391,3 +391,31 @@ func TestExitCode(t *testing.T) {
 		}
 	}
 }
+
+// Processes with different rules are named, each with the fingerprint of its rules: a
+// note while a reload may be under way, then a warning.
+func TestDifferentRules(t *testing.T) {
+	c := connect(t, streamtest.OwnRedis(t).URL())
+	k := keysOf(t, 16)
+	testkit.Must(t, stream.CheckMeta(t.Context(), c, k))
+	expect(t, look(t, c), "state.rules", doctor.OK, "no process runs")
+	now := c.Time(t.Context()).Val()
+	runs := func(name, print string, since time.Duration) {
+		t.Helper()
+		testkit.Must(t, c.HSet(t.Context(), k.Processes(), name, fmt.Sprintf("%s %d %d", print,
+			now.Add(-since).UnixMilli(), now.Add(time.Hour).UnixMilli())).Err())
+	}
+	runs("work a", "aa11", time.Hour)
+	runs("serve b", "aa11", time.Minute)
+	expect(t, look(t, c), "state.rules", doctor.OK, "the same", "aa11: serve b, work a")
+	runs("work c", "bb22", 30*time.Second)
+	expect(t, look(t, c), "state.rules", doctor.Note, "aa11: serve b, work a", "bb22: work c", "reload")
+	runs("serve b", "aa11", time.Hour)
+	runs("work c", "bb22", 2*time.Minute)
+	findings := look(t, c)
+	expect(t, findings, "state.rules", doctor.Warning, "2 different sets", "aa11: serve b, work a", "bb22: work c",
+		"same rules file")
+	if code := doctor.NewReport(findings).ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+}

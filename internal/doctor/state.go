@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -49,6 +50,7 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	if !ours {
 		return all // what stands there would be misread
 	}
+	all = append(all, rulesOf(ctx, c, k))
 
 	backlogs, failed := eventlog.Backlogs(ctx, c, k)
 	pipe := c.Pipeline()
@@ -119,6 +121,36 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 		f.Severity, f.Found = OK, fmt.Sprintf("%s, contract %d", plural(k.Partitions, "partition"), stream.Version)
 	}
 	return f, f.Severity == OK
+}
+
+// rulesOf tells whether all processes that run have the same rules.
+func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Finding {
+	f := Finding{Check: "state.rules", Severity: OK}
+	list, err := processes.List(ctx, c, k)
+	if err != nil {
+		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +hgetall")
+	}
+	groups := processes.ByRules(list)
+	switch {
+	case len(list) == 0:
+		f.Found = "no process runs"
+		return f
+	case len(groups) == 1:
+		f.Found = "all processes have the same: " + processes.Words(groups)
+		return f
+	}
+	newest := list[0].For
+	for _, p := range list {
+		newest = min(newest, p.For)
+	}
+	f.Severity, f.Found = Warning, plural(len(groups), "different set")+" in use, "+processes.Words(groups)
+	f.Why = "processes with different rules publish decisions that contradict each other"
+	f.Fix = "give all processes the same rules file; each says the fingerprint of its rules in its log line `ready`"
+	if newest < processes.Grace {
+		f.Severity = Note
+		f.Why = "the newest is in use for " + newest.Round(time.Second).String() + ": a reload may be under way"
+	}
+	return f
 }
 
 // waiting judges events by how much of the retention they have waited.

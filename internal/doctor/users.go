@@ -21,7 +21,7 @@ var roles = []string{"work", "serve", "producer"}
 var samples = []string{
 	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "set E v", "del E",
 	"unlink E",
-	"hget M f", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
+	"hget M f", "hgetall M", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
 	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zremrangebyrank E 0 1",
 	"xadd E * f v", "pexpire E 1", "pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
 	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",

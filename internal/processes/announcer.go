@@ -1,0 +1,140 @@
+package processes
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Config of an Announcer. Redis, Keys, Name, Fingerprint and Registry are required;
+// zero elsewhere means the default.
+type Config struct {
+	Redis redis.UniversalClient
+	Keys  *stream.Keys
+	// Name of this process, unique among all of the prefix.
+	Name string
+	// Fingerprint gives that of the rules in force.
+	Fingerprint func() string
+	Registry    prometheus.Registerer
+	// Every is how often the process announces itself; default 5s. After three times
+	// that without a word it is taken for gone.
+	Every time.Duration
+	// Grace is how long others may have other rules before the log warns; default Grace.
+	Grace time.Duration
+	Log   *slog.Logger
+}
+
+// Announcer tells others with which rules this process runs, and this process's log
+// and metrics which others run with other rules.
+type Announcer struct {
+	config   Config
+	disagree prometheus.Gauge
+
+	seen    string // the rules that differ, at the last look: fingerprints; "" where none do
+	since   int64  // Redis's time when that was seen first
+	warned  bool   // of what differs now
+	refused bool   // Redis refuses the announcement, and the log has it
+}
+
+// NewAnnouncer registers its metric; nothing runs yet.
+func NewAnnouncer(c Config) *Announcer {
+	c.Every, c.Grace = cmp.Or(c.Every, 5*time.Second), cmp.Or(c.Grace, Grace)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	return &Announcer{config: c, disagree: promauto.With(c.Registry).NewGauge(prometheus.GaugeOpts{
+		Name: "streamcounter_rules_disagree",
+		Help: "Other processes of the prefix that run with other rules than this one."})}
+}
+
+// Run announces until ctx ends, and then says that the process is gone.
+func (a *Announcer) Run(ctx context.Context) {
+	for {
+		if err := a.announce(ctx); err != nil && ctx.Err() == nil {
+			a.failed(err)
+		}
+		if !pause.For(ctx, a.config.Every) {
+			break
+		}
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := a.config.Redis.HDel(within, a.config.Keys.Processes(), a.config.Name).Err(); err != nil {
+		a.config.Log.Debug("saying that the process ends failed", "error", err)
+	}
+}
+
+// failed logs once what Redis refuses; an outage is for others to tell.
+func (a *Announcer) failed(err error) {
+	level := slog.LevelDebug
+	if (redisclient.IsRefusal(err) || strings.Contains(err.Error(), "NOPERM")) && !a.refused {
+		a.refused, level = true, slog.LevelWarn
+	}
+	a.config.Log.Log(context.Background(), level,
+		"announcing the rules failed: other processes cannot see whether theirs are the same",
+		"key", a.config.Keys.Processes(), "error", err)
+}
+
+func (a *Announcer) announce(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, a.config.Every)
+	defer cancel()
+	own := a.config.Fingerprint()
+	all, now, err := lua.Announce(asking, a.config.Redis, a.config.Keys.Processes(), 0,
+		lua.Process{Name: a.config.Name, Fingerprint: own}, 3*a.config.Every.Milliseconds())
+	if err != nil {
+		return err
+	}
+	a.refused = false
+	a.compare(own, all, now)
+	return nil
+}
+
+// compare holds the rules of others against this process's own. Whether the log has it
+// goes by which rules differ, not by which processes: one that starts again and again
+// with other rules is told once.
+func (a *Announcer) compare(own string, all []lua.Process, now int64) {
+	var list []Process
+	others := 0
+	for _, p := range all {
+		list = append(list, Process{Name: p.Name, Fingerprint: p.Fingerprint})
+		if p.Fingerprint != own {
+			others++
+		}
+	}
+	a.disagree.Set(float64(others))
+	groups := ByRules(list)
+	if others == 0 {
+		if a.warned {
+			a.config.Log.Info("all processes run with the same rules again", "rules", own)
+		}
+		a.seen, a.warned = "", false
+		return
+	}
+	if differ := fingerprints(groups); differ != a.seen {
+		a.seen, a.since, a.warned = differ, now, false
+	}
+	if !a.warned && now-a.since >= a.config.Grace.Milliseconds() {
+		a.config.Log.Warn("processes run with different rules: they publish decisions that contradict each other",
+			"own", own, "processes", Words(groups), "fix", "give all processes the same rules file")
+		a.warned = true
+	}
+}
+
+func fingerprints(groups [][]Process) string {
+	var out []string
+	for _, g := range groups {
+		out = append(out, g[0].Fingerprint)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,105 @@
+// Package processes says which processes of a prefix run and with which rules, so that
+// two with different rules do not go on side by side without a word. Each announces
+// itself in one hash every few seconds, by lua/announce.lua, which also gives the others.
+// Read announcer.go next (what a process says of the others).
+package processes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Grace is how long processes may run with different rules without a warning: they
+// read a changed file at different times, up to a minute apart.
+const Grace = 90 * time.Second
+
+// Process is one that runs.
+type Process struct {
+	Name        string        // such as "work host-1-XYZ"
+	Fingerprint string        // of its rules (windows.Rules.Fingerprint)
+	For         time.Duration // how long it has had them
+}
+
+var form = regexp.MustCompile(`^([0-9a-f]+) ([0-9]{1,15}) ([0-9]{1,15})$`) // as announce.lua writes it
+
+// List reads which processes run, by name. It writes nothing.
+func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) ([]Process, error) {
+	asked := c
+	if cluster, ok := c.(*redis.ClusterClient); ok { // the clock must be that of the hash
+		master, err := cluster.MasterForKey(ctx, k.Processes())
+		if err != nil {
+			return nil, fmt.Errorf("finding the master of %s: %w", k.Processes(), err)
+		}
+		asked = master
+	}
+	pipe := asked.Pipeline()
+	clock, fields := pipe.Time(ctx), pipe.HGetAll(ctx, k.Processes())
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	if err := errors.Join(clock.Err(), fields.Err()); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", k.Processes(), err)
+	}
+	now := clock.Val().UnixMilli()
+	var all []Process
+	for name, value := range fields.Val() {
+		m := form.FindStringSubmatch(value)
+		if m == nil {
+			continue // foreign; the next announcement removes it
+		}
+		since, until := atoi(m[2]), atoi(m[3])
+		if until < now {
+			continue
+		}
+		all = append(all, Process{name, m[1], time.Duration(max(0, now-since)) * time.Millisecond})
+	}
+	slices.SortFunc(all, func(a, b Process) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// ByRules groups processes by fingerprint, the most of them first.
+func ByRules(all []Process) [][]Process {
+	var groups [][]Process
+	for _, p := range all {
+		i := slices.IndexFunc(groups, func(g []Process) bool { return g[0].Fingerprint == p.Fingerprint })
+		if i < 0 {
+			groups = append(groups, nil)
+			i = len(groups) - 1
+		}
+		groups[i] = append(groups[i], p)
+	}
+	slices.SortStableFunc(groups, func(a, b []Process) int { return len(b) - len(a) })
+	return groups
+}
+
+// named is how many processes of one group Words names.
+const named = 4
+
+// Words says which processes have which rules: "0a1b…: work a, work b; 2c3d…: serve c".
+func Words(groups [][]Process) string {
+	var out []string
+	for _, g := range groups {
+		var names []string
+		for _, p := range g[:min(named, len(g))] {
+			names = append(names, p.Name)
+		}
+		if len(g) > named {
+			names = append(names, fmt.Sprintf("and %d more", len(g)-named))
+		}
+		out = append(out, g[0].Fingerprint+": "+strings.Join(names, ", "))
+	}
+	return strings.Join(out, "; ")
+}
+
+func atoi(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64) // the form has digits alone, and not too many
+	return n
+}

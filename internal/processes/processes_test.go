@@ -1,0 +1,261 @@
+package processes_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/processes"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// running is one process of a test.
+type running struct {
+	rules    atomic.Value // fingerprint
+	registry *prometheus.Registry
+	mu       sync.Mutex
+	log      bytes.Buffer
+	stop     func()
+}
+
+func (r *running) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(b)
+}
+
+// said gives the log's lines of a level, with what they say of the rules.
+func (r *running) said(t testing.TB, level string) (out []string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for line := range strings.Lines(r.log.String()) {
+		var l struct{ Level, Own, Processes string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Level == level {
+			out = append(out, l.Own+" of "+l.Processes)
+		}
+	}
+	return out
+}
+
+func (r *running) disagree(t testing.TB) float64 {
+	t.Helper()
+	families, err := r.registry.Gather()
+	testkit.Must(t, err)
+	for _, f := range families {
+		if f.GetName() == "streamcounter_rules_disagree" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
+}
+
+type world struct {
+	redis redis.UniversalClient
+	keys  *stream.Keys
+	user  redis.UniversalClient // what processes connect as
+}
+
+// each runs a test on the embedded Redis, and on a real one as the user work.
+func each(t *testing.T, test func(*testing.T, world)) {
+	open := func(t *testing.T, url string) *redis.Client {
+		opts, err := redis.ParseURL(url)
+		testkit.Must(t, err)
+		opts.MaxRetries, opts.DisableIdentity = -1, true
+		c := redis.NewClient(opts)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	run := func(t *testing.T, url, as string) {
+		keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+		testkit.Must(t, err)
+		test(t, world{redis: open(t, url), keys: keys, user: open(t, as)})
+	}
+	t.Run("embedded", func(t *testing.T) {
+		url := "redis://" + streamtest.EmbeddedRedis(t).Addr()
+		run(t, url, url)
+	})
+	t.Run("redis", func(t *testing.T) { run(t, streamtest.Redis(t), streamtest.RedisAs(t, "work")) })
+}
+
+func (w world) start(t testing.TB, name, rules string, grace time.Duration) *running {
+	t.Helper()
+	r := &running{registry: prometheus.NewRegistry()}
+	r.rules.Store(rules)
+	a := processes.NewAnnouncer(processes.Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
+		Fingerprint: func() string { return r.rules.Load().(string) }, Every: 50 * time.Millisecond, Grace: grace,
+		Log: slog.New(slog.NewJSONHandler(r, nil))})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.Run(ctx)
+	}()
+	r.stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+func eventually(t testing.TB, what string, check func() (bool, string)) {
+	t.Helper()
+	streamtest.Eventually(t, 20*time.Second, what, check)
+}
+
+// Processes with different rules: the metric says so at once, and each log once for all
+// the time, naming both. When they agree again it is said too.
+func TestDifferentRulesAreTold(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "aa", time.Millisecond)
+		eventually(t, "both run", func() (bool, string) {
+			list, err := processes.List(t.Context(), w.redis, w.keys)
+			return len(list) == 2 && err == nil, fmt.Sprint(list, err)
+		})
+		told := func(n int) {
+			t.Helper()
+			eventually(t, fmt.Sprintf("both have told %d times", n), func() (bool, string) {
+				x, y := a.said(t, "WARN"), b.said(t, "WARN")
+				return len(x) == n && len(y) == n, fmt.Sprint(x, y)
+			})
+		}
+		if n := a.disagree(t); n != 0 {
+			t.Errorf("the same rules: %v disagree", n)
+		}
+		for i := range 2 {
+			b.rules.Store("bb")
+			told(i + 1)
+			if a.disagree(t) != 1 || b.disagree(t) != 1 {
+				t.Errorf("the metric says %v and %v, expected 1", a.disagree(t), b.disagree(t))
+			}
+			for rules, p := range map[string]*running{"aa": a, "bb": b} {
+				said := p.said(t, "WARN")[i]
+				for _, part := range []string{rules + " of ", "aa: work a", "bb: work b"} {
+					if !strings.Contains(said, part) {
+						t.Errorf("the warning is %q, expected %q in it", said, part)
+					}
+				}
+			}
+			b.rules.Store("aa")
+			eventually(t, "both say that it is over", func() (bool, string) {
+				x, y := a.said(t, "INFO"), b.said(t, "INFO")
+				return len(x) == i+1 && len(y) == i+1 && a.disagree(t) == 0, fmt.Sprint(x, y, a.disagree(t))
+			})
+		}
+		told(2)
+	})
+}
+
+// A reload reaches one process before the other: nothing is logged within the grace.
+func TestAReloadUnderWayIsNotTold(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		a, b := w.start(t, "work a", "aa", time.Hour), w.start(t, "work b", "bb", time.Hour)
+		eventually(t, "they see each other", func() (bool, string) {
+			return a.disagree(t) == 1 && b.disagree(t) == 1, fmt.Sprint(a.disagree(t), b.disagree(t))
+		})
+		a.rules.Store("bb")
+		eventually(t, "they agree", func() (bool, string) {
+			return a.disagree(t) == 0 && b.disagree(t) == 0, fmt.Sprint(a.disagree(t), b.disagree(t))
+		})
+		if said := append(a.said(t, "WARN"), b.said(t, "WARN")...); len(said) > 0 {
+			t.Errorf("the log has %q", said)
+		}
+	})
+}
+
+// A process that ends is no more compared with: at once where it stops, a few seconds
+// later where it was killed. What is no announcement is removed.
+func TestProcessesThatEnd(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		ctx := t.Context()
+		now := w.redis.Time(ctx).Val().UnixMilli()
+		for name, value := range map[string]string{"work killed": fmt.Sprintf("cc %d %d", now-5, now-1),
+			"foreign": "hello", "for ever": fmt.Sprintf("dd %d 999999999999999", now)} {
+			testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), name, value).Err())
+		}
+		a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "bb", time.Hour)
+		eventually(t, "b is seen, and nothing else", func() (bool, string) {
+			n := w.redis.HLen(ctx, w.keys.Processes()).Val()
+			return a.disagree(t) == 1 && n == 2, fmt.Sprint(a.disagree(t), n)
+		})
+		b.stop()
+		if has := w.redis.HExists(ctx, w.keys.Processes(), "work b").Val(); has {
+			t.Error("a process that has stopped is still there")
+		}
+		eventually(t, "b is gone", func() (bool, string) { return a.disagree(t) == 0, "" })
+		a.stop()
+		if w.redis.Exists(ctx, w.keys.Processes()).Val() != 0 {
+			t.Error("the hash stays when nobody runs")
+		}
+	})
+}
+
+// How long a process has had its rules is kept while they are the same.
+func TestSinceWhen(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		ctx := t.Context()
+		now := w.redis.Time(ctx).Val().UnixMilli()
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", fmt.Sprintf("aa %d %d", now-3600_000, now+100),
+			"work b", fmt.Sprintf("bb %d %d", now-3600_000, now+100)).Err())
+		w.start(t, "work a", "aa", time.Hour)
+		w.start(t, "work b", "cc", time.Hour)
+		eventually(t, "both have announced themselves", func() (bool, string) {
+			list, err := processes.List(ctx, w.redis, w.keys)
+			words := processes.Words(processes.ByRules(list))
+			return err == nil && words == "aa: work a; cc: work b" && list[0].For >= time.Hour &&
+				list[1].For < time.Minute, fmt.Sprint(words, list, err)
+		})
+	})
+}
+
+// The greater group stands first, and of a great one only some are named.
+func TestWords(t *testing.T) {
+	list := []processes.Process{{Name: "work 1", Fingerprint: "aa"}}
+	for i := range 6 {
+		list = append(list, processes.Process{Name: fmt.Sprint("serve ", i), Fingerprint: "bb"})
+	}
+	want := "bb: serve 0, serve 1, serve 2, serve 3, and 2 more; aa: work 1"
+	if got := processes.Words(processes.ByRules(list)); got != want {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// A user who may not announce is told once, and the process goes on.
+func TestARefusalIsToldOnce(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t)
+	opts, err := redis.ParseURL(secured.As("producer"))
+	testkit.Must(t, err)
+	opts.DisableIdentity = true
+	c := redis.NewClient(opts)
+	defer c.Close()
+	keys, err := stream.NewKeys("sc", 4)
+	testkit.Must(t, err)
+	p := world{user: c, keys: keys}.start(t, "work a", "aa", time.Hour)
+	eventually(t, "it has tried several times", func() (bool, string) {
+		n := len(secured.Refused(t))
+		said := p.said(t, "WARN")
+		return n > 0 && len(said) == 1, fmt.Sprint(n, said)
+	})
+	p.stop()
+	if said := p.said(t, "WARN"); len(said) != 1 {
+		t.Errorf("%d warnings, expected one", len(said))
+	}
+}

@@ -1,0 +1,43 @@
+package lua
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Process is a process that runs, and with which rules.
+type Process struct {
+	Name, Fingerprint string
+	SinceMs           int64 // when it came to have them, by Redis's clock
+}
+
+// Announce runs announce.lua: it says for ms that p runs (its SinceMs is Redis's to
+// say) and gives all processes that do, p among them, and Redis's time.
+func Announce(ctx context.Context, c redis.Scripter, key string, now Now, p Process, ms int64) (all []Process,
+	nowMs int64, err error) {
+	const op = "announce"
+	v, err := script(op, nil).Run(ctx, c, []string{key}, now.arg(), p.Name, p.Fingerprint, ms).Result()
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s script: %w", op, err)
+	}
+	wrong := fmt.Errorf("%s script: reply %v, expected the time and three values per process", op, v)
+	list, ok := v.([]any)
+	if !ok || len(list)%3 != 1 {
+		return nil, 0, wrong
+	}
+	if nowMs, ok = list[0].(int64); !ok {
+		return nil, 0, wrong
+	}
+	for i := 1; i < len(list); i += 3 {
+		name, named := list[i].(string)
+		print, printed := list[i+1].(string)
+		since, timed := list[i+2].(int64)
+		if !named || !printed || !timed {
+			return nil, 0, wrong
+		}
+		all = append(all, Process{name, print, since})
+	}
+	return all, nowMs, nil
+}
