@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"internal/document":    {},
 	"windows": {"api", "internal/document", "internal/entry", "internal/eventlog", "internal/inprocess",
 		"internal/redisclient", "internal/reload", "lua", "stream"},
-	"internal/inprocess": {},
+	"internal/inprocess": {"api"},
 	"consumers": {"api", "internal/entry", "internal/eventlog", "internal/pause", "internal/redisclient", "lua",
 		"stream", "windows"},
 	"alerts":             {"api", "internal/pause"},

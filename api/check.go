@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // CheckRequest asks whether Key may spend Cost units now, or, with Checks,
 // whether all of them may: all are charged or none is.
 type CheckRequest struct {
@@ -60,6 +62,14 @@ type WindowState struct {
 	ResetMs int64 `json:"reset_ms"`
 	// NextFreeMs is how long until the first units come back; 0 where none are used.
 	NextFreeMs int64 `json:"-"`
+}
+
+// NewWindowState gives the state of a window of which some units are used. nextFree
+// is how long until the first of them come back, reset until all have; 0 where none
+// are used.
+func NewWindowState(limit int64, window time.Duration, used int64, nextFree, reset time.Duration) WindowState {
+	return WindowState{Limit: limit, WindowMs: window.Milliseconds(), Used: used, Remaining: max(0, limit-used),
+		ResetMs: reset.Milliseconds(), NextFreeMs: nextFree.Milliseconds()}
 }
 
 // Tightest is the window that says most about when a key is admitted again: the

@@ -33,7 +33,7 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	state := c.state(i, d)
 	switch {
 	case state != nil:
-		out.Windows, out.Shadow = state.WindowStates(r.Plan.Live), state.ShadowAnswers(r.Plan)
+		out.Windows, out.Shadow = state.Windows, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
 		out.Note = "Redis cannot answer, the rule's on_error decided"
 		return out

@@ -53,9 +53,7 @@ func NewService(c Config) (*Service, error) {
 		return nil, fmt.Errorf("check: %w", err)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
-	local := windows.NewLocal(nil)
-	local.MaxKeys = maxLocalKeys
-	s := &Service{config: c, local: local, outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil), outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
 	for i := range c.Counter.Lanes() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
 		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed))

@@ -10,6 +10,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/inprocess"
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
@@ -38,7 +39,8 @@ type Config struct {
 	// known; Allow (the default) or Deny.
 	UnknownKeys Policy
 	// KnownKeys is of how many keys the rule is remembered, LocalKeys how many keys
-	// Local counts; of more, those that were asked for longest ago are forgotten.
+	// Local counts, each under its rule; of more, those that were asked for longest ago
+	// are forgotten, among LocalKeys nearly so.
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
 	// OnFallback is told each time that a policy decides and why, on the caller's
@@ -64,7 +66,7 @@ type shared struct {
 	config  Config
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	known   *known
-	local   *local
+	local   *inprocess.Counter
 }
 
 const (
@@ -88,12 +90,9 @@ func New(checker Checker, c Config) (*Client, error) {
 	if err := c.validate(checker); err != nil {
 		return nil, err
 	}
-	if c.Now == nil {
-		c.Now = func() int64 { return time.Now().UnixMilli() }
-	}
 	return &Client{shared: &shared{
 		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf),
-		local: newLocal(c.LocalKeys, c.Instances, c.Now),
+		local: inprocess.New(c.LocalKeys, c.Now),
 		breaker: gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 			Name: "streamcounter", Timeout: openFor,
 			ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },

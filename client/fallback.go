@@ -27,7 +27,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	}
 	all := decide(p, reqs, rules, why)
 	if p == Local {
-		c.local.check(&all, rules)
+		c.countLocally(&all, rules)
 	}
 	if p == Deny {
 		return all, fmt.Errorf("%w: %w", api.ErrUnavailable, why)

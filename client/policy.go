@@ -50,10 +50,6 @@ type Limit struct {
 	Per   time.Duration
 }
 
-// share is what one of n instances may spend of a limit: the limit divided by n
-// and rounded down, so that all together stay within it, but at least one unit.
-func share(limit int64, n int) int64 { return max(1, limit/int64(n)) }
-
 func (r Rule) validate() error {
 	if r.Name == "" || len(r.Limits) == 0 {
 		return fmt.Errorf("client: rule %q: expected a name and at least one limit", r.Name)

@@ -42,10 +42,22 @@ type KeyState struct {
 	// RetryAfter is how long until the cost would be admitted; 0 where it is, and
 	// below 0 where it never can be (a cost above the limit of a shadow rule).
 	RetryAfter time.Duration
-	Windows    []WindowState // of the rule that decides; empty where there is none
+	Windows    []api.WindowState // of the rule that decides; empty where there is none
 	// Shadows is where it stands under the shadow rules of its plan, in their order;
 	// nil where nobody has evaluated them.
 	Shadows []KeyState
+}
+
+func newKeyState(nowMs int64) KeyState { return KeyState{NowMs: nowMs, Windows: []api.WindowState{}} }
+
+// add puts in where the key stands under a rule of its plan; wait is that of a
+// shadow rule, and for the one that decides RetryAfter is the longer of both.
+func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) {
+	if live {
+		s.Windows, s.RetryAfter = states, longer(s.RetryAfter, wait.Milliseconds())
+		return
+	}
+	s.Shadows = append(s.Shadows, KeyState{NowMs: s.NowMs, RetryAfter: wait, Windows: states})
 }
 
 // Want sets RetryAfter for a's cost, of a state that a look without cost gave:
@@ -55,33 +67,23 @@ func (s *KeyState) Want(a Request) {
 	if a.Cost <= 1 {
 		return
 	}
-	if a.Plan.Live != nil {
-		s.RetryAfter = s.wait(a.Plan.Live, a.Cost)
-	}
-	for i, r := range a.Plan.Shadows {
-		s.Shadows[i].RetryAfter = s.Shadows[i].wait(r, a.Cost)
+	s.RetryAfter = s.wait(a.Cost)
+	for i := range s.Shadows {
+		s.Shadows[i].RetryAfter = s.Shadows[i].wait(a.Cost)
 	}
 }
 
-func (s *KeyState) wait(r *Rule, cost int64) time.Duration {
+func (s *KeyState) wait(cost int64) time.Duration {
 	wait := s.RetryAfter
-	for i, w := range r.Windows {
+	for _, w := range s.Windows {
 		switch {
 		case cost > w.Limit:
 			return -time.Millisecond
-		case s.Windows[i].Used+cost > w.Limit:
-			wait = max(wait, s.Windows[i].NextFree)
+		case w.Used+cost > w.Limit:
+			wait = longer(wait, w.NextFreeMs)
 		}
 	}
 	return wait
-}
-
-// WindowState is where a key stands in one window.
-type WindowState struct {
-	Used int64
-	// NextFree is how long until the first units come back, Reset until all have; 0
-	// where none are used.
-	NextFree, Reset time.Duration
 }
 
 // ShadowAnswers words what the shadow rules of the plan would have said.
@@ -90,7 +92,7 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 	for i, one := range s.Shadows {
 		out = append(out, api.ShadowAnswer{
 			Rule: p.Shadows[i].Name, Allowed: one.RetryAfter == 0, RetryAfterMs: one.RetryAfter.Milliseconds(),
-			Windows: one.WindowStates(p.Shadows[i]),
+			Windows: one.Windows,
 		})
 	}
 	return out
@@ -98,27 +100,17 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 
 // KeyState words a peek for the wire.
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
-	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.WindowStates(p.Live)}
+	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows}
 	for i, one := range s.Shadows {
-		out.Shadow = append(out.Shadow, api.ShadowState{Rule: p.Shadows[i].Name,
-			Windows: one.WindowStates(p.Shadows[i])})
+		out.Shadow = append(out.Shadow, api.ShadowState{Rule: p.Shadows[i].Name, Windows: one.Windows})
 	}
 	return out
 }
 
-// WindowStates words a state for the wire; r may be nil, as in a plan without
-// a rule that decides.
-func (s KeyState) WindowStates(r *Rule) []api.WindowState {
-	if r == nil {
-		return []api.WindowState{}
+// longer gives the longer of two waits; -1 ms is for ever.
+func longer(wait time.Duration, ms int64) time.Duration {
+	if wait < 0 || ms < 0 {
+		return -time.Millisecond
 	}
-	out := make([]api.WindowState, len(r.Windows))
-	for i, w := range r.Windows {
-		u := s.Windows[i]
-		out[i] = api.WindowState{
-			Limit: w.Limit, WindowMs: w.Per.Milliseconds(), Used: u.Used, Remaining: max(0, w.Limit-u.Used),
-			ResetMs: u.Reset.Milliseconds(), NextFreeMs: u.NextFree.Milliseconds(),
-		}
-	}
-	return out
+	return max(wait, time.Duration(ms)*time.Millisecond)
 }

@@ -220,7 +220,7 @@ func (l *timeline) compare(key string, st windows.KeyState) {
 			continue
 		}
 		// One ms before, all is as it is; then the first units are back, then all.
-		more, reset := got.NextFree.Milliseconds(), got.Reset.Milliseconds()
+		more, reset := got.NextFreeMs, got.ResetMs
 		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
 			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
 		}

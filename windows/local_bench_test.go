@@ -27,7 +27,7 @@ func localWith(b *testing.B, n int, limit int64) (l *windows.Local, ms *atomic.I
 		Per: time.Duration(int64(n)*apart) * time.Millisecond}}}))
 	ms = new(atomic.Int64)
 	ms.Store(start)
-	l = windows.NewLocal(ms.Load)
+	l = windows.NewLocal(0, ms.Load)
 	for range n {
 		l.Add(rule, "user:1", ms.Add(apart), 1)
 	}
@@ -108,7 +108,7 @@ func BenchmarkLocalManyKeys(b *testing.B) {
 			rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*",
 				Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Minute}}}))
 			var ms int64 = start
-			l := windows.NewLocal(func() int64 { return ms })
+			l := windows.NewLocal(0, func() int64 { return ms })
 			asks := make([][]windows.Request, keys)
 			for i := range asks {
 				asks[i] = []windows.Request{{Plan: rule, Key: "user:" + strconv.Itoa(i), Cost: 1}}

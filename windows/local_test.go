@@ -12,8 +12,7 @@ import (
 // However many keys come, the process holds so many, and counts them.
 func TestLocalHoldsABoundedNumberOfKeys(t *testing.T) {
 	now := int64(1000)
-	local := windows.NewLocal(func() int64 { now++; return now })
-	local.MaxKeys = 100
+	local := windows.NewLocal(100, func() int64 { now++; return now })
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
 		Windows: []windows.Window{{Limit: 1, Per: 24 * time.Hour}}}})
 	testkit.Must(t, err)

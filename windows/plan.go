@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/inprocess"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -49,6 +51,7 @@ type planCounter struct {
 type place struct {
 	counter, from int
 	alone         *lua.Rule // the rule without the others of its counter, for who only reads
+	inProcess     inprocess.Rule
 }
 
 // PlanOf is the plan of a rule by itself.
@@ -77,7 +80,7 @@ func newPlan(live *Rule, shadows []*Rule) *Plan {
 			from += len(m.Windows)
 		}
 		members[c] = append(members[c], r)
-		p.places = append(p.places, place{counter: c, from: from})
+		p.places = append(p.places, place{counter: c, from: from, inProcess: r.inProcess()})
 		if ms := r.Resolution().Milliseconds(); p.resolutionMs == 0 || ms < p.resolutionMs {
 			p.resolutionMs = ms
 		}
@@ -130,34 +133,36 @@ func (p *Plan) Rules() []*Rule {
 // state puts together what the plan's counters say of a key: one result each, in
 // their order.
 func (p *Plan) state(counters []lua.CheckResult) KeyState {
-	s := KeyState{NowMs: counters[0].NowMs}
+	s := newKeyState(counters[0].NowMs)
 	for _, c := range counters {
 		s.RetryAfter = longer(s.RetryAfter, c.RetryMs)
 	}
 	for i, r := range p.Rules() {
 		at, c := p.places[i], counters[p.places[i].counter]
-		one := KeyState{NowMs: s.NowMs, Windows: windowStatesOf(c.NowMs, c.Windows[at.from:at.from+len(r.Windows)])}
-		if r == p.Live {
-			s.Windows = one.Windows
-			continue
-		}
-		if c.ShadowMs != nil {
+		var wait time.Duration
+		if c.ShadowMs != nil && r != p.Live {
 			first := at.from - (len(c.Windows) - len(c.ShadowMs))
 			for _, ms := range c.ShadowMs[first : first+len(r.Windows)] {
-				one.RetryAfter = longer(one.RetryAfter, ms)
+				wait = longer(wait, ms)
 			}
 		}
-		s.Shadows = append(s.Shadows, one)
+		s.add(r == p.Live, r.states(c.NowMs, c.Windows[at.from:at.from+len(r.Windows)]), wait)
 	}
 	return s
 }
 
-// longer gives the longer of two waits; -1 ms is for ever.
-func longer(wait time.Duration, ms int64) time.Duration {
-	if wait < 0 || ms < 0 {
-		return -time.Millisecond
+// states gives what the scripts say of the rule's windows.
+func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
+	out := make([]api.WindowState, len(list))
+	for i, u := range list {
+		var nextFree, reset time.Duration
+		if u.Used > 0 {
+			nextFree = time.Duration(u.NextFreeMs-nowMs) * time.Millisecond
+			reset = time.Duration(u.ResetMs-nowMs) * time.Millisecond
+		}
+		out[i] = api.NewWindowState(r.Windows[i].Limit, r.Windows[i].Per, u.Used, nextFree, reset)
 	}
-	return max(wait, time.Duration(ms)*time.Millisecond)
+	return out
 }
 
 // Name is that of the rule that decides; empty where there is none.

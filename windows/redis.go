@@ -364,15 +364,3 @@ func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 		}
 	}
 }
-
-func windowStatesOf(now int64, states []lua.WindowState) []WindowState {
-	out := make([]WindowState, len(states))
-	for i, u := range states {
-		out[i].Used = u.Used
-		if u.Used > 0 {
-			out[i].NextFree = time.Duration(u.NextFreeMs-now) * time.Millisecond
-			out[i].Reset = time.Duration(u.ResetMs-now) * time.Millisecond
-		}
-	}
-	return out
-}

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -45,7 +46,7 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 					testkit.Must(t, err)
 					return v.Allowed
 				}
-				give := func(n, want int64) windows.WindowState {
+				give := func(n, want int64) api.WindowState {
 					t.Helper()
 					given, st, err := s.serve.Refund(ctx, r, "user:1", n)
 					testkit.Must(t, err)

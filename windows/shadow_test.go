@@ -34,7 +34,7 @@ func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 				&windows.Rule{Name: "other", Match: prefix + "*", Shadow: true, Algorithm: "sliding-log-zset",
 					Windows: limits(r, "other")})
 			s.clock.ms += 10_000
-			local := windows.NewLocal(s.clock.now)
+			local := windows.NewLocal(0, s.clock.now)
 			for range rapid.IntRange(1, 25).Draw(r, "steps") {
 				s.clock.ms += int64(rapid.IntRange(0, 60).Draw(r, "pause"))
 				key := prefix + rapid.SampledFrom([]string{"a", "b"}).Draw(r, "key")

@@ -74,7 +74,7 @@ func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *st
 
 func localStore(rules *windows.Rules) *store {
 	c := &clock{start}
-	l := windows.NewLocal(c.now)
+	l := windows.NewLocal(0, c.now)
 	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan,
 		events ...windows.Event) {
 		for _, e := range events {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -66,16 +67,14 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 		a.Note = "no rule matches this key"
 		return a
 	}
-	limit, left := int64(s.CurrentLimit.RequestsPerUnit), int64(s.LimitRemaining)
-	reset := s.DurationUntilReset.AsDuration().Milliseconds()
+	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), s.DurationUntilReset.AsDuration()
+	window := unit[s.CurrentLimit.Unit] * time.Duration(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1))
 	// The server may have more windows than this one: nothing is learned from it.
 	a.Rule, a.Source = s.CurrentLimit.Name, ""
-	a.Windows = append(a.Windows, api.WindowState{
-		Limit: limit, WindowMs: unitMs[s.CurrentLimit.Unit] * int64(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1)),
-		Used: max(0, limit-left), Remaining: left, ResetMs: reset, NextFreeMs: reset,
-	})
+	used := max(0, limit-int64(s.LimitRemaining))
+	a.Windows = append(a.Windows, api.NewWindowState(limit, window, used, reset, reset))
 	if s.Code == rls.RateLimitResponse_OVER_LIMIT {
-		a.RetryAfterMs = reset
+		a.RetryAfterMs = reset.Milliseconds()
 	}
 	return a
 }
@@ -90,12 +89,16 @@ func addWait(windows []api.WindowState, status *rls.RateLimitResponse_Descriptor
 	}
 }
 
-var unitMs = map[rls.RateLimitResponse_RateLimit_Unit]int64{
-	rls.RateLimitResponse_RateLimit_SECOND: 1000,
-	rls.RateLimitResponse_RateLimit_MINUTE: 60_000,
-	rls.RateLimitResponse_RateLimit_HOUR:   3_600_000,
-	rls.RateLimitResponse_RateLimit_DAY:    86_400_000,
-	rls.RateLimitResponse_RateLimit_WEEK:   7 * 86_400_000,
-	rls.RateLimitResponse_RateLimit_MONTH:  30 * 86_400_000,
-	rls.RateLimitResponse_RateLimit_YEAR:   365 * 86_400_000,
+const day = 24 * time.Hour
+
+// unit is how long Envoy's units are; a month and a year are as long as
+// envoyproxy/ratelimit has them.
+var unit = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
+	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
+	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,
+	rls.RateLimitResponse_RateLimit_HOUR:   time.Hour,
+	rls.RateLimitResponse_RateLimit_DAY:    day,
+	rls.RateLimitResponse_RateLimit_WEEK:   7 * day,
+	rls.RateLimitResponse_RateLimit_MONTH:  30 * day,
+	rls.RateLimitResponse_RateLimit_YEAR:   365 * day,
 }

@@ -115,7 +115,7 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, byCounter(name, KindInProcess, windows.NewLocal(c.read), c, rules.List()[0]))
+			list = append(list, byCounter(name, KindInProcess, windows.NewLocal(0, c.read), c, rules.List()[0]))
 		case GCRA:
 			list = append(list, byModel(name, KindBaseline, r.Windows, newGCRA(r.Windows).admit))
 		default:

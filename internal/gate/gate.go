@@ -82,11 +82,12 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	if g.Now != nil {
 		now = g.Now()
 	}
-	wait := max(d.UntilMs-now, 1) // it is over, and its end is on the way
+	ms := max(d.UntilMs-now, 1) // it is over, and its end is on the way
+	wait := time.Duration(ms) * time.Millisecond
+	window := time.Duration(d.WindowMs) * time.Millisecond
 	return api.CheckAnswer{
-		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: wait, Source: api.SourceRedis,
-		Windows: []api.WindowState{{Limit: d.Limit, WindowMs: d.WindowMs, Used: d.Used, ResetMs: wait,
-			NextFreeMs: wait}},
+		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: ms, Source: api.SourceRedis,
+		Windows: []api.WindowState{api.NewWindowState(d.Limit, window, d.Used, wait, wait)},
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package inprocess is the sliding log of one key in this process, pure: no
-// clock, no lock, no rule, and the standard library only. windows.Local counts with
-// it while Redis is away, and the client while the server is. Read log.go next.
+// Package inprocess counts in this process, exactly and within a bound of keys. It
+// knows no Redis: windows.Local counts with it while Redis is away, and package
+// client while the server is. log.go has the arithmetic of one key.
 package inprocess

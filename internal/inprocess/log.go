@@ -1,47 +1,53 @@
 package inprocess
 
-import "sort"
+import (
+	"sort"
+	"time"
 
-// Log is the sliding log of one key: the arithmetic of lua/totals.lua, in Go.
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// log is the sliding log of one key: the arithmetic of lua/totals.lua, in Go.
 // Entries carry the running total, so that what a window used is a difference
-// of two of them. Times are in ms and only grow. The zero Log is empty.
-type Log struct{ entries []entry }
+// of two of them. Times are in ms and only grow. The zero log is empty.
+type log struct {
+	entries []entry
+	span    int64  // the longest window of its rule, ms
+	used    uint64 // the number of its last use
+}
 
 type entry struct{ ms, total int64 }
 
-// Newest is the time of the newest entry, and false where there is none.
-func (l *Log) Newest() (ms int64, ok bool) {
+// newest is the time of the newest entry, and false where there is none.
+func (l *log) newest() (ms int64, ok bool) {
 	if len(l.entries) == 0 {
 		return 0, false
 	}
 	return l.entries[len(l.entries)-1].ms, true
 }
 
-// Len is how many entries it holds.
-func (l *Log) Len() int { return len(l.entries) }
-
 // before is the running total ahead of entry i; of len(entries), all of it.
-func (l *Log) before(i int) int64 {
+func (l *log) before(i int) int64 {
 	if i == 0 {
 		return 0
 	}
 	return l.entries[i-1].total
 }
 
-func (l *Log) total() int64 { return l.before(len(l.entries)) }
+func (l *log) total() int64 { return l.before(len(l.entries)) }
 
-// Add puts count at ms, or at the newest entry's time where that is later.
-func (l *Log) Add(ms, count int64) {
-	if newest, ok := l.Newest(); ok && newest >= ms {
+// add puts count at ms, or at the newest entry's time where that is later.
+func (l *log) add(ms, count int64) {
+	if newest, ok := l.newest(); ok && newest >= ms {
 		l.entries[len(l.entries)-1].total += count
 		return
 	}
 	l.entries = append(l.entries, entry{ms, l.total() + count})
 }
 
-// Used is the sum over now-window < ms <= now, and the time of the first entry
+// sum is the sum over now-window < ms <= now, and the time of the first entry
 // that makes it up.
-func (l *Log) Used(now, window int64) (units, first int64) {
+func (l *log) sum(now, window int64) (units, first int64) {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].ms > now-window })
 	if i == len(l.entries) {
 		return 0, 0
@@ -49,24 +55,41 @@ func (l *Log) Used(now, window int64) (units, first int64) {
 	return l.total() - l.before(i), l.entries[i].ms
 }
 
-// Use is Used, and in how many ms the first and the last of these units leave
-// the window; 0 where none are used.
-func (l *Log) Use(now, window int64) (units, more, reset int64) {
-	units, first := l.Used(now, window)
-	if units == 0 {
-		return 0, 0, 0
+// states gives what each window holds.
+func (l *log) states(now int64, windows []Window) []api.WindowState {
+	out := make([]api.WindowState, len(windows))
+	for i, w := range windows {
+		var nextFree, reset time.Duration
+		units, first := l.sum(now, w.Per.Milliseconds())
+		if units > 0 {
+			newest, _ := l.newest()
+			nextFree = time.Duration(first-now)*time.Millisecond + w.Per
+			reset = time.Duration(newest-now)*time.Millisecond + w.Per
+		}
+		out[i] = api.NewWindowState(w.Limit, w.Per, units, nextFree, reset)
 	}
-	newest, _ := l.Newest()
-	return units, first + window - now, newest + window - now
+	return out
 }
 
-// Wait is in how many ms a window of this limit admits cost with no more
+// waitAll is in how many ms all windows admit cost, -1 where one never does.
+func (l *log) waitAll(now int64, windows []Window, cost int64) (ms int64) {
+	for _, w := range windows {
+		wait := l.wait(now, w.Per.Milliseconds(), w.Limit, cost)
+		if wait < 0 {
+			return wait
+		}
+		ms = max(ms, wait)
+	}
+	return ms
+}
+
+// wait is in how many ms a window of this limit admits cost with no more
 // traffic: 0 now, -1 never, as the cost is above the limit.
-func (l *Log) Wait(now, window, limit, cost int64) int64 {
+func (l *log) wait(now, window, limit, cost int64) int64 {
 	if cost > limit {
 		return -1
 	}
-	if used, _ := l.Used(now, window); used+cost <= limit {
+	if used, _ := l.sum(now, window); used+cost <= limit {
 		return 0
 	}
 	return l.freeAt(now, window, limit-cost) - now
@@ -74,7 +97,7 @@ func (l *Log) Wait(now, window, limit, cost int64) int64 {
 
 // freeAt is the earliest time at which the window holds at most n units with
 // no more traffic.
-func (l *Log) freeAt(now, window, n int64) int64 {
+func (l *log) freeAt(now, window, n int64) int64 {
 	need := l.total() - n
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].total >= need })
 	if need <= 0 || i == len(l.entries) {
@@ -83,9 +106,9 @@ func (l *Log) freeAt(now, window, n int64) int64 {
 	return max(now, l.entries[i].ms+window)
 }
 
-// Trim forgets what every window of span or less has left behind, and takes it
+// trim forgets what every window of span or less has left behind, and takes it
 // out of the totals, which so stay as small as what is kept.
-func (l *Log) Trim(now, span int64) {
+func (l *log) trim(now, span int64) {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].ms > now-span })
 	switch {
 	case i == len(l.entries):

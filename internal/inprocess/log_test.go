@@ -4,12 +4,12 @@ import "testing"
 
 // A log that never pauses keeps its totals as small as what it holds.
 func TestLogTotalsStaySmall(t *testing.T) {
-	var l Log
+	var l log
 	const span, count = 1000, 1_000_000_000_000
 	for now := int64(1); now < 20_000; now++ {
-		l.Trim(now, span)
-		l.Add(now, count)
-		if used, first := l.Used(now, span); now >= span && (used != span*count || first != now-span+1) {
+		l.trim(now, span)
+		l.add(now, count)
+		if used, first := l.sum(now, span); now >= span && (used != span*count || first != now-span+1) {
 			t.Fatalf("at %d: used %d from %d", now, used, first)
 		}
 	}

@@ -1,0 +1,107 @@
+package inprocess
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+func charge(t testing.TB, c *Counter, key string) (State, bool) {
+	t.Helper()
+	rule := Rule{Name: "api", Windows: []Window{{Limit: 1_000_000, Per: 24 * time.Hour}}}
+	states, allowed := c.Check([]Request{{Rule: rule, Key: key, Cost: 1}})
+	return states[0], allowed
+}
+
+// However many keys come, so many are held, and the one in use keeps its count.
+func TestABoundedCounterKeepsWhatIsInUse(t *testing.T) {
+	c := New(100, func() int64 { return 1000 })
+	for i := range 20_000 {
+		if s, allowed := charge(t, c, "in use"); !allowed || s.Windows[0].Used != int64(i)+1 {
+			t.Fatalf("%+v, want %d used", s, i+1)
+		}
+		if _, allowed := charge(t, c, fmt.Sprint(i)); !allowed {
+			t.Fatalf("key %d: denied", i)
+		}
+		if n := c.Len(); n != min(i+2, 100) {
+			t.Fatalf("%d keys are held after %d, want at most 100", n, i+2)
+		}
+	}
+}
+
+// Quiet keys are forgotten in passing, though nothing bounds how many there are.
+func TestQuietKeysAreForgotten(t *testing.T) {
+	now := int64(0)
+	c := New(0, func() int64 { return now })
+	rule := Rule{Name: "api", Windows: []Window{{Limit: 10, Per: time.Second}}}
+	for i := range 10_000 {
+		now += 10
+		c.Check([]Request{{Rule: rule, Key: fmt.Sprint(i), Cost: 1}})
+	}
+	if n := c.Len(); n > 1000 {
+		t.Errorf("%d keys are held, of which 100 are in their window", n)
+	}
+}
+
+// One call is decided as a whole: costs of one key are added up, a shadow rule
+// denies nothing, and a denied call charges nothing.
+func TestACallIsAllOrNothing(t *testing.T) {
+	c := New(0, func() int64 { return 1_000_000 })
+	ten := []Window{{Limit: 10, Per: time.Minute}}
+	live, shadow := Rule{Name: "live", Windows: ten}, Rule{Name: "shadow", Shadow: true, Windows: ten}
+	used := func(want int64) {
+		t.Helper()
+		if s := c.Peek(live, "a"); s.Windows[0] != api.NewWindowState(10, time.Minute, want, wait(want), wait(want)) {
+			t.Errorf("%+v, want %d used", s.Windows[0], want)
+		}
+	}
+	states, allowed := c.Check([]Request{{live, "a", 6}, {live, "a", 5}, {live, "b", 1}})
+	if allowed || states[0].RetryAfterMs != 0 || states[1].RetryAfterMs != -1 || states[1].Cost != 11 {
+		t.Errorf("6 and 5 of 10: allowed %t, %+v", allowed, states)
+	}
+	used(0)
+	if _, allowed = c.Check([]Request{{live, "a", 6}, {shadow, "a", 11}}); !allowed {
+		t.Error("denied by a shadow rule")
+	}
+	used(6)
+	if !c.Reset("live", "a") || c.Reset("live", "a") {
+		t.Error("want something to forget, once")
+	}
+	used(0)
+}
+
+func wait(used int64) time.Duration {
+	if used == 0 {
+		return 0
+	}
+	return time.Minute
+}
+
+// What decision 0030 says a key takes: go test -run XXX -bench Memory.
+func BenchmarkMemory(b *testing.B) {
+	for _, entries := range []int{1, 10} {
+		b.Run(fmt.Sprintf("entries=%d", entries), func(b *testing.B) {
+			const keys = 100_000
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				now := int64(1000)
+				c := New(keys, func() int64 { return now })
+				for range entries {
+					now++
+					for i := range keys {
+						charge(b, c, fmt.Sprint("user:", i))
+					}
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/keys, "B/key")
+				runtime.KeepAlive(c)
+			}
+		})
+	}
+}
