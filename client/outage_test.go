@@ -56,14 +56,14 @@ func TestALostReplyIsNotSentAgain(t *testing.T) {
 		// lose asks, and cuts the connection when the check is charged and before
 		// anything of that comes back.
 		lose := func(charged int64, ask func()) {
-			p.HoldAnswers()
+			p.HoldReplies()
 			done := make(chan struct{})
 			go func() { defer close(done); ask() }()
 			streamtest.Eventually(t, patience, "the check is charged", func() (bool, string) {
 				k, err := w.service.Peek(t.Context(), "user:1")
 				return err == nil && k.Windows[0].Used == charged, errorText(err)
 			})
-			p.Sever(false)
+			p.Sever()
 			p.Heal()
 			<-done
 		}
@@ -95,7 +95,7 @@ func TestALostReplyIsNotSentAgain(t *testing.T) {
 // A server that refuses connections has charged nothing, and the error says so.
 func TestWhatWasNotSentSaysSo(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
-		p.Sever(true)
+		p.Refuse()
 		_ = p.Close() // connections are refused
 		streamtest.Eventually(t, patience, "the transport notices", func() (bool, string) {
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "user:2"})
@@ -153,7 +153,7 @@ func TestAServerThatFallsSilent(t *testing.T) {
 func TestAServerThatIsStopped(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		n := newClient(t, c, client.Config{Timeout: patience})
-		p.Sever(true)
+		p.Refuse()
 		for range 20 {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:5"})
 			if err != nil || !a.Allowed || a.Source != api.SourcePolicy {

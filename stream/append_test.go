@@ -130,10 +130,10 @@ func TestAppendWithRedisStopped(t *testing.T) {
 // unknown.
 func TestAppendWithItsReplyLost(t *testing.T) {
 	direct := connect(t, streamtest.Redis(t))
-	proxy := newLossyProxy(t, direct.Options().Addr)
-	c, k := connect(t, proxy.addr), newKeys(t, 4)
+	proxy := streamtest.NewProxy(t, direct.Options().Addr)
+	c, k := connect(t, proxy.Addr), newKeys(t, 4)
 	warm(t, c) // or the greeting would be what gets lost
-	proxy.lose.Store(true)
+	proxy.LoseReplies(1)
 	out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
 	if len(out.Unknown) != 20 || len(out.Refused) != 0 || !errors.Is(out.Err, api.ErrOutcomeUnknown) {
 		t.Errorf("outcome %+v, want 20 unknown", out)
@@ -150,10 +150,10 @@ func TestAppendWithItsReplyLost(t *testing.T) {
 // event twice, and is no error.
 func TestTheLibrarysDefaultStoresTwice(t *testing.T) {
 	direct := connect(t, streamtest.Redis(t))
-	proxy := newLossyProxy(t, direct.Options().Addr)
-	c, name := connect(t, proxy.addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
+	proxy := streamtest.NewProxy(t, direct.Options().Addr)
+	c, name := connect(t, proxy.Addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
 	warm(t, c)
-	proxy.lose.Store(true)
+	proxy.LoseReplies(1)
 	pipe := c.Pipeline()
 	for range 20 {
 		pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: name, Values: []any{"key", "a", "count", 1}})

@@ -47,16 +47,16 @@ func TestCluster(t *testing.T) {
 // go-redis by itself would send it again.
 func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	var mu sync.Mutex
-	proxies := map[string]*lossyProxy{} // node → what stands before it
+	proxies := map[string]*streamtest.Proxy{} // node → what stands before it
 	client := connectCluster(t, c, func(o *redis.ClusterOptions) {
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if proxies[addr] == nil {
-				proxies[addr] = newLossyProxy(t, addr)
+				proxies[addr] = streamtest.NewProxy(t, addr)
 			}
 			var d net.Dialer
-			return d.DialContext(ctx, network, proxies[addr].addr)
+			return d.DialContext(ctx, network, proxies[addr].Addr)
 		}
 	})
 	ctx, k := t.Context(), newKeys(t, 16)
@@ -67,7 +67,7 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	before := stored(t, client, k)
 	node := c.MasterOf(c.Slot(k.Events(0)))
 
-	proxies[node].lose.Store(true)
+	proxies[node].LoseReplies(1)
 	out := log.Append(ctx, list)
 	if !errors.Is(out.Err, api.ErrOutcomeUnknown) || len(out.Unknown) == 0 || len(out.Refused) != 0 {
 		t.Errorf("with a reply lost: %d unknown, %d refused, error %v", len(out.Unknown), len(out.Refused), out.Err)
@@ -80,7 +80,7 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 
 	key := k.Events(0)
 	n := client.XLen(ctx, key).Val()
-	proxies[node].lose.Store(true)
+	proxies[node].LoseReplies(1)
 	err = client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", "single"}}).Err()
 	if after := client.XLen(ctx, key).Val(); err == nil || after != n+1 {
 		t.Errorf("one command with its reply lost: error %v, %d entries more, want an error and 1", err, after-n)

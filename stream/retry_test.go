@@ -14,14 +14,14 @@ import (
 // A producer whose reply was lost sends what has an id again, and only that.
 func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 	direct := connect(t, streamtest.Redis(t))
-	proxy := newLossyProxy(t, direct.Options().Addr)
-	c, k := connect(t, proxy.addr), newKeys(t, 4)
+	proxy := streamtest.NewProxy(t, direct.Options().Addr)
+	c, k := connect(t, proxy.Addr), newKeys(t, 4)
 	warm(t, c)
 	var outcomes []stream.Outcome
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
 		Linger: time.Minute, MaxBatch: 4, OnFlush: func(o stream.Outcome) { outcomes = append(outcomes, o) },
 	})
-	proxy.lose.Store(true)
+	proxy.LoseReplies(1)
 	put(t, p, api.Event{Key: "plain", Count: 1}, api.Event{Key: "id", Count: 2, ID: "1"},
 		api.Event{Key: "id", Count: 2, ID: "2"}, api.Event{Key: "plain", Count: 3})
 	if err := p.Flush(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) {

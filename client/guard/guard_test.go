@@ -95,7 +95,7 @@ func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
 	for range 3 {
 		<-changes
 	}
-	way.Sever(true)
+	way.Refuse()
 	s, err := r.js.Stream(t.Context(), r.stream())
 	testkit.Must(t, err)
 	// As if the release had come, and its minute had passed.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // relayLease is what a relay's lease of a partition lasts (consumers.Config).
@@ -53,26 +54,26 @@ var faults = []fault{
 	}},
 	{"replies lost", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
 		for _, p := range s.proxies() {
-			p.lose.Store(int64(r.IntN(4)))
+			p.LoseReplies(r.IntN(4))
 		}
 		return nil
 	}},
 	{"replies delayed", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		list := s.proxies()
 		p := list[r.IntN(len(list))]
-		p.delay.Store(int64(time.Duration(20+r.IntN(300)) * time.Millisecond))
+		p.Delay(time.Duration(20+r.IntN(300)) * time.Millisecond)
 		pace(ctx, time.Second)
-		p.delay.Store(0)
+		p.Delay(0)
 		return nil
 	}},
 	{"connections cut", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
 		list := s.proxies()
-		list[r.IntN(len(list))].cut()
+		list[r.IntN(len(list))].Sever()
 		return nil
 	}},
 	{"connections half closed", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
 		list := s.proxies()
-		list[r.IntN(len(list))].halfClose()
+		list[r.IntN(len(list))].HalfClose()
 		return nil
 	}},
 	{"events claimed by a stranger", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
@@ -183,8 +184,8 @@ var faults = []fault{
 
 var errNoClock = errors.New("the clock of Redis is the system's here")
 
-func (s *system) proxies() []*proxy {
-	return append([]*proxy{s.toAsk, s.toAdd}, s.toWork...)
+func (s *system) proxies() []*streamtest.Proxy {
+	return append([]*streamtest.Proxy{s.toAsk, s.toAdd}, s.toWork...)
 }
 
 // natsAway is how long NATS is to be away: now and then a minute, if there is time.
@@ -233,8 +234,7 @@ func (s *system) rest() {
 		s.clock.Set(0)
 	}
 	for _, p := range s.proxies() {
-		p.lose.Store(0)
-		p.delay.Store(0)
+		p.Heal()
 	}
 	for _, p := range append([]*part{s.serve}, s.work...) {
 		p.thaw()

@@ -56,9 +56,9 @@ type system struct {
 	nats   *streamtest.NATSServer
 	admin  *redis.Client // straight to Redis, for faults and the verification
 	keys   *stream.Keys
-	toWork []*proxy // one per worker
-	toAsk  *proxy   // the server's
-	toAdd  *proxy   // the producer's
+	toWork []*streamtest.Proxy // one per worker
+	toAsk  *streamtest.Proxy   // the server's
+	toAdd  *streamtest.Proxy   // the producer's
 	work   []*part
 	serve  *part
 	base   string // of the server's HTTP
@@ -80,17 +80,17 @@ func newSystem(t testing.TB, workers int) *system {
 	}
 	file := testkit.WriteFile(t, "rules.yml", rules)
 	program := build(t)
-	s.toAsk, s.toAdd = newProxy(t, s.redis.Addr()), newProxy(t, s.redis.Addr())
-	s.producer = func() redis.UniversalClient { return connect(t, s.toAdd.addr) }
+	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
+	s.producer = func() redis.UniversalClient { return connect(t, s.toAdd.Addr) }
 	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
 	port := testkit.FreeAddr(t)
 	s.base, s.grpc = "http://"+port, testkit.FreeAddr(t)
-	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.addr, "--http", port,
+	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.Addr, "--http", port,
 		"--grpc", s.grpc}, common...)...)
 	for range workers {
-		p := newProxy(t, s.redis.Addr())
+		p := streamtest.NewProxy(t, s.redis.Addr())
 		s.toWork = append(s.toWork, p)
-		s.work = append(s.work, newPart(t, program, append([]string{"work", "--redis", "redis://" + p.addr, "--nats",
+		s.work = append(s.work, newPart(t, program, append([]string{"work", "--redis", "redis://" + p.Addr, "--nats",
 			s.nats.URL(), "--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
 	}
 	s.start()

@@ -1,35 +1,37 @@
 package streamtest
 
 import (
-	"io"
 	"net"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Proxy stands before a server. It can be cut, and can swallow what passes: then
-// connections stand and nothing comes of them.
+// Proxy stands before a server and spoils what passes. Its methods may be called
+// from any goroutine.
 type Proxy struct {
-	// Addr is where it listens.
+	// Addr is where it listens, as host:port.
 	Addr   string
 	target string
 	l      net.Listener
 
-	mu    sync.Mutex
-	open  map[net.Conn]bool
-	cut   bool
-	black chan struct{} // not nil: swallow until it is closed
-	half  bool          // swallow only what the server says
+	mu     sync.Mutex
+	conns  map[net.Conn]bool // of clients and to the server; true: to a client
+	refuse bool
+	open   chan struct{} // not nil: nothing passes until it is closed
+	half   bool          // with open: only replies wait
+	lose   int           // replies to swallow, each with its connection
+	delay  time.Duration // that each piece waits, in both directions
 }
 
-// NewProxy starts a proxy for target that ends with the test.
+// NewProxy starts a proxy for target, a host:port. It ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, l: l, open: map[net.Conn]bool{}}
+	testkit.Must(t, err)
+	p := &Proxy{Addr: l.Addr().String(), target: target, l: l, conns: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -43,93 +45,144 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	t.Cleanup(func() {
 		_ = l.Close()
 		p.Heal()
-		p.Sever(true)
+		p.Refuse()
 		serving.Wait()
 	})
 	return p
 }
 
-func (p *Proxy) serve(c net.Conn) {
-	defer c.Close()
-	s, err := net.Dial("tcp", p.target)
+func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
 	}
-	defer s.Close()
+	defer server.Close()
 	p.mu.Lock()
-	if p.cut {
+	if p.refuse {
 		p.mu.Unlock()
 		return
 	}
-	p.open[c], p.open[s] = true, true
+	p.conns[client], p.conns[server] = true, false
 	p.mu.Unlock()
-	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
-		both.Go(func() {
-			defer c.Close()
-			defer s.Close()
-			_, _ = io.Copy(holding{way[0], p, way[1] == s}, way[1])
-		})
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, client)
+		delete(p.conns, server)
+	}()
+	var requests sync.WaitGroup
+	requests.Go(func() {
+		p.copy(server, client, false)
+		_ = server.Close()
+	})
+	p.copy(client, server, true)
+	_ = client.Close()
+	requests.Wait()
+}
+
+func (p *Proxy) copy(to, from net.Conn, replies bool) {
+	piece := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(piece)
+		if err != nil || !p.admit(replies) {
+			return
+		}
+		if _, err := to.Write(piece[:n]); err != nil {
+			return
+		}
 	}
-	both.Wait()
+}
+
+// admit waits as long as a piece has to, and says whether it may pass.
+func (p *Proxy) admit(reply bool) bool {
+	p.mu.Lock()
+	open, delay := p.open, p.delay
+	if p.half && !reply {
+		open = nil
+	}
+	p.mu.Unlock()
+	if open != nil {
+		<-open
+	}
+	if delay > 0 {
+		time.Sleep(delay) // this is the fault
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.open, c)
-	delete(p.open, s)
-}
-
-// holding writes when the proxy lets through.
-type holding struct {
-	net.Conn
-	p      *Proxy
-	answer bool
-}
-
-func (h holding) Write(b []byte) (int, error) {
-	h.p.mu.Lock()
-	black := h.p.black
-	if h.p.half && !h.answer {
-		black = nil
+	if reply && p.lose > 0 {
+		p.lose--
+		return false
 	}
-	h.p.mu.Unlock()
-	if black != nil {
-		<-black
-	}
-	return h.Conn.Write(b)
+	return true
 }
 
-// Blackhole holds all back; nobody is told.
+// Blackhole holds back what either side sends; connections stay open. Heal ends it.
 func (p *Proxy) Blackhole() { p.hold(false) }
 
-// HoldAnswers hands requests on and holds back what the server says.
-func (p *Proxy) HoldAnswers() { p.hold(true) }
+// HoldReplies hands requests on and holds back what the server sends. Heal ends it.
+func (p *Proxy) HoldReplies() { p.hold(true) }
 
 func (p *Proxy) hold(half bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.black, p.half = make(chan struct{}), half
+	p.open, p.half = make(chan struct{}), half
 }
 
-// Close ends the listener; connections that stand go on.
+// LoseReplies swallows the next n replies and closes the connection of each: the
+// server has done what it was asked, and the client does not know.
+func (p *Proxy) LoseReplies(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = n
+}
+
+// Delay lets each piece wait for d, in both directions.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Sever closes all connections. New ones are accepted.
+func (p *Proxy) Sever() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Refuse closes all connections and every new one at once. Heal ends it.
+func (p *Proxy) Refuse() {
+	p.mu.Lock()
+	p.refuse = true
+	p.mu.Unlock()
+	p.Sever()
+}
+
+// HalfClose tells every client that no more will come, and still takes what
+// clients send.
+func (p *Proxy) HalfClose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c, client := range p.conns {
+		if tcp, ok := c.(*net.TCPConn); ok && client {
+			_ = tcp.CloseWrite()
+		}
+	}
+}
+
+// Close ends the listener, so that the system refuses new connections; those that
+// stand go on.
 func (p *Proxy) Close() error { return p.l.Close() }
 
-// Heal lets everything through again.
+// Heal lets everything pass again, at once.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.black != nil {
-		close(p.black)
-		p.black = nil
+	if p.open != nil {
+		close(p.open)
 	}
-	p.cut = false
-}
-
-// Sever ends all connections, and with more set, refuses new ones.
-func (p *Proxy) Sever(more bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cut = more
-	for c := range p.open {
-		_ = c.Close()
-	}
+	p.open, p.refuse, p.lose, p.delay = nil, false, 0, 0
 }
