@@ -20,15 +20,6 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func connect(t *testing.T, url string) *nats.Conn {
-	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond),
-		nats.ReconnectJitter(0, 0))
-	testkit.Must(t, err)
-	t.Cleanup(nc.Close)
-	return nc
-}
-
 func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)

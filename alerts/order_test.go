@@ -18,7 +18,7 @@ import (
 // A server that lets the first publish go unanswered: the second of that
 // subject must not overtake it, and the one that is sent again keeps its ID.
 func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
-	nc := connect(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	prefix := streamtest.Prefix(t)
 	heard, n := make(chan string, 10), 0
 	_, err := nc.Subscribe(prefix+".throttle.>", func(m *nats.Msg) {

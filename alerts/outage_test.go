@@ -15,7 +15,7 @@ import (
 // the order of each subject, and none twice.
 func TestPublishThroughAnOutage(t *testing.T) {
 	server := streamtest.OwnNATS(t)
-	nc := connect(t, server.URL())
+	nc := streamtest.ConnectNATS(t, server.URL())
 	w := newWorld(t, nc)
 	all := history(3, 6)
 	testkit.Must(t, w.publisher.Publish(t.Context(), all[:6], 0))
@@ -50,7 +50,7 @@ func TestPublishThroughAnOutage(t *testing.T) {
 // NATS goes again and again while much is published.
 func TestPublishThroughManyOutages(t *testing.T) {
 	server := streamtest.OwnNATS(t)
-	w := newWorld(t, connect(t, server.URL()))
+	w := newWorld(t, streamtest.ConnectNATS(t, server.URL()))
 	all := history(20, 60)
 	done := make(chan error, 1)
 	go func() { done <- w.publisher.Publish(t.Context(), all, 0) }()
@@ -74,7 +74,7 @@ func TestPublishThroughManyOutages(t *testing.T) {
 
 func TestPublishEndsWithItsContext(t *testing.T) {
 	server := streamtest.OwnNATS(t)
-	w := newWorld(t, connect(t, server.URL()))
+	w := newWorld(t, streamtest.ConnectNATS(t, server.URL()))
 	server.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -50,7 +50,8 @@ func wantInOrder(t *testing.T, published []api.Transition, got []string) {
 }
 
 func TestNewPublisherNeedsAPrefix(t *testing.T) {
-	if _, err := alerts.NewPublisher(connect(t, streamtest.NATS(t)), alerts.PublisherConfig{}); err == nil {
+	if _, err := alerts.NewPublisher(streamtest.ConnectNATS(t, streamtest.NATS(t)),
+		alerts.PublisherConfig{}); err == nil {
 		t.Error("no prefix was taken")
 	}
 }
@@ -58,7 +59,7 @@ func TestNewPublisherNeedsAPrefix(t *testing.T) {
 // No stream is there at first: the first publish makes them, and so does one
 // after somebody deleted them. The order of each subject is kept throughout.
 func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	for range 2 {
 		all := history(7, 9)
 		testkit.Must(t, w.publisher.Publish(t.Context(), append(all, throttle("user:1", api.StateThrottled, 1)), 0))
@@ -73,14 +74,14 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 }
 
 func TestPublishNothing(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	testkit.Must(t, w.publisher.Publish(t.Context(), nil, 0))
 }
 
 // A subscriber that comes later gets who is throttled now, each once, and then
 // what changes.
 func TestSnapshotThenChanges(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	ctx := t.Context()
 	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{
 		throttle("a", api.StateThrottled, 1), throttle("b", api.StateThrottled, 2), throttle("a", api.StateReleased, 3),
@@ -107,7 +108,7 @@ func TestSnapshotThenChanges(t *testing.T) {
 // What is published again, as after an unknown outcome, is stored once. A
 // renewal differs in `until` alone, and is no copy.
 func TestPublishAgain(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	first := alert("a", api.StateRaised, 1000)
 	again := first
 	again.AtMs, again.Used, again.UntilMs = 2000, 99, 3000 // as another script would write it
@@ -139,7 +140,7 @@ func TestPublishAgain(t *testing.T) {
 // copy, so nobody receives it: that is counted and logged.
 func TestAnUnexpectedDuplicate(t *testing.T) {
 	var logged bytes.Buffer
-	w := newWorldLogging(t, connect(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
+	w := newWorldLogging(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
 	a, b, c := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000), alert("c", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
 	// the relay knows of the first alone
@@ -158,7 +159,7 @@ func TestAnUnexpectedDuplicate(t *testing.T) {
 // Somebody subscribes without JetStream before there is a stream: NATS then has a
 // taker for the messages, and does not say that nobody stores them.
 func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
-	nc := connect(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	w := newWorld(t, nc)
 	_, err := nc.SubscribeSync(w.prefix + ".>")
 	testkit.Must(t, err)
@@ -168,7 +169,7 @@ func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
 }
 
 func TestThrottleDecisionExpires(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	short, long := throttle("short", api.StateThrottled, 1000), throttle("long", api.StateThrottled, 1000)
 	short.ExpiresMs = short.AtMs + 900 // JetStream's least is a second
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{short, long}, 0))
@@ -189,7 +190,7 @@ func TestThrottleDecisionExpires(t *testing.T) {
 // A decision lives in the stream for as long as it stood when it was written, by Redis's
 // clock. Here that clock is a minute behind this machine's.
 func TestTheTimeToLiveIsByRedissClock(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	tr := throttle("user:1", api.StateThrottled, time.Now().Add(-time.Minute).UnixMilli())
 	tr.ExpiresMs = tr.AtMs + 9_000
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{tr}, 0))

@@ -26,7 +26,7 @@ func configOf(t *testing.T, js jetstream.JetStream, name string) jetstream.Strea
 }
 
 func TestEnsureStreams(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	for range 2 { // the second finds them as they should be
 		differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
 		testkit.Must(t, err)
@@ -49,7 +49,7 @@ func TestEnsureStreams(t *testing.T) {
 
 // An operator's own settings stay, and what differs is said.
 func TestEnsureStreamsAltersNothing(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour,
 		MaxMsgsPerSubject: 5, Duplicates: time.Minute}
 	_, err := w.js.CreateStream(t.Context(), theirs)
@@ -77,7 +77,7 @@ func TestEnsureStreamsAltersNothing(t *testing.T) {
 // The subjects are taken by a stream of another name: an error that says which
 // stream could not be made.
 func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.NATS(t)))
+	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	other := strings.ToUpper(w.prefix) + "_MINE"
 	_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: other, Subjects: []string{w.prefix + ".>"}})
 	testkit.Must(t, err)

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
@@ -20,9 +20,7 @@ import (
 // While Redis is away a server counts by itself, and does not grow with the keys
 // that are asked for.
 func TestLocalCountsAreBounded(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialerRetries: 1})
-	defer c.Close()
+	c := streamtest.Connect(t, "127.0.0.1:1")
 	keys, err := stream.NewKeys("sc", 16)
 	testkit.Must(t, err)
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,

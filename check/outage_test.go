@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -24,9 +23,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // second one is told again.
 func TestAnOutageIsToldOnce(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialerRetries: 1})
-	defer c.Close()
+	c := streamtest.Connect(t, server.Addr())
 	keys, err := stream.NewKeys("sc", 16)
 	testkit.Must(t, err)
 	limit := []windows.Window{{Limit: 1, Per: time.Hour}}

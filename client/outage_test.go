@@ -27,14 +27,14 @@ var throughProxy = []struct {
 	}},
 	{"redis", func(t *testing.T, w *world) (client.Checker, *streamtest.Proxy) {
 		p := streamtest.NewProxy(t, strings.TrimPrefix(streamtest.Redis(t), "redis://"))
-		return overRedis(t, w, connectRedis(t, p.Addr)), p
+		return overRedis(t, w, streamtest.Connect(t, p.Addr)), p
 	}},
 }
 
 func throughEveryProxy(t *testing.T, test func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy)) {
 	for _, way := range throughProxy {
 		t.Run(way.name, func(t *testing.T) {
-			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, tenAMinute)
+			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, tenAMinute)
 			c, p := way.open(t, w)
 			_, err := c.Peek(t.Context(), "user:1") // connected
 			testkit.Must(t, err)

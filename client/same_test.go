@@ -28,7 +28,7 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n"}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	redis := connectRedis(t, streamtest.EmbeddedRedis(t).Addr())
+	redis := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	var worlds []*world
 	var ways []client.Checker
 	var names []string

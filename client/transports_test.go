@@ -216,7 +216,7 @@ func TestRedisIsAway(t *testing.T) {
 	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
 			server := streamtest.OwnRedis(t)
-			w := newWorld(t, connectRedis(t, server.Addr()), 200*time.Millisecond, denying)
+			w := newWorld(t, streamtest.Connect(t, server.Addr()), 200*time.Millisecond, denying)
 			c := way.open(t, w)
 			server.Stop()
 			_, err := c.Check(t.Context(), api.CheckRequest{Key: "deny:1"})

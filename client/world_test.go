@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -27,17 +25,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-func connectRedis(t testing.TB, addr string) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{
-		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, DialerRetries: 1, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // world is a server over one Redis, under a prefix of its own, with a clock that
 // stands still until it is moved.
@@ -95,7 +82,7 @@ func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.C
 	rules ...*windows.Rule) {
 	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
-			w := newWorld(t, connectRedis(t, streamtest.Redis(t)), patience, rules...)
+			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, rules...)
 			test(t, w, way.open(t, w), way)
 		})
 	}

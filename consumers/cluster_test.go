@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -161,14 +162,10 @@ func (w *world) stored() map[string]int64 {
 	got := map[string]int64{}
 	for p := range w.keys.Partitions {
 		list, err := w.redis.XRange(context.Background(), w.keys.Events(p), "-", "+").Result()
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, err)
 		for _, m := range list {
 			e, err := entry.Message{ID: m.ID, Values: m.Values}.Decode()
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			testkit.Must(w.t, err)
 			got[e.Key] += e.Count
 		}
 	}

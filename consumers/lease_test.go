@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -16,8 +14,7 @@ import (
 // A relay that cannot renew its leases stops by its own clock, before another can take them.
 func TestALeaseEndsLocally(t *testing.T) {
 	server := streamtest.EmbeddedRedis(t)
-	c := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
-	defer c.Close()
+	c := streamtest.Connect(t, server.Addr())
 	keys, err := stream.NewKeys("sc", 2)
 	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond

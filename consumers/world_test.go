@@ -72,23 +72,19 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 // client connects to a server, or with several URLs, separated by commas, to a Cluster.
 func client(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	var c redis.UniversalClient
-	if strings.Contains(url, ",") {
-		addrs := strings.Split(strings.ReplaceAll(url, "redis://", ""), ",")
-		c = stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40,
-			DialerRetries: 1})
-	} else {
-		opts, err := redis.ParseURL(url)
-		testkit.Must(t, err)
-		opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
-		c = redis.NewClient(opts)
+	if !strings.Contains(url, ",") {
+		return streamtest.Connect(t, url)
 	}
+	addrs := strings.Split(strings.ReplaceAll(url, "redis://", ""), ",")
+	c := stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40,
+		DialerRetries: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 // each runs a test on the embedded and on a real Redis.
 func each(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
 	t.Run("embedded", func(t *testing.T) { test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()) })
 	t.Run("redis", func(t *testing.T) { test(t, shared(t)) })
 }
@@ -138,9 +134,7 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 		change(&c)
 	}
 	pool, err := consumers.NewPool(c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -165,9 +159,7 @@ func (w *world) append(events ...api.Event) {
 func (w *world) used(key string) int64 {
 	w.t.Helper()
 	st, err := w.counter.Peek(context.Background(), w.rules.Match(key), key)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	return st.Windows[0].Used
 }
 
@@ -200,9 +192,7 @@ func (w *world) letters(kind string) float64 {
 func (w *world) sampleOf(name, value string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	var sum float64
 	for _, f := range families {
 		if f.GetName() == "streamcounter_"+name {
@@ -224,9 +214,7 @@ func (w *world) sampleOf(name, value string) float64 {
 func (w *world) folds() uint64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.Must(w.t, err)
 	for _, f := range families {
 		if f.GetName() == "streamcounter_fold_batch_events" {
 			return f.GetMetric()[0].GetHistogram().GetSampleCount()

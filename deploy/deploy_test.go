@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -97,10 +96,7 @@ func TestRedisTakesItsConfiguration(t *testing.T) {
 			want)
 	}
 
-	opts, err := redis.ParseURL(streamtest.OwnRedis(t, args...).URL())
-	testkit.Must(t, err)
-	c := redis.NewClient(opts)
-	defer c.Close()
+	c := streamtest.Connect(t, streamtest.OwnRedis(t, args...).URL())
 	for name, value := range want {
 		if got, err := c.ConfigGet(t.Context(), name).Result(); err != nil || got[name] != value {
 			t.Errorf("Redis has %s %q, %v; want %q", name, got[name], err, value)

@@ -15,22 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// each runs a test on the embedded and on a real Redis.
-func each(t *testing.T, test func(t *testing.T, c *redis.Client)) {
-	t.Helper()
-	open := func(t *testing.T, url string) *redis.Client {
-		opts, err := redis.ParseURL(url)
-		testkit.Must(t, err)
-		c := redis.NewClient(opts)
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	t.Run("embedded", func(t *testing.T) { test(t, open(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())) })
-	t.Run("redis", func(t *testing.T) { test(t, open(t, streamtest.Redis(t))) })
-}
-
 func TestLeaseHasOneHolder(t *testing.T) {
-	each(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		key := streamtest.Prefix(t) + ":{0}:relay"
 		ask := func(who string, ms int64, want bool) {
@@ -54,7 +40,7 @@ func TestLeaseHasOneHolder(t *testing.T) {
 }
 
 func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
-	each(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		events := streamtest.Prefix(t) + ":{0}:events"
 		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
@@ -93,7 +79,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 
 // Scripts refuse arguments that make no sense before they write anything.
 func TestScriptsValidateFirst(t *testing.T) {
-	each(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		p := streamtest.Prefix(t)
 		keys := []string{p + ":{0}:events", p + ":{0}:levels", p + ":{0}:due", p + ":{0}:outbox", p + ":{0}:log:k"}
@@ -208,7 +194,7 @@ func TestAlgorithms(t *testing.T) {
 
 // A lease that no relay of ours can have taken is nobody's: else it would stand for ever.
 func TestALeaseOfNobody(t *testing.T) {
-	each(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		key := streamtest.Prefix(t) + ":{0}:relay"
 		for what, set := range map[string]func() error{
@@ -238,7 +224,7 @@ func TestALeaseOfNobody(t *testing.T) {
 
 // A dead stream with the greatest ID in it takes letters again, and keeps those it had.
 func TestADeadStreamThatTakesNoMore(t *testing.T) {
-	each(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		p := streamtest.Prefix(t)
 		events, dead := p+":{0}:events", p+":{0}:dead"

@@ -18,7 +18,7 @@ import (
 )
 
 func TestNewLogRefusesShortRetention(t *testing.T) {
-	c, k := connect(t, "127.0.0.1:1"), newKeys(t, 1)
+	c, k := streamtest.Connect(t, "127.0.0.1:1"), newKeys(t, 1)
 	if _, err := stream.NewLog(c, k, time.Second-1); err == nil {
 		t.Error("a retention below 1s was taken")
 	}
@@ -50,7 +50,7 @@ func TestNewLogRefusesAClientThatRetries(t *testing.T) {
 }
 
 func TestAppend(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 4)
 		log := newLog(t, c, k, time.Minute)
 		if out := log.Append(ctx, nil); out.Appended != 0 || out.Err != nil {
@@ -77,7 +77,7 @@ func TestAppend(t *testing.T) {
 }
 
 func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
-	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 1)
+	c, k := streamtest.Connect(t, streamtest.Redis(t)), newKeys(t, 1)
 	ctx, name, now := t.Context(), k.Events(0), time.Now()
 	put := func(ms int64) {
 		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", ms),
@@ -105,7 +105,7 @@ func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
 // Redis stopped: no connection is to be had, so nothing was done for sure.
 func TestAppendWithRedisStopped(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
 	log := newLog(t, c, k, time.Minute)
 	if out := log.Append(t.Context(), events(1)); out.Err != nil {
 		t.Fatal(out.Err)
@@ -129,9 +129,9 @@ func TestAppendWithRedisStopped(t *testing.T) {
 // The reply is lost: the events are in the log, once, and only their outcome is
 // unknown.
 func TestAppendWithItsReplyLost(t *testing.T) {
-	direct := connect(t, streamtest.Redis(t))
+	direct := streamtest.Connect(t, streamtest.Redis(t))
 	proxy := streamtest.NewProxy(t, direct.Options().Addr)
-	c, k := connect(t, proxy.Addr), newKeys(t, 4)
+	c, k := streamtest.Connect(t, proxy.Addr), newKeys(t, 4)
 	warm(t, c) // or the greeting would be what gets lost
 	proxy.LoseReplies(1)
 	out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
@@ -149,9 +149,9 @@ func TestAppendWithItsReplyLost(t *testing.T) {
 // What NewLog keeps out: with the library's default the same loss stores every
 // event twice, and is no error.
 func TestTheLibrarysDefaultStoresTwice(t *testing.T) {
-	direct := connect(t, streamtest.Redis(t))
+	direct := streamtest.Connect(t, streamtest.Redis(t))
 	proxy := streamtest.NewProxy(t, direct.Options().Addr)
-	c, name := connect(t, proxy.Addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
+	c, name := streamtest.Connect(t, proxy.Addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
 	warm(t, c)
 	proxy.LoseReplies(1)
 	pipe := c.Pipeline()
@@ -170,7 +170,7 @@ func TestTheLibrarysDefaultStoresTwice(t *testing.T) {
 // told after its deadline, unknown, is the truth: the events come in later.
 func TestAppendWithRedisFrozen(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
 	warm(t, c)
 	server.Pause()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -188,7 +188,7 @@ func TestAppendWithRedisFrozen(t *testing.T) {
 
 // Redis refuses one partition: the others are not its business.
 func TestAppendRefusedInOnePartition(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k, list := newKeys(t, 4), events(20)
 		testkit.Must(t, c.Set(t.Context(), k.Events(2), "no stream", 0).Err())
 		refused := 0
@@ -213,7 +213,7 @@ func TestAppendRefusedInOnePartition(t *testing.T) {
 // Whatever the moment at which a caller gives up, each event has one outcome,
 // and none that is called refused is in the log.
 func TestAppendCanceled(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

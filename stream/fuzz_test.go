@@ -51,7 +51,7 @@ func FuzzPartition(f *testing.F) {
 		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}"} {
 		f.Add(key)
 	}
-	c := connect(f, streamtest.OwnRedis(f, "--cluster-enabled", "yes").Addr())
+	c := streamtest.Connect(f, streamtest.OwnRedis(f, "--cluster-enabled", "yes").Addr())
 	k := newKeys(f, stream.MaxPartitions)
 	f.Fuzz(func(t *testing.T, key string) {
 		tag := tagOf(key)

@@ -31,7 +31,8 @@ func TestPartition(t *testing.T) {
 
 // Keys that Redis Cluster keeps together are together here too, and no others.
 func TestPartitionFollowsTheTagsOfRedisCluster(t *testing.T) {
-	c, k := connect(t, streamtest.OwnRedis(t, "--cluster-enabled", "yes").Addr()), newKeys(t, stream.MaxPartitions)
+	c, k := streamtest.Connect(t, streamtest.OwnRedis(t, "--cluster-enabled", "yes").Addr()),
+		newKeys(t, stream.MaxPartitions)
 	slot := func(key string) int64 {
 		t.Helper()
 		n, err := c.ClusterKeySlot(t.Context(), key).Result()

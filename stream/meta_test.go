@@ -8,12 +8,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
 func TestCheckMeta(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 16)
 		testkit.Must(t, stream.CheckMeta(ctx, c, k))
 		testkit.Must(t, stream.CheckMeta(ctx, c, k)) // a second process
@@ -44,7 +45,7 @@ func TestCheckMeta(t *testing.T) {
 // Of processes that start together with different numbers one wins, and all
 // that go on have its number.
 func TestCheckMetaTogether(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		prefix := newKeys(t, 1).Prefix
 		errs := make([]error, 8)
 		var all sync.WaitGroup
@@ -70,7 +71,7 @@ func TestCheckMetaTogether(t *testing.T) {
 }
 
 func TestCheckMetaOfSomethingElse(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 16)
 		testkit.Must(t, c.Set(t.Context(), k.Meta(), "mine", 0).Err())
 		if err := stream.CheckMeta(t.Context(), c, k); err == nil || errors.Is(err, stream.ErrMismatch) ||

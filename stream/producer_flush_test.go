@@ -162,7 +162,7 @@ func TestProducerFlushGivenUp(t *testing.T) {
 }
 
 func TestProducerClose(t *testing.T) {
-	c, k := connect(t, streamtest.Redis(t)), newKeys(t, 4)
+	c, k := streamtest.Connect(t, streamtest.Redis(t)), newKeys(t, 4)
 	warm(t, c)
 	log := newLog(t, c, k, time.Minute)
 	before := goleak.IgnoreCurrent()

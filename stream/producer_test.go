@@ -34,7 +34,7 @@ func newProducer(t testing.TB, l *stream.Log, c stream.ProducerConfig) *stream.P
 // embeddedLog is for what depends on the producer alone.
 func embeddedLog(t *testing.T) (*stream.Log, *redis.Client, *stream.Keys) {
 	t.Helper()
-	c, k := connect(t, streamtest.EmbeddedRedis(t).Addr()), newKeys(t, 4)
+	c, k := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), newKeys(t, 4)
 	return newLog(t, c, k, time.Minute), c, k
 }
 
@@ -79,7 +79,7 @@ func TestProducerMergesUpToTheLargestCount(t *testing.T) {
 }
 
 func TestProducerKeepsEverySum(t *testing.T) {
-	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	rapid.Check(t, func(r *rapid.T) {
 		k := newKeys(t, 3)
 		list := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) api.Event {
@@ -115,7 +115,7 @@ func TestProducerKeepsEverySum(t *testing.T) {
 // While Redis is slow, what comes meanwhile goes in one batch.
 func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
 	warm(t, c)
 	var sizes []int
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{OnFlush: func(
@@ -154,7 +154,7 @@ func TestProducerSplitsWhatIsMoreThanABatch(t *testing.T) {
 // once, and nothing is sent again.
 func TestProducerWithRedisFrozen(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c, k := connect(t, server.Addr(), func(o *redis.Options) { o.ReadTimeout = time.Hour }), newKeys(t, 4)
+	c, k := streamtest.Connect(t, server.Addr(), func(o *redis.Options) { o.ReadTimeout = time.Hour }), newKeys(t, 4)
 	warm(t, c)
 	var unknown []api.Event
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{

@@ -13,9 +13,9 @@ import (
 
 // A producer whose reply was lost sends what has an id again, and only that.
 func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
-	direct := connect(t, streamtest.Redis(t))
+	direct := streamtest.Connect(t, streamtest.Redis(t))
 	proxy := streamtest.NewProxy(t, direct.Options().Addr)
-	c, k := connect(t, proxy.Addr), newKeys(t, 4)
+	c, k := streamtest.Connect(t, proxy.Addr), newKeys(t, 4)
 	warm(t, c)
 	var outcomes []stream.Outcome
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
@@ -42,7 +42,7 @@ func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 // what is known of it.
 func TestProducerGivesUpInTime(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c, k := connect(t, server.Addr()), newKeys(t, 4)
+	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
 	warm(t, c)
 	server.Stop()
 	var outcome stream.Outcome

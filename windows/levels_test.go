@@ -24,9 +24,7 @@ type tale struct {
 func (x tale) check(key string, cost int64) windows.Verdict {
 	x.t.Helper()
 	v, err := x.s.Check(context.Background(), []windows.Request{{Plan: x.s.rules.Match(key), Key: key, Cost: cost}})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testkit.Must(x.t, err)
 	return v
 }
 
@@ -52,9 +50,7 @@ func (x tale) due(key string) int64 {
 	if err == redis.Nil {
 		return -1
 	}
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testkit.Must(x.t, err)
 	return int64(score) - x.s.clock.ms
 }
 

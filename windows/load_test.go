@@ -2,7 +2,6 @@ package windows
 
 import (
 	"errors"
-	"flag"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,8 +15,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // busted: testdata/busted_<what>.yml → line:column and what the message must
 // name. The whole messages are in busted_<what>.txt.
@@ -110,15 +107,7 @@ func TestBustedFiles(t *testing.T) {
 				t.Fatalf("loaded %v, error %v", rules, err)
 			}
 			got := err.Error() + "\n"
-			golden := strings.TrimSuffix(file, ".yml") + ".txt"
-			if *update {
-				testkit.Must(t, os.WriteFile(golden, []byte(got), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			testkit.Must(t, err)
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("-golden +got\n%s", d)
-			}
+			testkit.Golden(t, strings.TrimSuffix(file, "yml")+"txt", got)
 			first, _, _ := strings.Cut(got, "\n")
 			if b := busted[what]; b[1] == "" || !strings.HasPrefix(first, file+":"+b[0]+": ") ||
 				!strings.Contains(first, b[1]) {

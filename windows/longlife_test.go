@@ -256,9 +256,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 // trimmed and expiries renewed now and then, not at each write.
 func settled(x tale) tale {
 	x.t.Helper()
-	if err := x.s.learn(); err != nil {
-		x.t.Fatal(err)
-	}
+	testkit.Must(x.t, x.s.learn())
 	return x
 }
 

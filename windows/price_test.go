@@ -24,12 +24,7 @@ import (
 func priceRedis(b *testing.B) *redis.Client {
 	b.Helper()
 	own := streamtest.OwnRedis(b, "--stream-node-max-bytes", "512", "--save", "", "--appendonly", "no")
-	opts, err := redis.ParseURL(own.URL())
-	testkit.Must(b, err)
-	opts.MaxRetries, opts.ReadTimeout = -1, time.Minute
-	c := redis.NewClient(opts)
-	b.Cleanup(func() { _ = c.Close() })
-	return c
+	return streamtest.Connect(b, own.URL(), func(o *redis.Options) { o.ReadTimeout = time.Minute })
 }
 
 // cpu is what Redis's main thread has used, in µs.

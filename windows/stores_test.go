@@ -85,25 +85,16 @@ func localStore(rules *windows.Rules) *store {
 
 func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
 	t.Helper()
-	c := clientOf(t, url)
+	c := streamtest.Connect(t, url)
 	return newStore(t, c, c, c, rules)
 }
 
 // securedStore is on the shared Redis, under the users that are shipped.
 func securedStore(t testing.TB, rules *windows.Rules) *store {
 	t.Helper()
-	return newStore(t, clientOf(t, streamtest.Redis(t)), clientOf(t, streamtest.RedisAs(t, "serve")),
-		clientOf(t, streamtest.RedisAs(t, "work")), rules)
-}
-
-func clientOf(t testing.TB, url string) *redis.Client {
-	t.Helper()
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	opts.MaxRetries = -1
-	client := redis.NewClient(opts)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return newStore(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Connect(t,
+		streamtest.RedisAs(t, "serve")),
+		streamtest.Connect(t, streamtest.RedisAs(t, "work")), rules)
 }
 
 // newStore takes a client for the test's own hand, for serve and for work.

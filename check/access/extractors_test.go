@@ -10,7 +10,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-func writeExtractors(t testing.TB, text string) string { return writeFile(t, "extractors.yml", text) }
+func writeExtractors(t testing.TB, text string) string {
+	return testkit.WriteFile(t, "extractors.yml", text)
+}
 
 func TestExtractorsFileErrors(t *testing.T) {
 	entry := func(more string) string { return "extractors:\n  - {name: a, " + more + "}\n" }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -38,19 +37,12 @@ var fourTokens = func() string {
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func writeFile(t testing.TB, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
-}
-
 func sha(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])
 }
 
-func writeTokens(t testing.TB, text string) string { return writeFile(t, "tokens.yml", text) }
+func writeTokens(t testing.TB, text string) string { return testkit.WriteFile(t, "tokens.yml", text) }
 
 func newTokens(t testing.TB, text string) *access.Tokens {
 	t.Helper()

@@ -138,7 +138,7 @@ func TestShouldRateLimit(t *testing.T) {
 // many ask at once.
 func TestADeniedRequestConsumesNothing(t *testing.T) {
 	const callers, requests = 64, 1000
-	w := newWorld(t, connect(t, streamtest.Redis(t)),
+	w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)),
 		&windows.Rule{Name: "first", Match: "edge/first=*", Windows: []windows.Window{{Limit: 1_000_000,
 			Per: time.Hour}}},
 		&windows.Rule{Name: "second", Match: "edge/second=*", Windows: []windows.Window{{Limit: 5, Per: time.Hour}}})
@@ -218,7 +218,7 @@ func TestABurstAroundABoundary(t *testing.T) {
 func TestErrorsOverGRPC(t *testing.T) {
 	twoAnHour := []windows.Window{{Limit: 2, Per: time.Hour}}
 	server := streamtest.OwnRedis(t)
-	w := newWorldWithin(t, timeout, connect(t, server.Addr()),
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()),
 		&windows.Rule{Name: "allow", Match: "allow:*", OnError: windows.OnErrorAllow, Windows: twoAnHour},
 		&windows.Rule{Name: "deny", Match: "deny:*", OnError: windows.OnErrorDeny, Windows: twoAnHour})
 	client := w.dial(t, envoy.Config{})

@@ -3,7 +3,6 @@ package envoy_test
 import (
 	"context"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -25,19 +23,6 @@ import (
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-// connect answers a client like those of the commands: it never sends twice,
-// and gives up at its context's deadline.
-func connect(t testing.TB, addr string) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{
-		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // world is a decision core over one Redis, under a prefix of its own, with a clock
 // that stands still until it is moved.
@@ -80,10 +65,10 @@ func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient
 // onEveryRedis runs a test on the embedded and on a real one.
 func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
 	t.Run("embedded", func(t *testing.T) {
-		test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+		test(t, newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
 			rules...))
 	})
-	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
+	t.Run("real", func(t *testing.T) { test(t, newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), rules...)) })
 }
 
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }

@@ -2,7 +2,6 @@ package envoy_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/streamcounter/streamcounter/check/envoy"
@@ -21,8 +19,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files again")
 
 // requestOf reads "hits=2: path=a | hits=0 path=b".
 func requestOf(t *testing.T, line string) *rlsv3.RateLimitRequest {
@@ -79,7 +75,7 @@ func TestRequestsAndAnswers(t *testing.T) {
 	testkit.Must(t, err)
 	limits, err := config.Load("testdata/limits.yaml")
 	testkit.Must(t, err)
-	w := newWorld(t, connect(t, streamtest.Redis(t)), limits.Rules()...)
+	w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), limits.Rules()...)
 	client := w.dial(t, envoy.Config{Headers: true, Limits: func() *config.Limits { return limits }})
 	var out []string
 	var last *rlsv3.RateLimitResponse
@@ -105,12 +101,5 @@ func TestRequestsAndAnswers(t *testing.T) {
 			out = append(out, line)
 		}
 	}
-	got := strings.Join(out, "\n") + "\n"
-	if *update {
-		testkit.Must(t, os.WriteFile(path, []byte(got), 0o644))
-		return
-	}
-	if diff := cmp.Diff(string(text), got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testkit.Golden(t, path, strings.Join(out, "\n")+"\n")
 }

@@ -23,7 +23,7 @@ func sha(s string) string {
 func extracting(t *testing.T) *world {
 	t.Helper()
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
-	return newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+	return newWorldWith(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
 		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, anyKey)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
@@ -23,7 +24,7 @@ import (
 // body needs no Redis: what is tried is how it is read.
 func nowhere(f *testing.F) *httpapi.Server {
 	f.Helper()
-	c := connect(f, "127.0.0.1:1")
+	c := streamtest.Connect(f, "127.0.0.1:1")
 	keys, err := stream.NewKeys("sc", 16)
 	testkit.Must(f, err)
 	log, err := stream.NewLog(c, keys, stream.DefaultRetention)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
@@ -41,19 +40,6 @@ func newExtractors(t testing.TB) *access.Extractors {
 	x, err := access.NewExtractors("../access/testdata/extractors.yml", nil)
 	testkit.Must(t, err)
 	return x
-}
-
-// connect answers a client like those of the commands: it never sends twice,
-// and gives up at its context's deadline.
-func connect(t testing.TB, addr string) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{
-		Addr: strings.TrimPrefix(addr, "redis://"), MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // world is a service over one Redis, under a prefix of its own, with a clock
@@ -119,10 +105,10 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 // onEveryRedis runs a test on the embedded and on a real one.
 func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
 	t.Run("embedded", func(t *testing.T) {
-		test(t, newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+		test(t, newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
 			rules...))
 	})
-	t.Run("real", func(t *testing.T) { test(t, newWorld(t, connect(t, streamtest.Redis(t)), rules...)) })
+	t.Run("real", func(t *testing.T) { test(t, newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), rules...)) })
 }
 
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }

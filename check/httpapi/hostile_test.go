@@ -60,7 +60,7 @@ func TestHalfCharactersAreRefused(t *testing.T) {
 
 // A body of bad lines names the first thousand, and one of too many is not read to its end.
 func TestEventsAreBounded(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
 	lines := func(n int) string { return strings.Repeat("-\n", n) }
 	a := w.do(t, "POST", "/v1/events", lines(1500)+`{"key":"user:1"}`)
 	if list, _ := a.body["rejected"].([]any); a.status != 202 || len(list) != 1000 || a.num("rejected_more") != 500 ||
@@ -94,7 +94,7 @@ func TestEventsAreBounded(t *testing.T) {
 // on the way tidies them up, and nothing is redirected.
 func TestKeysOverTheWire(t *testing.T) {
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), anyKey)
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), anyKey)
 	server := httptest.NewServer(w.handler)
 	defer server.Close()
 	for _, key := range []string{"..", "../..", "//", "/", ".", "a//b", "a/../b", "../../healthz"} {
@@ -134,7 +134,7 @@ func raw(t *testing.T, addr, request string) (status int, body string) {
 
 // A caller that has gone is no failure of ours.
 func TestCallerThatWentAway(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, r := range []*http.Request{

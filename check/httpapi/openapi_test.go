@@ -102,9 +102,9 @@ func TestOpenAPI(t *testing.T) {
 	away := func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }
 	strict := rule("strict", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, tenAMinute.Windows...)
 	shadow := rule("shadow", func(r *windows.Rule) { r.Shadow = true }, tenAMinute.Windows...)
-	w := newWorldWith(t, connect(t, streamtest.EmbeddedRedis(t).Addr()),
+	w := newWorldWith(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
 		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
-	gone := newWorldWith(t, connect(t, "127.0.0.1:1"), away, strict)
+	gone := newWorldWith(t, streamtest.Connect(t, "127.0.0.1:1"), away, strict)
 	tokens := newTokens(t)
 	router := func(w *world, tokens *access.Tokens, ready error) *httpapi.Router {
 		x := httpapi.NewRouter(tokens, w.server.Routes(func(context.Context) error { return ready })...)

@@ -55,7 +55,7 @@ func TestOutage(t *testing.T) {
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			server := streamtest.OwnRedis(t)
-			w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
+			w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
 			wantStatus(t, w.get(t, "allow:1"), 200)
 			outage.begin(server)
 			for i := range 4 { // of a limit of 2
@@ -105,7 +105,7 @@ func TestOutage(t *testing.T) {
 // allow. A shadow rule has no say.
 func TestStrictestOnErrorDecides(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
 	server.Stop()
 	for _, c := range []struct {
 		keys   [2]string
@@ -130,7 +130,7 @@ func TestStrictestOnErrorDecides(t *testing.T) {
 
 func TestEventsWithRedisStopped(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), tenAMinute)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
 	server.Stop()
 	a := inTime(t, "events", func() answer {
@@ -154,7 +154,7 @@ func TestEventsWithRedisStopped(t *testing.T) {
 // The reply is lost on the way: the caller is told that nobody knows.
 func TestEventsWithRedisFrozen(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorldWithin(t, timeout, connect(t, server.Addr()), tenAMinute)
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), tenAMinute)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"user:1"}]`), 202)
 	server.Pause()
 	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"user:2"}]`) })
@@ -196,7 +196,7 @@ func (d *down) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 // After a few failures in a row nobody waits for Redis any more; from time to
 // time one check tries.
 func TestBreaker(t *testing.T) {
-	c := connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	d := &down{err: &net.OpError{Op: "dial", Err: errors.New("no way there")}}
 	c.AddHook(d)
 	w := newWorldWithin(t, timeout, c, outageRules...)

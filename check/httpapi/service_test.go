@@ -15,7 +15,7 @@ import (
 )
 
 func TestReady(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
 	why := errors.New("still reading the rules")
 	w.handler = w.server.Handler(func(context.Context) error { return why })
 	a := w.do(t, "GET", "/readyz", "")
@@ -51,7 +51,7 @@ func (w *world) counted(t *testing.T) map[string]float64 {
 // Every check counts once, under its rule and what became of it; no label holds a key.
 func TestMetrics(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	w := newWorldWithin(t, timeout, connect(t, server.Addr()), outageRules...)
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
 	for _, name := range []string{"allow", "shadow", "none"} {
 		for range 3 {
 			w.get(t, name+":1")

@@ -16,7 +16,7 @@ import (
 // Every route answers those it is for and no others, and what is not there
 // answers nobody.
 func TestRoutesWantTheirScope(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
 		windows.Window{Limit: 1000, Per: time.Minute}))
 	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
 	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator,
@@ -76,7 +76,7 @@ func TestRoutesWantTheirScope(t *testing.T) {
 }
 
 func TestRefusalsAreProblems(t *testing.T) {
-	w := newWorld(t, connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
 	w.handler = httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
 	wantProblem(t, w.do(t, "GET", "/v1/throttled", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
 	plain := w.handler

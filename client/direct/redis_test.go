@@ -23,19 +23,6 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func connect(t *testing.T, url string, change ...func(*redis.Options)) *redis.Client {
-	t.Helper()
-	o, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
-	for _, c := range change {
-		c(o)
-	}
-	c := redis.NewClient(o)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
 func tenAMinute(t *testing.T) func() *windows.Rules {
 	t.Helper()
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "user", Match: "user:*",
@@ -47,7 +34,7 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 // With the rights of serve in deploy/users.acl and no more; what it was refused
 // fails the package at its end.
 func TestUnderTheShippedRights(t *testing.T) {
-	r, err := direct.NewRedis(t.Context(), connect(t, streamtest.RedisAs(t, "serve")),
+	r, err := direct.NewRedis(t.Context(), streamtest.Connect(t, streamtest.RedisAs(t, "serve")),
 		direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
 	testkit.Must(t, err)
 	all, err := r.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1", Cost: 4}, {Key: "user:2"},
@@ -72,8 +59,8 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 	prefix := streamtest.Prefix(t)
 	config := direct.Config{Rules: tenAMinute(t), Prefix: prefix}
 	for says, c := range map[string]redis.UniversalClient{
-		"MaxRetries":            connect(t, url, func(o *redis.Options) { o.MaxRetries = 3 }),
-		"ContextTimeoutEnabled": connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
+		"MaxRetries":            streamtest.Connect(t, url, func(o *redis.Options) { o.MaxRetries = 3 }),
+		"ContextTimeoutEnabled": streamtest.Connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
 		"required":              nil,
 		// A plain client of a Cluster repeats commands whatever MaxRetries says.
 		"stream.NewCluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"},
@@ -84,14 +71,19 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 			t.Errorf("error %v, want one about %s", err, says)
 		}
 	}
-	testkit.Must(t, func() error { _, err := direct.NewRedis(t.Context(), connect(t, url), config); return err }())
+	testkit.Must(t, func() error {
+		_, err := direct.NewRedis(t.Context(), streamtest.Connect(t, url),
+			config)
+		return err
+	}())
 	config.Partitions = 8
-	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); !errors.Is(err, stream.ErrMismatch) ||
+	if _, err := direct.NewRedis(t.Context(), streamtest.Connect(t, url), config); !errors.Is(err,
+		stream.ErrMismatch) ||
 		!strings.Contains(fmt.Sprint(err), "16") {
 		t.Errorf("other partitions than those in use: %v", err)
 	}
 	config.Prefix = "NO"
-	if _, err := direct.NewRedis(t.Context(), connect(t, url), config); err == nil ||
+	if _, err := direct.NewRedis(t.Context(), streamtest.Connect(t, url), config); err == nil ||
 		!strings.Contains(err.Error(), `"NO"`) {
 		t.Errorf("a bad prefix: %v", err)
 	}
@@ -125,7 +117,7 @@ func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // What Redis answers is told from what it does not: only what was certainly not
 // done is sent again, and an answer that stays the same takes nobody for gone.
 func TestWhatRedisRefuses(t *testing.T) {
-	c := connect(t, streamtest.Redis(t))
+	c := streamtest.Connect(t, streamtest.Redis(t))
 	hook := &refusing{}
 	c.AddHook(hook)
 	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})

@@ -23,11 +23,11 @@ import (
 // snapshot, changes, an end, a new consumer after its own was deleted, a clean stop.
 func TestGuardUnderTheShippedPermissions(t *testing.T) {
 	server := streamtest.NewSecuredNATS(t)
-	r := newRelay(t, connectNATS(t, server.As("relay"), nats.CustomInboxPrefix("_INBOX.relay")), "sc")
+	r := newRelay(t, streamtest.ConnectNATS(t, server.As("relay"), nats.CustomInboxPrefix("_INBOX.relay")), "sc")
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now), throttle("api", "odd key / *", now))
 	before := goleak.IgnoreCurrent()
-	nc := connectNATS(t, server.As("subscriber"), nats.CustomInboxPrefix("_INBOX.subscriber"))
+	nc := streamtest.ConnectNATS(t, server.As("subscriber"), nats.CustomInboxPrefix("_INBOX.subscriber"))
 	g, stop := runGuard(t, nc, guard.Config{})
 	awaitReady(t, g)
 	for key, want := range map[string]bool{"user:1": true, "odd key / *": true, "user:2": false} {
@@ -49,7 +49,7 @@ func TestGuardUnderTheShippedPermissions(t *testing.T) {
 }
 
 func TestGuardFindsDecisions(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, nc, streamtest.Prefix(t))
 	now := time.Now()
 	r.publish(
@@ -83,13 +83,13 @@ func TestGuardFindsDecisions(t *testing.T) {
 // The end of a decision that is published and gone while the guard is away is not
 // missed: what is not in the next snapshot is let go.
 func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
-	direct := connectNATS(t, streamtest.NATS(t))
+	direct := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, direct, streamtest.Prefix(t))
 	way := streamtest.NewProxy(t, direct.ConnectedAddr())
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now), throttle("api", "user:2", now), throttle("api", "user:3", now))
 	changes := make(chan guard.Change, 10)
-	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix,
+	g, _ := runGuard(t, streamtest.ConnectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix,
 		OnChange: func(c guard.Change) { changes <- c }})
 	awaitReady(t, g)
 	for range 3 {
@@ -128,11 +128,11 @@ func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
 // The guard keeps the decision and asks for a new snapshot; it believes a snapshot
 // that has no such message again.
 func TestGuardAsksAgainAfterAMalformedMessage(t *testing.T) {
-	direct := connectNATS(t, streamtest.NATS(t))
+	direct := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, direct, streamtest.Prefix(t))
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now), throttle("api", "user:2", now))
-	g, _ := runGuard(t, connectNATS(t, streamtest.NATS(t)), guard.Config{Prefix: r.prefix})
+	g, _ := runGuard(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), guard.Config{Prefix: r.prefix})
 	awaitReady(t, g)
 	snapshots := func(n int64) {
 		t.Helper()
@@ -159,8 +159,8 @@ func TestGuardAsksAgainAfterAMalformedMessage(t *testing.T) {
 
 func TestGuardSurvivesARestartOfNATS(t *testing.T) {
 	server := streamtest.OwnNATS(t)
-	nc := connectNATS(t, server.URL())
-	r := newRelay(t, connectNATS(t, server.URL()), streamtest.Prefix(t))
+	nc := streamtest.ConnectNATS(t, server.URL())
+	r := newRelay(t, streamtest.ConnectNATS(t, server.URL()), streamtest.Prefix(t))
 	g, _ := runGuard(t, nc, guard.Config{Prefix: r.prefix}) // the stream does not exist yet
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now))
@@ -185,7 +185,7 @@ func TestGuardSurvivesARestartOfNATS(t *testing.T) {
 
 // The stream is gone and made anew, and with it the guard's consumer.
 func TestGuardSurvivesANewStream(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, nc, streamtest.Prefix(t))
 	now := time.Now()
 	r.publish(throttle("api", "user:1", now))
@@ -199,11 +199,11 @@ func TestGuardSurvivesANewStream(t *testing.T) {
 
 // Nothing tells of the end of a connection that leads nowhere, but the silence does.
 func TestGuardNoticesAConnectionThatLeadsNowhere(t *testing.T) {
-	direct := connectNATS(t, streamtest.NATS(t))
+	direct := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, direct, streamtest.Prefix(t))
 	way := streamtest.NewProxy(t, direct.ConnectedAddr())
 	r.publish(throttle("api", "user:1", time.Now()))
-	g, _ := runGuard(t, connectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix})
+	g, _ := runGuard(t, streamtest.ConnectNATS(t, "nats://"+way.Addr), guard.Config{Prefix: r.prefix})
 	awaitReady(t, g)
 	way.Blackhole()
 	streamtest.Eventually(t, patience, "the guard becomes stale", func() (bool, string) {
@@ -216,7 +216,7 @@ func TestGuardNoticesAConnectionThatLeadsNowhere(t *testing.T) {
 
 // A callback that hangs holds up nothing but itself, and what it misses is counted.
 func TestOnChangeHoldsUpNothing(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, nc, streamtest.Prefix(t))
 	hang, called := make(chan struct{}), make(chan string, 100)
 	var once sync.Once
@@ -245,7 +245,7 @@ func TestOnChangeHoldsUpNothing(t *testing.T) {
 }
 
 func TestGuardIsStoppedByTheEndOfItsConnection(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	g, err := guard.New(nc, guard.Config{Prefix: streamtest.Prefix(t), Log: quiet})
 	testkit.Must(t, err)
 	ended := make(chan error, 1)
@@ -260,7 +260,7 @@ func TestGuardIsStoppedByTheEndOfItsConnection(t *testing.T) {
 }
 
 func TestGuardRefusesWhatCannotBeASubject(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	for _, c := range []guard.Config{{Prefix: "a.b"}, {Rules: []string{"api", "*"}}, {Rules: []string{""}},
 		{MaxKeys: -1}} {
 		if _, err := guard.New(nc, c); err == nil {
@@ -274,7 +274,7 @@ func TestGuardRefusesWhatCannotBeASubject(t *testing.T) {
 
 // A key that hears no renewal is let go, though nobody says so, and OnChange is told.
 func TestGuardLetsGoWhatExpires(t *testing.T) {
-	nc := connectNATS(t, streamtest.NATS(t))
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, nc, streamtest.Prefix(t))
 	now := time.Now()
 	var clock atomic.Int64

@@ -25,15 +25,6 @@ const patience = 20 * time.Second
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func connectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
-	t.Helper()
-	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1),
-		nats.ReconnectWait(10 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)...)
-	testkit.Must(t, err)
-	t.Cleanup(nc.Close)
-	return nc
-}
-
 // relay publishes decisions as `work` does.
 type relay struct {
 	t         testing.TB

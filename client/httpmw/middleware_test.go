@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
@@ -223,11 +221,9 @@ func TestBoundary(t *testing.T) {
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
 		Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}}})
 	testkit.Must(t, err)
-	rdb := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(streamtest.Redis(t), "redis://"), MaxRetries: -1,
-		ContextTimeoutEnabled: true})
-	defer rdb.Close()
-	d, err := direct.NewRedis(t.Context(), rdb, direct.Config{Rules: windows.Fixed(rules).Rules,
-		Prefix: streamtest.Prefix(t), Now: clock.Load})
+	d, err := direct.NewRedis(t.Context(), streamtest.Connect(t, streamtest.Redis(t)),
+		direct.Config{Rules: windows.Fixed(rules).Rules,
+			Prefix: streamtest.Prefix(t), Now: clock.Load})
 	testkit.Must(t, err)
 	c, err := client.New(d, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
 	testkit.Must(t, err)

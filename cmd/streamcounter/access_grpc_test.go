@@ -55,7 +55,7 @@ func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
 }
 
 func TestGRPCKeepsStrangersOut(t *testing.T) {
-	rules, tokens := writeFile(t, "rules.yml", devRulesText), writeFile(t, "tokens.yml", accessTokens)
+	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
 	cert, key := ours.Issue("server")
 	mine, mineKey := ours.Issue("client")

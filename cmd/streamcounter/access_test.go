@@ -22,7 +22,7 @@ const (
 
 // A server that others can reach, and that asks nobody who they are, does not start.
 func TestNobodyIsOpenByAccident(t *testing.T) {
-	rules, tokens := writeFile(t, "rules.yml", devRulesText), writeFile(t, "tokens.yml", accessTokens)
+	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	nats := streamtest.NATS(t)
 	for _, command := range []string{"serve", "work", "dev"} {
 		for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
@@ -60,9 +60,7 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 func (p *process) reachedBy(scheme string) string {
 	p.t.Helper()
 	_, port, err := net.SplitHostPort(readyAt.FindStringSubmatch(p.text())[1])
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, err)
 	return scheme + "://127.0.0.1:" + port
 }
 
@@ -86,7 +84,7 @@ func answered(t testing.TB, c *http.Client, method, url, token string) (int, str
 
 // What a stranger finds on a public address: that something lives, and no more.
 func TestStrangersFindNothing(t *testing.T) {
-	rules, tokens := writeFile(t, "rules.yml", devRulesText), writeFile(t, "tokens.yml", accessTokens)
+	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	nats := streamtest.NATS(t)
 	own := streamtest.OwnRedis(t)
 	for _, args := range [][]string{{"work", "--nats", nats, "--prefix", streamtest.Prefix(t)}, {"serve"}} {
@@ -118,7 +116,7 @@ func TestStrangersFindNothing(t *testing.T) {
 		if args[0] != "serve" {
 			continue
 		}
-		t.Setenv("STREAMCOUNTER_TOKEN_FILE", writeFile(t, "token", checkerToken+"\n"))
+		t.Setenv("STREAMCOUNTER_TOKEN_FILE", testkit.WriteFile(t, "token", checkerToken+"\n"))
 		if code, out, errs := runProgram(t, "", "check", "user:1", "--http", base); code != 0 {
 			t.Errorf("the command check with its token in a file: exit code %d %s%s", code, out, errs)
 		}
@@ -164,7 +162,7 @@ func TestServeSpeaksTLS(t *testing.T) {
 	cert, key := ours.Issue("server")
 	mine, mineKey := ours.Issue("client")
 	theirs, theirsKey := others.Issue("stranger")
-	rules := writeFile(t, "rules.yml", devRulesText)
+	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
 	args := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--tls-cert", cert, "--tls-key", key}
 
 	plain := startProgram(t, append(args, "--http", "127.0.0.1:0")...)
@@ -242,9 +240,9 @@ func TestServeSpeaksTLS(t *testing.T) {
 func TestTLSSettingsThatCannotBe(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("server")
-	empty := writeFile(t, "empty.pem", "nothing")
+	empty := testkit.WriteFile(t, "empty.pem", "nothing")
 	base := []string{"serve", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-		writeFile(t, "rules.yml", devRulesText)}
+		testkit.WriteFile(t, "rules.yml", devRulesText)}
 	for name, c := range map[string]struct {
 		args []string
 		says string
@@ -292,11 +290,11 @@ func TestHelpShowsNoSecrets(t *testing.T) {
 }
 
 func TestSecretsFromFiles(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText),
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	at := strings.TrimPrefix(p.reachedBy("http"), "http://")
-	t.Setenv("STREAMCOUNTER_REDIS_FILE", writeFile(t, "redis", "redis://u:SECRET@127.0.0.1:1\n"))
+	t.Setenv("STREAMCOUNTER_REDIS_FILE", testkit.WriteFile(t, "redis", "redis://u:SECRET@127.0.0.1:1\n"))
 	if code, _, errs := runProgram(t, "a 1", "append"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") ||
 		strings.Contains(errs, "SECRET") {
 		t.Errorf("the URL in a file: exit code %d, %s", code, errs)

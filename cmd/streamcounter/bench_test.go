@@ -1,14 +1,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/bench"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -141,11 +138,7 @@ func TestCommandLineHasNoPassword(t *testing.T) {
 
 func benchKeys(t *testing.T, url string) []string {
 	t.Helper()
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	c := redis.NewClient(opts)
-	defer c.Close()
-	keys, err := c.Keys(context.Background(), "sc-bench-*").Result()
+	keys, err := streamtest.Connect(t, url).Keys(t.Context(), "sc-bench-*").Result()
 	testkit.Must(t, err)
 	return keys
 }

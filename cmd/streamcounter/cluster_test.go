@@ -63,7 +63,8 @@ func TestProgramOnACluster(t *testing.T) {
 	t.Run("one node is not the Cluster", func(t *testing.T) {
 		one, _, _ := strings.Cut(c.URL(), ",")
 		code, _, said := runProgram(t, "", "serve", "--redis", one, "--rules",
-			writeFile(t, "rules.yml", clusterRulesText), "--http", "127.0.0.1:0", "--prefix", streamtest.Prefix(t))
+			testkit.WriteFile(t, "rules.yml", clusterRulesText), "--http", "127.0.0.1:0", "--prefix",
+			streamtest.Prefix(t))
 		if code == 0 || !strings.Contains(said, "one node of a Redis Cluster") {
 			t.Errorf("exit code %d, it said: %s", code, said)
 		}
@@ -209,7 +210,7 @@ func connections(t testing.TB, c *streamtest.RedisCluster, before map[string]int
 func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
 	const partitions = 100
 	before := connections(t, c, nil)
-	prefix, rules := streamtest.Prefix(t), writeFile(t, "rules.yml", clusterRulesText)
+	prefix, rules := streamtest.Prefix(t), testkit.WriteFile(t, "rules.yml", clusterRulesText)
 	keys, err := stream.NewKeys(prefix, partitions)
 	testkit.Must(t, err)
 	common := []string{"--redis", c.URL(), "--prefix", prefix, "--partitions", fmt.Sprint(partitions), "--rules",

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -106,8 +104,8 @@ rubbish
 }
 
 func TestCompareErrors(t *testing.T) {
-	trace := writeFile(t, "trace.txt", "1 a\n2 b 51\n")
-	badKey := writeFile(t, "key.txt", "1 a\x01\n")
+	trace := testkit.WriteFile(t, "trace.txt", "1 a\n2 b 51\n")
+	badKey := testkit.WriteFile(t, "key.txt", "1 a\x01\n")
 	dir := t.TempDir()
 	for _, test := range []struct{ args, want string }{
 		{"", "no trace: want one of --boundary, --poisson, --clf FILE and --trace FILE"},
@@ -151,10 +149,7 @@ func TestCompareErrors(t *testing.T) {
 // Ctrl-C in the middle of a run leaves no keys behind, and no half of a page.
 func TestCompareInterrupted(t *testing.T) {
 	url := streamtest.Redis(t)
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	c := redis.NewClient(opts)
-	defer c.Close()
+	c := streamtest.Connect(t, url)
 	keys := func() []string { return c.Keys(t.Context(), "sc-compare-*").Val() }
 	dir := t.TempDir()
 	p := startProgram(t, "compare", "--poisson", "--requests", "1000000", "--keys", "50", "--redis", url, "--html",

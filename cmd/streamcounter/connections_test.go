@@ -13,7 +13,7 @@ import (
 
 // Beyond --max-connections a caller waits for one that goes.
 func TestConnectionsAreBounded(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText),
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0", "--max-connections", "3")
 	addr := strings.TrimPrefix(p.base(), "http://")
 	var list []net.Conn

@@ -36,7 +36,7 @@ type devServer struct {
 
 func startDev(t testing.TB, more ...string) *devServer {
 	t.Helper()
-	d := &devServer{redis: freePort(t), nats: freePort(t), http: freePort(t)}
+	d := &devServer{redis: testkit.FreePort(t), nats: testkit.FreePort(t), http: testkit.FreePort(t)}
 	args := []string{"dev", "--redis", fmt.Sprintf("embedded:%d", d.redis), "--nats",
 		fmt.Sprintf("embedded:%d", d.nats),
 		"--http", fmt.Sprintf("127.0.0.1:%d", d.http)}
@@ -48,21 +48,17 @@ func startDev(t testing.TB, more ...string) *devServer {
 func (d *devServer) get(path string) (*http.Response, string) {
 	d.t.Helper()
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.Must(d.t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.Must(d.t, err)
 	return resp, string(body)
 }
 
 // The main job with plain tools: a Redis client, a NATS client and an HTTP
 // client that know nothing of ours.
 func TestDevRunsTheMainJob(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
@@ -137,7 +133,7 @@ func TestDevRunsTheMainJob(t *testing.T) {
 
 // What the embedded Redis holds expires: its clock is kept moving.
 func TestDevForgets(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "300ms", 1)))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "300ms", 1)))
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
@@ -153,7 +149,7 @@ func TestDevForgets(t *testing.T) {
 
 // A garbage event goes to the dead stream and the next one counts.
 func TestDevBuriesGarbage(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
@@ -195,9 +191,9 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
-	rules := writeFile(t, "rules.yml", devRulesText)
-	bad := writeFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
-	closed := fmt.Sprintf("redis://127.0.0.1:%d", freePort(t))
+	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
+	closed := fmt.Sprintf("redis://127.0.0.1:%d", testkit.FreePort(t))
 	for _, c := range []struct {
 		args []string
 		want []string // all in the message
@@ -233,7 +229,7 @@ func TestBadFlags(t *testing.T) {
 			}
 		}
 	}
-	code, _, errs := runProgram(t, "", "check", "k", "--http", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+	code, _, errs := runProgram(t, "", "check", "k", "--http", fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)))
 	if code != 2 || !strings.Contains(errs, "--http") {
 		t.Errorf("check without a server: exit code %d\n%s", code, errs)
 	}
@@ -253,7 +249,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, key, want)
 		}
 	}
-	d := startDev(t, "--rules", writeFile(t, "rules.yml",
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml",
 		`{rules: [{name: org, match: "org/*", windows: [{limit: 5, per: 1m}]}]}`))
 	d.until("Ctrl-C")
 	line := regexp.MustCompile(`curl -i '?http://[^/]*(/v1/check[^\s']*)`).FindStringSubmatch(d.text())
@@ -267,7 +263,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 
 // Everything that a person types, against one server.
 func TestCommandsAgainstDev(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "1h", 1)))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "1h", 1)))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
 	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis",
 		redisURL, "--json")
@@ -313,7 +309,7 @@ func TestCommandsAgainstDev(t *testing.T) {
 
 // A change of the rules file takes effect; a bad one keeps the old rules.
 func TestReload(t *testing.T) {
-	path := writeFile(t, "rules.yml", devRulesText)
+	path := testkit.WriteFile(t, "rules.yml", devRulesText)
 	d := startDev(t, "--rules", path)
 	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
 	rewrite(t, path, strings.Replace(devRulesText, "limit: 100", "limit: 7", 1))

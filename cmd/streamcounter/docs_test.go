@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,8 +20,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-var update = flag.Bool("update", false, "write the table of settings in docs/operations.md anew")
-
 const operations = "../../docs/operations.md"
 
 // The table of settings in the docs is the one in config.go.
@@ -38,7 +35,7 @@ func TestSettingsAreDocumented(t *testing.T) {
 	if have == want {
 		return
 	}
-	if *update {
+	if *testkit.Update {
 		testkit.Must(t, os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644))
 		return
 	}
@@ -109,7 +106,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	cancel()
 	var running sync.WaitGroup
 	n.followRules(ctx, &running)
-	if _, err := access.NewTokens(writeFile(t, "tokens.yml",
+	if _, err := access.NewTokens(testkit.WriteFile(t, "tokens.yml",
 		"tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
 		t.Fatal(err)
 	}

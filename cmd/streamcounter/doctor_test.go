@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // runDoctor gives the exit code and the report of doctor --json.
@@ -36,8 +37,8 @@ func TestDoctorExitCodes(t *testing.T) {
 	clean := streamtest.OwnRedis(t, "--appendonly", "yes").URL()
 	kept := streamtest.OwnRedis(t).URL() // nothing is kept there: a warning
 	natsURL := streamtest.OwnNATS(t).URL()
-	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	rules, bad := writeFile(t, "rules.yml", devRulesText), writeFile(t, "bad.yml",
+	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	rules, bad := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "bad.yml",
 		strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
 	for _, x := range []struct {
 		args            []string
@@ -101,7 +102,7 @@ func TestDoctorOfSilentServers(t *testing.T) {
 
 // No password is told, however a URL is written and whatever becomes of it.
 func TestSecretsAreNotTold(t *testing.T) {
-	closed := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
 	openNATS := strings.TrimPrefix(streamtest.NATS(t), "nats://")
 	for _, form := range []string{"S://user:hidden@H", "S://:hidden@H", "S://user:hid#hidden@H",
@@ -113,7 +114,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 		target := func(scheme, host string) string { return strings.NewReplacer("S", scheme, "H", host).Replace(form) }
 		for _, at := range []string{closed, open} {
 			for _, args := range [][]string{{"doctor", "--nats", ""}, {"append"},
-				{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:bad"}} {
+				{"serve", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:bad"}} {
 				_, out, errs := runProgram(t, "", append(args, "--redis", target("redis", at))...)
 				if strings.Contains(out+errs, "hid") {
 					t.Errorf("%v with %s tells:\n%s%s", args[0], form, out, errs)
@@ -140,7 +141,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 
 // The servers of `dev` can be looked at as any.
 func TestDoctorOfDev(t *testing.T) {
-	d := startDev(t, "--rules", writeFile(t, "rules.yml", devRulesText))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
 	code, r, text := runDoctor(t, "--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis), "--nats",
 		fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
 	if code != 0 {
@@ -155,7 +156,8 @@ func TestDoctorOfDev(t *testing.T) {
 // nothing twice.
 func TestStartSaysEachThingOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
+		"--http",
 		"127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	if n := strings.Count(p.text(), `"level":"WARN"`); n != 1 || !strings.Contains(p.text(),

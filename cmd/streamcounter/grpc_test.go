@@ -52,7 +52,8 @@ func (w *wire) block(method string) []byte {
 // Calls whose request never comes end by themselves, without a token too, and a
 // connection has no more of them than --grpc-max-streams.
 func TestUnsentGRPCRequestsEnd(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText),
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
+		testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
 		"--grpc-max-streams", "50")
 	p.until(`"msg":"ready"`)
@@ -97,7 +98,8 @@ func TestUnsentGRPCRequestsEnd(t *testing.T) {
 
 // Metadata of a call is bounded while it comes, not when it is there.
 func TestGRPCMetadataIsBounded(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules", writeFile(t, "rules.yml", devRulesText),
+	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
+		testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	w := openWire(t, p)
@@ -127,7 +129,8 @@ func TestGRPCMetadataIsBounded(t *testing.T) {
 func TestGRPCConnectionsEnd(t *testing.T) {
 	for _, flag := range []string{"--grpc-max-age", "--grpc-max-idle"} {
 		p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
-			writeFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag, "100ms")
+			testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag,
+			"100ms")
 		p.until(`"msg":"ready"`)
 		w := openWire(t, p)
 		for {

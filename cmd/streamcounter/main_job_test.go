@@ -45,7 +45,7 @@ func newWorld(t testing.TB, rulesText string) *world {
 func newWorldAt(t testing.TB, redisURL string, partitions int, rulesText string) *world {
 	t.Helper()
 	w := &world{t: t, redisURL: redisURL, natsURL: streamtest.NATS(t), prefix: streamtest.Prefix(t),
-		rulesFile: writeFile(t, "rules.yml", rulesText)}
+		rulesFile: testkit.WriteFile(t, "rules.yml", rulesText)}
 	var err error
 	if w.rules, err = windows.Load(w.rulesFile); err != nil {
 		t.Fatal(err)
@@ -106,9 +106,7 @@ func (w *world) counted(keys map[string]int64) map[string]int64 {
 	got := map[string]int64{}
 	for key := range keys {
 		st, err := w.counter.Peek(context.Background(), w.rules.Match(key), key)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testkit.Must(w.t, err)
 		got[key] = st.Windows[0].Used
 	}
 	return got
@@ -135,15 +133,7 @@ func (w *world) published() (alerts, throttles map[string][]string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	nc, err := nats.Connect(w.natsURL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	js := streamtest.JetStream(w.t, w.natsURL)
 	read := func(name string) (out map[string][]string, err error) {
 		s, err := js.Stream(ctx, name)
 		if err != nil {
@@ -430,7 +420,8 @@ func (x *crossings) verify() {
 // A Redis that may evict counters is said to do so at the start.
 func TestStartAdvisesOnRedisSettings(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--stream-node-max-bytes", "4096")
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
+		"--http",
 		"127.0.0.1:0")
 	p.until(`"msg":"ready"`)
 	for _, want := range []string{"CONFIG SET maxmemory-policy noeviction", "CONFIG SET stream-node-max-bytes 512"} {

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // As TestTransitionsSurviveAnAbsenceOfNATS, with a cluster of three and as many
@@ -57,17 +57,10 @@ func TestTransitionsSurviveANATSCluster(t *testing.T) {
 // It gives what it hears: sequence in the stream → transition.
 func (x *crossings) listen() *sync.Map {
 	x.t.Helper()
-	nc, err := nats.Connect(x.w.natsURL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	x.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	js := streamtest.JetStream(x.t, x.w.natsURL)
 	var c jetstream.Consumer
 	streamtest.Eventually(x.t, 30*time.Second, "there is a durable consumer", func() (bool, string) {
+		var err error
 		c, err = js.CreateOrUpdateConsumer(x.t.Context(), strings.ToUpper(x.w.prefix)+"_ALERTS",
 			jetstream.ConsumerConfig{Durable: "listener", AckPolicy: jetstream.AckExplicitPolicy,
 				AckWait: 2 * time.Second})
@@ -87,9 +80,7 @@ func (x *crossings) listen() *sync.Map {
 		heard.Store(meta.Sequence.Stream, tr)
 		_ = m.Ack() // one that is lost brings the message again
 	}, jetstream.PullHeartbeat(500*time.Millisecond), jetstream.PullExpiry(2*time.Second))
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	testkit.Must(x.t, err)
 	x.t.Cleanup(func() {
 		consuming.Stop()
 		<-consuming.Closed()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // A --nats that is another server says what answered, and not that NATS is away.
@@ -13,7 +14,7 @@ func TestNATSThatIsNone(t *testing.T) {
 	web := httptest.NewServer(nil)
 	defer web.Close()
 	redis := streamtest.EmbeddedRedis(t).Addr()
-	rules := writeFile(t, "rules.yml", leastRules(10))
+	rules := testkit.WriteFile(t, "rules.yml", leastRules(10))
 	for addr, want := range map[string]string{
 		redis:                                  "a Redis server answers",
 		strings.TrimPrefix(web.URL, "http://"): "an HTTP server answers",

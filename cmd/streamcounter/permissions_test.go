@@ -43,16 +43,6 @@ func leastRules(limit int) string {
 	return b.String()
 }
 
-func clientAs(t testing.TB, url string) *redis.Client {
-	t.Helper()
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	opts.MaxRetries, opts.DisableIdentity = -1, true
-	c := redis.NewClient(opts)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
 func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	// the server tells
@@ -124,8 +114,8 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	secured, natsServer := streamtest.NewSecuredRedis(t), streamtest.NewSecuredNATS(t)
 	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
 	testkit.Must(t, err)
-	rules := writeFile(t, "rules.yml", leastRules(10))
-	operator, work := clientAs(t, secured.As("operator")), clientAs(t, secured.As("work"))
+	rules := testkit.WriteFile(t, "rules.yml", leastRules(10))
+	operator, work := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("work"))
 
 	// producer: our own command, and a plain client.
 	produce := func(what string) {
@@ -151,7 +141,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	if batches, err := ghost.Read(ctx, 100, -1); err != nil || len(batches) == 0 {
 		t.Fatalf("the worker that dies has read %v, %v", batches, err)
 	}
-	plain := clientAs(t, secured.As("producer"))
+	plain := streamtest.Connect(t, secured.As("producer"))
 	gap := ""
 	for i, taken := 0, map[int]bool{}; gap == ""; i++ {
 		for _, a := range windows.Algorithms {
@@ -353,7 +343,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 // On Redis no user can do another's work, or look where it has no business.
 func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
-	operator := clientAs(t, secured.As("operator"))
+	operator := streamtest.Connect(t, secured.As("operator"))
 	ctx := context.Background()
 	for _, fields := range [][]any{{"XADD", "sc:{6}:events", "1-1", "key", "user:42"},
 		{"XADD", "sc:{6}:log:user:42", "1-1", "count", 1, "total", 1}, {"SET", "other", 1},
@@ -382,7 +372,7 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 			"PEXPIRE sc:meta 1", "ACL LOG RESET"},
 	} {
 		t.Run(user, func(t *testing.T) {
-			c := clientAs(t, secured.As(user))
+			c := streamtest.Connect(t, secured.As(user))
 			if err := c.Ping(ctx).Err(); err != nil {
 				t.Fatalf("it cannot even log in: %v", err)
 			}
@@ -405,7 +395,8 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 		})
 	}
 	// What is shipped lets nobody in: not without a name, and not without a password of yours.
-	if err := clientAs(t, secured.URL()).Ping(ctx).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH") {
+	if err := streamtest.Connect(t, secured.URL()).Ping(ctx).Err(); err == nil ||
+		!strings.HasPrefix(err.Error(), "NOAUTH") {
 		t.Errorf("without a name: %v, want NOAUTH", err)
 	}
 	if n := operator.DBSize(ctx).Val(); n != 4 {

@@ -5,11 +5,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -114,9 +112,7 @@ func (p *process) until(text string) {
 // interrupt ends it cleanly and gives its exit code.
 func (p *process) interrupt() int {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.Must(p.t, p.cmd.Process.Signal(syscall.SIGINT))
 	select {
 	case <-p.done:
 	case <-time.After(20 * time.Second):
@@ -145,23 +141,6 @@ func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, s
 		t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
-}
-
-// freePort gives a port that nobody listens on. Another process could take it
-// before it is used; then the test says so.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func writeFile(t testing.TB, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
 }
 
 // metric reads one sample from a process's /metrics.

@@ -35,7 +35,7 @@ func TestLimitsOfEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "edge.yaml")
 	testkit.Must(t, os.WriteFile(path, []byte(limitsText), 0o600))
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	d := startDev(t, "--rls-config", dir, "--rls-tag", "client", "--grpc", fmt.Sprintf("127.0.0.1:%d", port))
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(
 		insecure.NewCredentials()))
@@ -96,8 +96,8 @@ func TestLimitsOfEnvoy(t *testing.T) {
 }
 
 func TestRulesCheckReadsLimits(t *testing.T) {
-	config, rules := writeFile(t, "edge.yaml", limitsText), writeFile(t, "rules.yml", devRulesText)
-	all := writeFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
+	config, rules := testkit.WriteFile(t, "edge.yaml", limitsText), testkit.WriteFile(t, "rules.yml", devRulesText)
+	all := testkit.WriteFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
 	for _, c := range []struct {
 		args       []string
 		code       int
@@ -109,7 +109,7 @@ func TestRulesCheckReadsLimits(t *testing.T) {
 			[]string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
 		{[]string{rules}, 0, []string{"user:*"}, nil},
 		{nil, 1, nil, []string{"--rls-config"}},
-		{[]string{"--rls-config", writeFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil,
+		{[]string{"--rls-config", testkit.WriteFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil,
 			[]string{`bad.yaml:9:5: unknown field "shadow"`}},
 		{[]string{"--rls-config", config, "--rls-algorithm", "leaky"}, 1, nil, []string{`algorithm "leaky"`}},
 		{[]string{all, "--rls-config", config}, 1, nil, []string{`rule "api" (match "*")`, `"edge--path--login-`}},

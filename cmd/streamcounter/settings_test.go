@@ -13,7 +13,7 @@ import (
 // The order of winning: flag, variable, the file of a secret, the command's own
 // default, the table's.
 func TestConfigIsDecodedOnce(t *testing.T) {
-	file := writeFile(t, "nats", "nats://from-file\n")
+	file := testkit.WriteFile(t, "nats", "nats://from-file\n")
 	c := newConfig()
 	c.HTTP = "127.0.0.1:8081"
 	cmd := &cobra.Command{Use: "x"}
@@ -98,11 +98,11 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 		}
 	}
 	t.Setenv("STREAMCOUNTER_HTPP", "127.0.0.1:1")
-	if _, _, errs := runProgram(t, "", "rules", "check", writeFile(t, "rules.yml",
+	if _, _, errs := runProgram(t, "", "rules", "check", testkit.WriteFile(t, "rules.yml",
 		devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
 		t.Errorf("said %q", errs)
 	}
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", writeFile(t, "rules.yml", devRulesText),
+	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0")
 	p.until(`"level":"WARN","msg":"the environment variable STREAMCOUNTER_HTPP is not a setting`)
 }

@@ -22,7 +22,7 @@ func TestRedisOverTLS(t *testing.T) {
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
 	cert, key := ours.Issue("redis")
 	mine, mineKey := ours.Issue("client")
-	port := fmt.Sprint(freePort(t))
+	port := fmt.Sprint(testkit.FreePort(t))
 	streamtest.OwnRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
 		ours.CA)
 	at := "rediss://127.0.0.1:" + port
@@ -31,7 +31,7 @@ func TestRedisOverTLS(t *testing.T) {
 	if code, _, errs := runProgram(t, "user:42 3\n", append([]string{"append"}, all...)...); code != 0 {
 		t.Fatalf("append over TLS: exit code %d\n%s", code, errs)
 	}
-	p := startProgram(t, append([]string{"serve", "--rules", writeFile(t, "rules.yml", devRulesText), "--http",
+	p := startProgram(t, append([]string{"serve", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText), "--http",
 		"127.0.0.1:0"}, all...)...)
 	p.until(`"msg":"ready"`)
 	if code, body := request(t, "GET", p.base()+"/v1/check?key=user:42", ""); code != 200 ||
@@ -74,7 +74,7 @@ func TestSentinelOverTLS(t *testing.T) {
 	cert, key := ours.Issue("redis")
 	tls := []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ours.CA,
 		"--tls-replication", "yes"}
-	master := fmt.Sprint(freePort(t))
+	master := fmt.Sprint(testkit.FreePort(t))
 	streamtest.OwnRedis(t, append(tls, "--tls-port", master)...)
 	sentinel := streamtest.Sentinel(t, "tls-port", fmt.Sprintf(
 		"sentinel monitor main 127.0.0.1 %s 1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n",
@@ -147,9 +147,9 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 	_, _, strange := newSeed(t, nkeys.CreateUser)
 	url := secureNATS(t, ours, func(o *natsserver.Options) { o.Nkeys = []*natsserver.NkeyUser{{Nkey: public}} })
 	good := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey, "--nats-nkey",
-		writeFile(t, "user.nk", seed)}
+		testkit.WriteFile(t, "user.nk", seed)}
 	wantNATS(t, true, "all files", good...)
-	wantNATS(t, false, "another seed", append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", strange))...)
+	wantNATS(t, false, "another seed", append(good[:8:8], "--nats-nkey", testkit.WriteFile(t, "user.nk", strange))...)
 	wantNATS(t, false, "no seed", good[:8]...)
 	wantNATS(t, false, "no certificate", append(good[:4:4], good[8:]...)...)
 	wantNATS(t, false, "another authority", append([]string{"--nats", url, "--nats-ca", others.CA}, good[4:]...)...)
@@ -158,19 +158,19 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 		says string
 	}{
 		"no such seed": {append(good[:8:8], "--nats-nkey", "none.nk"), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"no seed": {append(good[:8:8], "--nats-nkey", writeFile(t, "user.nk", "SECRET")),
+		"no seed": {append(good[:8:8], "--nats-nkey", testkit.WriteFile(t, "user.nk", "SECRET")),
 			"--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"two of them": {append(good[:10:10], "--nats-creds", writeFile(t, "user.creds", "SECRET")), "not both"},
+		"two of them": {append(good[:10:10], "--nats-creds", testkit.WriteFile(t, "user.creds", "SECRET")), "not both"},
 	} {
 		args := append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-			writeFile(t, "rules.yml", devRulesText)}, c.args...)
+			testkit.WriteFile(t, "rules.yml", devRulesText)}, c.args...)
 		if code, _, errs := runProgram(t, "", args...); code != 1 || !strings.Contains(errs, c.says) ||
 			strings.Contains(errs, "SECRET") {
 			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
 		}
 	}
 	worker := startProgram(t, append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-		writeFile(t, "rules.yml", devRulesText)}, good...)...)
+		testkit.WriteFile(t, "rules.yml", devRulesText)}, good...)...)
 	worker.until(`"msg":"ready"`)
 	watcher := startProgram(t, append([]string{"watch"}, good...)...)
 	if strings.Contains(worker.text(), "does not answer") {
@@ -214,9 +214,10 @@ func TestNATSWithCredentials(t *testing.T) {
 	creds, err := jwt.FormatUserConfig(sign(jwt.NewUserClaims(userKey).Encode(account)), []byte(seed))
 	testkit.Must(t, err)
 	tls := []string{"--nats", url, "--nats-ca", ours.CA, "--nats-cert", mine, "--nats-key", mineKey}
-	wantNATS(t, true, "credentials", append(tls[:8:8], "--nats-creds", writeFile(t, "user.creds", string(creds)))...)
+	wantNATS(t, true, "credentials", append(tls[:8:8], "--nats-creds",
+		testkit.WriteFile(t, "user.creds", string(creds)))...)
 	wantNATS(t, false, "no credentials", tls...)
 	wantNATS(t, false, "no such file", append(tls[:8:8], "--nats-creds", "none.creds")...)
 	wantNATS(t, false, "half a file", append(tls[:8:8], "--nats-creds",
-		writeFile(t, "user.creds", string(creds[:len(creds)/2])))...)
+		testkit.WriteFile(t, "user.creds", string(creds[:len(creds)/2])))...)
 }

@@ -40,10 +40,7 @@ func TestProducers(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			bin := streamtest.Program(t, program)
 			url := streamtest.Redis(t)
-			opts, err := redis.ParseURL(url)
-			testkit.Must(t, err)
-			c := redis.NewClient(opts)
-			defer c.Close()
+			c := streamtest.Connect(t, url)
 			keys, err := stream.NewKeys(streamtest.Prefix(t), 7)
 			testkit.Must(t, err)
 			var lines strings.Builder
@@ -60,7 +57,7 @@ func TestProducers(t *testing.T) {
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
-			if out, err := run(opts.Addr, keys.Prefix, "7"); err != nil ||
+			if out, err := run(c.Options().Addr, keys.Prefix, "7"); err != nil ||
 				out != fmt.Sprintf("appended %d events\n", len(appended)+1) {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -93,7 +90,7 @@ func TestProducers(t *testing.T) {
 
 			// A stream that is none, and nobody there: an error, and a code that says so.
 			testkit.Must(t, c.Set(t.Context(), keys.Events(keys.Partition("a")), "none", 0).Err())
-			if out, err := run(opts.Addr, keys.Prefix, "7"); err == nil || !strings.Contains(out, "WRONGTYPE") {
+			if out, err := run(c.Options().Addr, keys.Prefix, "7"); err == nil || !strings.Contains(out, "WRONGTYPE") {
 				t.Errorf("refused: %v, %s", err, out)
 			}
 			if out, err := run("127.0.0.1:1"); err == nil {

@@ -65,14 +65,6 @@ func start(t *testing.T, env []string, name string, args ...string) (stop func()
 	return stop
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	defer l.Close()
-	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
-}
-
 // site is a backend behind a proxy that asks a real streamcounter.
 type site struct {
 	t     *testing.T
@@ -84,7 +76,8 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, port: map[string]string{"8000": freePort(t), "8080": freePort(t)}}
+	s := &site{t: t, port: map[string]string{"8000": fmt.Sprint(testkit.FreePort(t)),
+		"8080": fmt.Sprint(testkit.FreePort(t))}}
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.reach.Add(1)
 		if r.Header.Get(access.TokenHeader) != "" {
@@ -131,9 +124,7 @@ func (s *site) answers(port, path string) {
 func (s *site) configure(name string) string {
 	s.t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	text := string(b)
 	for example, own := range s.port {
 		text = strings.ReplaceAll(text, "127.0.0.1:"+example, "127.0.0.1:"+own)
@@ -141,9 +132,7 @@ func (s *site) configure(name string) string {
 	text = strings.NewReplacer("# proxy_set_header X-Streamcounter-Token TOKEN",
 		"proxy_set_header X-Streamcounter-Token TOKEN-0123456789", "# header_up", "header_up").Replace(text)
 	path := filepath.Join(s.t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -151,9 +140,7 @@ func (s *site) configure(name string) string {
 func (s *site) get(from, path string, headers ...string) *http.Response {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), "GET", "http://127.0.0.1:"+s.port["8000"]+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		if name != "" {
@@ -166,14 +153,10 @@ func (s *site) get(from, path string, headers ...string) *http.Response {
 			return dialer.DialContext(ctx, network, addr)
 		}}}
 	resp, err := c.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -15,8 +16,7 @@ import (
 // Each key has just the entries asked for, whatever counts them, and they lie
 // where some batches would merge them (600 a minute) and where none would.
 func TestFillGivesEachKeyItsEntries(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
-		c := connect(t, url)
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		for _, algorithm := range windows.Algorithms {
 			for _, n := range []struct{ keys, entries int }{{40, 1}, {40, 37}, {3, 600}} {
 				t.Run(fmt.Sprintf("%s/keys=%d/entries=%d", algorithm, n.keys, n.entries), func(t *testing.T) {
@@ -58,8 +58,7 @@ func TestFillGivesEachKeyItsEntries(t *testing.T) {
 }
 
 func TestFillSaysWhatItWeighs(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
-		c := connect(t, url)
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		cfg := Config{Keys: 2000, Entries: 3, Partitions: 2}.withDefaults()
 		r, err := newRoom(&cfg, c, streamtest.Prefix(t), windows.DefaultAlgorithm)
 		testkit.Must(t, err)

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"flag"
 	"sync"
 	"testing"
 	"time"
@@ -13,26 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-// onEveryRedis runs a test on the embedded and on a real one.
-func onEveryRedis(t *testing.T, test func(t *testing.T, url string)) {
-	t.Run("embedded", func(t *testing.T) { test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()) })
-	t.Run("redis", func(t *testing.T) { test(t, streamtest.Redis(t)) })
-}
-
-// connect opens a client like that of the command: it never sends twice.
-func connect(t testing.TB, url string) *redis.Client {
-	t.Helper()
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	opts.MaxRetries, opts.ContextTimeoutEnabled = -1, true
-	c := redis.NewClient(opts)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // keysLike lists the keys that match.
 func keysLike(t testing.TB, c redis.UniversalClient, pattern string) []string {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -61,29 +59,16 @@ func sample() *Report {
 	return r
 }
 
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		testkit.Must(t, os.WriteFile(path, got, 0o644))
-	}
-	want, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s (go test ./internal/bench -update writes it anew)\nhave:\n%s\nwant:\n%s", path, got, want)
-	}
-}
-
 func TestReportAsJSON(t *testing.T) {
 	text, err := json.MarshalIndent(sample(), "", "  ")
 	testkit.Must(t, err)
-	golden(t, "report.json", append(text, '\n'))
+	testkit.Golden(t, "testdata/report.json", string(text)+"\n")
 }
 
 func TestReportAsText(t *testing.T) {
 	var b bytes.Buffer
 	testkit.Must(t, sample().WriteText(&b))
-	golden(t, "report.txt", b.Bytes())
+	testkit.Golden(t, "testdata/report.txt", b.String())
 }
 
 func TestRatios(t *testing.T) {

@@ -26,8 +26,7 @@ func small() Config {
 }
 
 func TestCountersAddUp(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
-		c := connect(t, url)
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		// Those of others, as near as they come.
 		for _, other := range []string{"sc-bench", "sc-bench-:{0}:events", "sc:{0}:log:user:1"} {
 			testkit.Must(t, c.Set(t.Context(), other, "theirs", 0).Err())
@@ -97,11 +96,11 @@ func TestCountersAddUp(t *testing.T) {
 }
 
 func TestDenyAndRate(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		cfg := small()
 		cfg.Algorithms, cfg.Operations = nil, []string{Check}
 		cfg.Deny, cfg.Entries, cfg.Per, cfg.Rate = true, 5, time.Hour, 5000
-		report, err := Run(t.Context(), connect(t, url), cfg)
+		report, err := Run(t.Context(), c, cfg)
 		testkit.Must(t, err)
 		p := report.Parts[0]
 		if *p.Admitted != 0 || *p.Denied != 300 || *p.UsedPerKeyBefore != 5 || *p.UsedPerKeyAfter != 5 {
@@ -120,9 +119,9 @@ func TestDenyAndRate(t *testing.T) {
 }
 
 func TestGCRAKeepsItsLimit(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		cfg := Config{Limit: 3, Per: time.Hour, Entries: 2, Keys: 1}.withDefaults()
-		r, err := newRoom(&cfg, connect(t, url), streamtest.Prefix(t), windows.DefaultAlgorithm)
+		r, err := newRoom(&cfg, c, streamtest.Prefix(t), windows.DefaultAlgorithm)
 		testkit.Must(t, err)
 		g, err := r.gcra(t.Context())
 		testkit.Must(t, err)
@@ -176,7 +175,7 @@ func TestContestantsTakeTurns(t *testing.T) {
 	}
 	p := &part{operation: Check, progress: func(string, float64) {}, least: 3, product: who("product"),
 		yardsticks: []contestant{who("a"), who("b")}}
-	m := &meter{cfg: &cfg, redis: connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()), part: p,
+	m := &meter{cfg: &cfg, redis: streamtest.Connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr()), part: p,
 		choose: newChooser(&cfg)}
 	testkit.Must(t, m.measure(t.Context()))
 	if got := strings.Join(order, " "); got != "product a b a b product b product a" {
@@ -190,9 +189,8 @@ func TestContestantsTakeTurns(t *testing.T) {
 
 // What no slice needs any more does not pile up.
 func TestStreamsAreEmptied(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		cfg := Config{Keys: 20, Partitions: 2}.withDefaults()
-		c := connect(t, url)
 		r, err := newRoom(&cfg, c, streamtest.Prefix(t), windows.DefaultAlgorithm)
 		testkit.Must(t, err)
 		t.Cleanup(func() { _ = measure.Remove(context.Background(), c, r.keys.Prefix+":") })
@@ -245,8 +243,7 @@ func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func TestErrorsAreCountedAndShown(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
-		c := connect(t, url)
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		c.AddHook(&failing{})
 		cfg := small()
 		cfg.Operations = []string{Check}
@@ -272,11 +269,11 @@ func TestErrorsAreCountedAndShown(t *testing.T) {
 // Whenever it is cut off, what was measured is reported, no key is left, and no
 // goroutine.
 func TestACutOffRunLeavesNothing(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, url string) {
+	streamtest.EachRedis(t, func(t *testing.T, first *redis.Client) {
 		for _, at := range []string{"filling for fold", "check sliding-log"} {
 			t.Run(at, func(t *testing.T) {
 				before := goleak.IgnoreCurrent()
-				c := connect(t, url)
+				c := streamtest.Connect(t, first.Options().Addr)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				cfg := small()

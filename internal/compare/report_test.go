@@ -41,7 +41,7 @@ func finished() []*Comparison {
 func TestJSON(t *testing.T) {
 	var b strings.Builder
 	testkit.Must(t, WriteJSON(&b, finished()))
-	golden(t, "report.json", b.String())
+	testkit.Golden(t, "testdata/report.json", b.String())
 }
 
 func TestTables(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTables(t *testing.T) {
 	embedded := finished()[:1]
 	embedded[0].Redis, embedded[0].PingCPU, embedded[0].Algorithms[0].RedisCPU = some("embedded"), nil, nil
 	testkit.Must(t, WriteTables(&b, embedded))
-	golden(t, "tables.txt", b.String())
+	testkit.Golden(t, "testdata/tables.txt", b.String())
 }
 
 // Keys come from logs, which strangers write.

@@ -43,7 +43,7 @@ func right(t *testing.T, c *Comparison) {
 // The figures that the field's papers and complaints name: 50 per 10 s, and an
 // edge of the clock.
 func TestBoundaryAdmits(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		w := window(50, 10*time.Second)
 		for i, trace := range Boundary(w) {
 			got := run(t, Config{Redis: c, RedisName: "here", Windows: []windows.Window{w}}, trace)
@@ -72,7 +72,7 @@ func TestBoundaryAdmits(t *testing.T) {
 }
 
 func TestExactOnPoisson(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		for _, test := range []struct {
 			name   string
 			trace  Trace
@@ -102,7 +102,7 @@ func TestTimesNearZero(t *testing.T) {
 	for ms := range int64(60) {
 		trace.Requests = append(trace.Requests, Request{ms * 50, "a", 1})
 	}
-	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		got := run(t, Config{Redis: c, Windows: limits}, trace)
 		right(t, got)
 		if got.Trace.FirstMs != 0 || got.Trace.LastMs != 2950 {
@@ -137,7 +137,7 @@ func TestShift(t *testing.T) {
 // Redis's own clock must not let a count expire that the trace still needs,
 // however long the run takes; nor may a key stay for ever if the run is killed.
 func TestCountsOutliveRedisClock(t *testing.T) {
-	c := connect(t, streamtest.Redis(t))
+	c := streamtest.Connect(t, streamtest.Redis(t))
 	looked := 0
 	cfg := Config{Redis: c, Windows: []windows.Window{window(10, 200*time.Millisecond)}, Progress: func(int, int) {
 		for _, name := range ours(t, c) {
@@ -157,7 +157,7 @@ func TestCountsOutliveRedisClock(t *testing.T) {
 func TestLeavesNothing(t *testing.T) {
 	trace := Poisson{10, 2000, 5, 1, 1}.Trace()
 	limits := []windows.Window{window(20, 10*time.Second)}
-	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		testkit.Must(t, c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err())
 		for name, end := range map[string]bool{"to its end": false, "until it is cancelled": true} {
 			t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestLeavesNothing(t *testing.T) {
 }
 
 func TestNoGoroutineStays(t *testing.T) {
-	c := connect(t, streamtest.Redis(t))
+	c := streamtest.Connect(t, streamtest.Redis(t))
 	testkit.Must(t, c.Ping(t.Context()).Err())
 	before := goleak.IgnoreCurrent()
 	run(t, Config{Redis: c, Windows: []windows.Window{window(5, time.Second)}}, Poisson{10, 100, 1, 1, 1}.Trace())
@@ -201,7 +201,7 @@ func TestNoGoroutineStays(t *testing.T) {
 
 // A real Redis tells what a check costs it; an embedded one tells nothing.
 func TestWhatRedisTells(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c redis.UniversalClient) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		real := strings.HasSuffix(t.Name(), "/redis")
 		trace := Poisson{1000, 3000, MinKeysForMemory * 2, 1, 1}.Trace()
 		got := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}}, trace)

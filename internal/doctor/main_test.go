@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -16,15 +15,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
@@ -33,17 +29,6 @@ func keysOf(t testing.TB, partitions int) *stream.Keys {
 	k, err := stream.NewKeys("sc", partitions)
 	testkit.Must(t, err)
 	return k
-}
-
-func connect(t testing.TB, url string) *redis.Client {
-	t.Helper()
-	opts, err := redis.ParseURL(url)
-	testkit.Must(t, err)
-	opts.MaxRetries, opts.ContextTimeoutEnabled, opts.DisableIdentity = -1, true, true
-	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	c := redis.NewClient(opts)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 func look(t testing.TB, c redis.UniversalClient, change ...func(*doctor.RedisConfig)) []doctor.Finding {
@@ -113,15 +98,7 @@ func golden(t *testing.T, name string, findings []doctor.Finding) {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	testkit.Must(t, encoder.Encode(doctor.NewReport(findings)))
-	path := filepath.Join("testdata", name+".json")
-	if *update {
-		testkit.Must(t, os.WriteFile(path, b.Bytes(), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	if !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("the report is not that of %s (go test ./internal/doctor -update writes it)\n%s", path, b.String())
-	}
+	testkit.Golden(t, filepath.Join("testdata", name+".json"), b.String())
 }
 
 // shipped is deploy/redis.conf as arguments, but for where it listens and keeps its data.

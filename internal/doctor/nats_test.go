@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/internal/doctor"
@@ -28,29 +26,11 @@ func jszHandler(jsz string) http.Handler {
 	})
 }
 
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func jetStream(t testing.TB, url string) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(url)
-	testkit.Must(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	testkit.Must(t, err)
-	return js
-}
-
 // A new server, and one after the first `work`.
 func TestNATS(t *testing.T) {
 	own := streamtest.OwnNATS(t)
 	golden(t, "nats-new", lookNATS(t, own.URL(), doctor.NATSConfig{}))
-	_, err := alerts.EnsureStreams(t.Context(), jetStream(t, own.URL()), alerts.Streams("sc", 1))
+	_, err := alerts.EnsureStreams(t.Context(), streamtest.JetStream(t, own.URL()), alerts.Streams("sc", 1))
 	testkit.Must(t, err)
 	findings := lookNATS(t, own.URL(), doctor.NATSConfig{Monitor: monitor(t,
 		`{"config":{"sync_interval":1000000000}}`)})
@@ -63,7 +43,7 @@ func TestNATS(t *testing.T) {
 // Streams that somebody has made or changed otherwise.
 func TestDrift(t *testing.T) {
 	own := streamtest.OwnNATS(t)
-	js := jetStream(t, own.URL())
+	js := streamtest.JetStream(t, own.URL())
 	want := alerts.Streams("sc", 1)
 	want[0].AllowMsgTTL, want[0].MaxMsgsPerSubject = false, 5
 	want[1].MaxAge, want[1].Duplicates = time.Hour, time.Minute
@@ -139,7 +119,7 @@ func TestAccountLimits(t *testing.T) {
 	account := srv.GlobalAccount()
 	testkit.Must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
 		MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
-	js := jetStream(t, srv.ClientURL())
+	js := streamtest.JetStream(t, srv.ClientURL())
 	_, err = alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
 	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB",

@@ -22,7 +22,7 @@ import (
 // A redis-server as it comes: snapshots, no append-only file, nodes of 4 KB.
 func TestDefaultRedis(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--save", "3600 1 300 100 60 10000", "--stream-node-max-bytes", "4096")
-	findings := look(t, connect(t, own.URL()))
+	findings := look(t, streamtest.Connect(t, own.URL()))
 	golden(t, "default", findings)
 	if code := doctor.NewReport(findings).ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
@@ -31,7 +31,7 @@ func TestDefaultRedis(t *testing.T) {
 
 // With the configuration that is shipped there is nothing to fix.
 func TestShippedRedis(t *testing.T) {
-	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	c := streamtest.Connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	findings := look(t, c)
 	golden(t, "shipped", findings)
@@ -42,7 +42,7 @@ func TestShippedRedis(t *testing.T) {
 
 func TestEviction(t *testing.T) {
 	own := streamtest.OwnRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-lru", "--maxmemory", "100mb")...)
-	c := connect(t, own.URL())
+	c := streamtest.Connect(t, own.URL())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "volatile", look(t, c))
 	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
@@ -54,7 +54,7 @@ func TestEviction(t *testing.T) {
 
 // Each setting that does harm is told with what fixes it; the fix makes it well.
 func TestSettings(t *testing.T) {
-	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	c := streamtest.Connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
 	for _, x := range []struct {
 		setting, bad, good string
 		check              string
@@ -83,7 +83,7 @@ func TestSettings(t *testing.T) {
 
 func TestReplica(t *testing.T) {
 	master, replica := streamtest.OwnRedis(t), streamtest.OwnRedis(t)
-	m, r := connect(t, master.URL()), connect(t, replica.URL())
+	m, r := streamtest.Connect(t, master.URL()), streamtest.Connect(t, replica.URL())
 	host, port, _ := strings.Cut(master.Addr(), ":")
 	testkit.Must(t, r.ReplicaOf(t.Context(), host, port).Err())
 	streamtest.Eventually(t, 20*time.Second, "the replica is connected", func() (bool, string) {
@@ -98,7 +98,7 @@ func TestReplica(t *testing.T) {
 }
 
 func TestWrongPartitions(t *testing.T) {
-	c := connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
+	c := streamtest.Connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 8)))
 	golden(t, "partitions", look(t, c))
 	testkit.Must(t, c.HSet(t.Context(), "sc:meta", "version", "2").Err())
@@ -107,14 +107,14 @@ func TestWrongPartitions(t *testing.T) {
 
 // The embedded Redis tells nothing of itself: that is no error.
 func TestEmbedded(t *testing.T) {
-	c := connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.Connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "embedded", look(t, c))
 }
 
 // Clocks apart, as seen from a machine whose clock is handed in.
 func TestClock(t *testing.T) {
-	c := connect(t, streamtest.OwnRedis(t).URL())
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	for _, x := range []struct {
 		off      time.Duration
 		severity doctor.Severity
@@ -143,7 +143,7 @@ func TestState(t *testing.T) {
 		{time.Second, doctor.OK, doctor.OK}, {2 * time.Minute, doctor.Warning, doctor.Warning},
 		{6 * time.Minute, doctor.Problem, doctor.Problem},
 	} {
-		c := connect(t, streamtest.OwnRedis(t).URL())
+		c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 		testkit.Must(t, stream.CheckMeta(ctx, c, k))
 		clean := look(t, c)
 		for _, check := range []string{"state.unread", "state.pending", "state.outbox", "state.dead"} {
@@ -180,18 +180,19 @@ func TestState(t *testing.T) {
 // Each user sees what it may, and says what it may not.
 func TestUsers(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
-	testkit.Must(t, stream.CheckMeta(t.Context(), connect(t, secured.As("operator")), keysOf(t, 16)))
+	testkit.Must(t, stream.CheckMeta(t.Context(), streamtest.Connect(t, secured.As("operator")), keysOf(t, 16)))
 	for _, user := range []string{"doctor", "serve", "producer"} {
-		golden(t, "user-"+user, look(t, connect(t, secured.As(user))))
+		golden(t, "user-"+user, look(t, streamtest.Connect(t, secured.As(user))))
 	}
-	expect(t, look(t, connect(t, secured.As("operator"))), "redis.acl", doctor.Note, "user operator may do everything")
+	expect(t, look(t, streamtest.Connect(t, secured.As("operator"))), "redis.acl", doctor.Note,
+		"user operator may do everything")
 }
 
 // A right that is taken from a user is missed, whichever it is. The server says so, not
 // a list of ours.
 func TestMissingRights(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
-	operator, c := connect(t, secured.As("operator")), connect(t, secured.As("doctor"))
+	operator, c := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("doctor"))
 	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer")
 	tried := 0
 	for line := range strings.Lines(deploy.UsersACL) {
@@ -224,7 +225,7 @@ func TestMissingRights(t *testing.T) {
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "+acl|log").Err())
 	expect(t, look(t, c), "redis.acl-log", doctor.OK)
-	_ = connect(t, secured.As("work")).FlushAll(t.Context()).Err()
+	_ = streamtest.Connect(t, secured.As("work")).FlushAll(t.Context()).Err()
 	expect(t, look(t, c), "redis.acl-log", doctor.Warning, "work was refused the command flushall")
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "-acl|dryrun", "-config|get",
 		"-xpending").Err())
@@ -240,11 +241,11 @@ func TestCluster(t *testing.T) {
 	ctx := t.Context()
 	var nodes []*streamtest.RedisProcess
 	for range 2 {
-		port := freePort(t) // the usual one, 10000 above, may be none
+		port := testkit.FreePort(t) // the usual one, 10000 above, may be none
 		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port",
 			fmt.Sprint(port), "--loglevel", "notice")...))
 	}
-	first, second := connect(t, nodes[0].URL()), connect(t, nodes[1].URL())
+	first, second := streamtest.Connect(t, nodes[0].URL()), streamtest.Connect(t, nodes[1].URL())
 	findings := look(t, first)
 	expect(t, findings, "redis.cluster", doctor.Problem, "names only one", "--redis")
 
@@ -307,7 +308,7 @@ func TestCluster(t *testing.T) {
 // A server that stands still holds a look up no longer than it is told to.
 func TestSilentRedis(t *testing.T) {
 	own := streamtest.OwnRedis(t)
-	c := connect(t, own.URL())
+	c := streamtest.Connect(t, own.URL())
 	testkit.Must(t, c.Ping(t.Context()).Err())
 	own.Pause()
 	began := time.Now()
@@ -329,7 +330,7 @@ func TestSilentRedis(t *testing.T) {
 func TestStart(t *testing.T) {
 	own := streamtest.OwnRedis(t, append(shipped(t), "--stream-node-max-bytes", "4096", "--maxmemory-policy",
 		"volatile-ttl")...)
-	c := connect(t, own.URL())
+	c := streamtest.Connect(t, own.URL())
 	var checks []string
 	for _, f := range doctor.Start(t.Context(), c, false, time.Second) {
 		checks = append(checks, f.Check)
@@ -339,7 +340,7 @@ func TestStart(t *testing.T) {
 	}
 	secured := streamtest.NewSecuredRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-ttl")...)
 	for _, user := range []string{"work", "serve"} {
-		findings := doctor.Start(t.Context(), connect(t, secured.As(user)), true, time.Second)
+		findings := doctor.Start(t.Context(), streamtest.Connect(t, secured.As(user)), true, time.Second)
 		expect(t, findings, "redis.maxmemory-policy", doctor.Problem)
 		if len(findings) != 1 {
 			t.Errorf("%s is told %+v", user, findings)

@@ -8,11 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestBacklogs(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 4)
 		expect := func(what string, p int, oldest time.Duration, pending int64) {
 			t.Helper()

@@ -79,7 +79,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 }
 
 func TestReadSeveralPartitions(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 3)
 		xadd(t, c, k, 2, "before the group")
 		r := newReader(t, c, k, "w1")
@@ -96,7 +96,7 @@ func TestReadSeveralPartitions(t *testing.T) {
 }
 
 func TestReadGivesEachEventToOneConsumer(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 1)
 		one, two := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
 		for _, key := range []string{"a", "b", "c"} {
@@ -110,7 +110,7 @@ func TestReadGivesEachEventToOneConsumer(t *testing.T) {
 }
 
 func TestReadWaits(t *testing.T) {
-	c, k := connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
+	c, k := streamtest.Connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
 	r := newReader(t, c, k, "w1")
 	answer := readLater(t, r, time.Minute)
 	awaitBlockedReader(t, c)
@@ -129,7 +129,7 @@ func awaitBlockedReader(t *testing.T, c *redis.Client) {
 // A stream that is gone took its group along. What is appended before the next
 // read and after it must be read: the new group begins at the beginning.
 func TestReadAfterTheStreamIsGone(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 2)
 		r := newReader(t, c, k, "w1")
 		xadd(t, c, k, 0, "a")
@@ -149,7 +149,7 @@ func TestReadAfterTheStreamIsGone(t *testing.T) {
 
 // The same while a reader waits: 7.0 tells it UNBLOCKED, others NOGROUP.
 func TestReadWhileTheStreamGoes(t *testing.T) {
-	c, k := connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
+	c, k := streamtest.Connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
 	r := newReader(t, c, k, "w1")
 	answer := readLater(t, r, time.Minute)
 	awaitBlockedReader(t, c)
@@ -160,7 +160,7 @@ func TestReadWhileTheStreamGoes(t *testing.T) {
 }
 
 func TestClaim(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 2)
 		dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
 		for _, key := range []string{"a", "b", "c"} {
@@ -198,7 +198,8 @@ func TestClaim(t *testing.T) {
 
 // Events that were trimmed while somebody held them are told apart, once.
 func TestClaimTellsWhatWasTrimmed(t *testing.T) {
-	ctx, c, k := t.Context(), connect(t, streamtest.Redis(t)), newKeys(t, 1) // the embedded one does not tell
+	// the embedded one does not tell
+	ctx, c, k := t.Context(), streamtest.Connect(t, streamtest.Redis(t)), newKeys(t, 1)
 	dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
 	ids := []string{xadd(t, c, k, 0, "a"), xadd(t, c, k, 0, "b")}
 	read(t, dead, noBlock)
@@ -216,7 +217,7 @@ func TestClaimTellsWhatWasTrimmed(t *testing.T) {
 }
 
 func TestClaimAfterTheStreamIsGone(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 1)
 		r := newReader(t, c, k, "w1")
 		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
@@ -231,7 +232,7 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 
 // What cannot be repaired is an error that says where, not an empty read.
 func TestReaderErrors(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 1)
 		testkit.Must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
 		r := eventlog.NewReader(c, k, "w1", k.All())
@@ -247,7 +248,7 @@ func TestReaderErrors(t *testing.T) {
 
 // The whole way: what was appended is read in its partition, in order.
 func TestAppendedEventsAreRead(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, c *redis.Client) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 4)
 		r := newReader(t, c, k, "w1")
 		testkit.Must(t, newLog(t, c, k, time.Minute).Append(t.Context(), events(50)).Err)

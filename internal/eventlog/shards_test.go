@@ -7,11 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestShards(t *testing.T) {
 	k := newKeys(t, 3)
-	one := connect(t, "127.0.0.1:1")
+	one := streamtest.Connect(t, "127.0.0.1:1")
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = cluster.Close() })
 	for _, c := range []struct {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // asker sends checks to the server its own way, and says what became of each.
@@ -45,9 +46,7 @@ const (
 // protocol, by ones and by several.
 func (s *system) askers() []asker {
 	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	envoy := rlsv3.NewRateLimitServiceClient(conn)
 	plain := func() *http.Client { return &http.Client{Timeout: time.Second, Transport: &http.Transport{}} }
@@ -64,14 +63,10 @@ func (s *system) askers() []asker {
 // apart from an answer.
 func (s *system) client() *client.Client {
 	over, err := client.NewHTTP(s.base, client.HTTPConfig{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	s.t.Cleanup(func() { over.Close() })
 	c, err := client.New(over, client.Config{Timeout: time.Second, Policy: client.Allow})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	return c
 }
 

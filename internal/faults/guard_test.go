@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -16,8 +14,7 @@ import (
 // startGuard subscribes to throttle decisions as a service does, for the whole run.
 func startGuard(t testing.TB, s *system) *guard.Guard {
 	t.Helper()
-	nc, err := nats.Connect(s.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	testkit.Must(t, err)
+	nc := streamtest.ConnectNATS(t, s.nats.URL())
 	g, err := guard.New(nc, guard.Config{})
 	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())

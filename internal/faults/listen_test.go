@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -19,16 +18,7 @@ import (
 
 func (s *system) jetStream() jetstream.JetStream {
 	s.t.Helper()
-	nc, err := nats.Connect(s.nats.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return js
+	return streamtest.JetStream(s.t, s.nats.URL())
 }
 
 // listener is an alert consumer: durable, acknowledging, there all the time.

@@ -46,7 +46,7 @@ func failover(t *testing.T, bounds []string) (lost int) {
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
 		t.Fatal(err)
 	}
-	direct := connect(t, replica.Addr())
+	direct := streamtest.Connect(t, replica.Addr())
 	streamtest.Eventually(t, 30*time.Second, "the replica follows", func() (bool, string) {
 		info := direct.InfoMap(context.Background(), "replication").Val()["Replication"]
 		return info["master_link_status"] == "up", fmt.Sprint(info)

@@ -116,7 +116,7 @@ type soak struct {
 func newSoak(t *testing.T) *soak {
 	s := &soak{t: t}
 	own, nats, program := streamtest.OwnRedis(t), streamtest.OwnNATS(t), build(t)
-	s.redis = connect(t, own.Addr())
+	s.redis = streamtest.Connect(t, own.Addr())
 	var err error
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
 		t.Fatal(err)

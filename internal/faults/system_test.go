@@ -73,7 +73,7 @@ func newSystem(t testing.TB, workers int) *system {
 	t.Helper()
 	s := &system{t: t, nats: streamtest.OwnNATS(t)}
 	s.redis, s.clock = streamtest.OwnRedisWithClock(t, "--appendonly", "yes", "--appendfsync", "always")
-	s.admin = connect(t, s.redis.Addr())
+	s.admin = streamtest.Connect(t, s.redis.Addr())
 	var err error
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func newSystem(t testing.TB, workers int) *system {
 	file := testkit.WriteFile(t, "rules.yml", rules)
 	program := build(t)
 	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
-	s.producer = func() redis.UniversalClient { return connect(t, s.toAdd.Addr) }
+	s.producer = func() redis.UniversalClient { return streamtest.Connect(t, s.toAdd.Addr) }
 	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
 	port := testkit.FreeAddr(t)
 	s.base, s.grpc = "http://"+port, testkit.FreeAddr(t)
@@ -111,13 +111,6 @@ func (s *system) start() {
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusOK, resp.Status
 	})
-}
-
-func connect(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1,
-		DialTimeout: time.Second, ReadTimeout: 2 * time.Second})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 // part is one process of the program, started again whenever it is to run.

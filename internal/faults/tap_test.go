@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // moved is a transition as the outbox and the published one both tell it.
@@ -44,7 +45,7 @@ func startTap(t testing.TB, s *system) *tap {
 	ctx, stop := context.WithCancel(context.Background())
 	var reading sync.WaitGroup
 	for p := range s.keys.Partitions {
-		c := connect(t, s.redis.Addr())
+		c := streamtest.Connect(t, s.redis.Addr())
 		reading.Go(func() { tp.read(ctx, c, s.keys.Outbox(p)) })
 	}
 	t.Cleanup(func() {

@@ -69,9 +69,7 @@ func (s *system) logs() map[string][]entry {
 		names := s.admin.Scan(ctx, 0, form+"*", 1000).Iterator()
 		for names.Next(ctx) {
 			list, err := s.admin.XRange(ctx, names.Val(), "-", "+").Result()
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			testkit.Must(s.t, err)
 			var entries []entry
 			for _, m := range list {
 				ms, _, _ := strings.Cut(m.ID, "-")
@@ -80,9 +78,7 @@ func (s *system) logs() map[string][]entry {
 			}
 			logs[strings.TrimPrefix(names.Val(), form)] = entries
 		}
-		if err := names.Err(); err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.Must(s.t, names.Err())
 	}
 	return logs
 }
@@ -173,36 +169,24 @@ func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]s
 	defer cancel()
 	js := s.jetStream()
 	str, err := js.Stream(ctx, "SC_ALERTS")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	byKey, bySeq = map[string][]api.Transition{}, map[uint64]string{}
 	if str.CachedInfo().State.Msgs == 0 {
 		return byKey, bySeq
 	}
 	c, err := str.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	messages, err := c.Messages()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Must(s.t, err)
 	defer messages.Stop()
 	for left := uint64(1); left > 0; {
 		m, err := messages.Next(jetstream.NextMaxWait(10 * time.Second))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.Must(s.t, err)
 		meta, err := m.Metadata()
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.Must(s.t, err)
 		left = meta.NumPending
 		var tr api.Transition
-		if err := json.Unmarshal(m.Data(), &tr); err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.Must(s.t, json.Unmarshal(m.Data(), &tr))
 		byKey[tr.Key] = append(byKey[tr.Key], tr)
 		bySeq[meta.Sequence.Stream] = tr.ID
 	}

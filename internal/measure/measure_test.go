@@ -13,15 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-func connect(t *testing.T, addr string) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(addr, "redis://")})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
 func TestWhatAServerTells(t *testing.T) {
-	ctx, c := t.Context(), connect(t, streamtest.OwnRedis(t).Addr())
+	ctx, c := t.Context(), streamtest.Connect(t, streamtest.OwnRedis(t).Addr())
 	before, err := measure.CPU(ctx, c)
 	testkit.Must(t, err)
 	memory, err := measure.Memory(ctx, c)
@@ -40,18 +33,19 @@ func TestWhatAServerTells(t *testing.T) {
 }
 
 func TestWhatAServerDoesNotTell(t *testing.T) {
-	ctx, c := t.Context(), connect(t, streamtest.EmbeddedRedis(t).Addr())
+	ctx, c := t.Context(), streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	if n, err := measure.CPU(ctx, c); !errors.Is(err, measure.ErrNotTold) {
 		t.Errorf("CPU %v, %v", n, err)
 	}
-	if n, err := measure.Sum(ctx, connect(t, streamtest.Redis(t)), "memory", "no_such_field"); !errors.Is(err,
+	if n, err := measure.Sum(ctx, streamtest.Connect(t, streamtest.Redis(t)), "memory",
+		"no_such_field"); !errors.Is(err,
 		measure.ErrNotTold) {
 		t.Errorf("%v, %v", n, err)
 	}
 }
 
 func TestRemove(t *testing.T) {
-	ctx, c := t.Context(), connect(t, streamtest.Redis(t))
+	ctx, c := t.Context(), streamtest.Connect(t, streamtest.Redis(t))
 	prefix := streamtest.Prefix(t)
 	for i := range 2500 {
 		testkit.Must(t, c.Set(ctx, fmt.Sprintf("%s-a-%d", prefix, i), 1, 0).Err())

@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 func TestIsRefusal(t *testing.T) {
 	m := streamtest.EmbeddedRedis(t)
-	c := redis.NewClient(&redis.Options{Addr: m.Addr(), MaxRetries: -1})
-	defer c.Close()
+	c := streamtest.Connect(t, m.Addr())
 	ctx := context.Background()
 	answer := func(text string) error {
 		m.SetError(text)

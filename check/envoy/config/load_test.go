@@ -1,7 +1,6 @@
 package config
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -11,13 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // busted: testdata/busted_<what>.yml → line:column and what the message must
 // name. The whole messages are in busted_<what>.txt.
@@ -75,20 +70,8 @@ func TestBusted(t *testing.T) {
 				!strings.Contains(err.Error(), busted[what][1]) {
 				t.Errorf("%v\nwant %s… %s", err, want, busted[what][1])
 			}
-			golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
+			testkit.Golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
 		})
-	}
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		testkit.Must(t, os.WriteFile(path, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
 }
 
@@ -161,7 +144,7 @@ func TestRulesOfAConfiguration(t *testing.T) {
 	for _, r := range l.Rules() {
 		b.WriteString(r.Match + "\t" + r.Name + "\n")
 	}
-	golden(t, "testdata/rules.txt", b.String())
+	testkit.Golden(t, "testdata/rules.txt", b.String())
 }
 
 // What envoyproxy/ratelimit reads, and what it means there.

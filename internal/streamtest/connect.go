@@ -1,0 +1,61 @@
+package streamtest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// Connect is a client like those of the commands: it sends nothing twice and gives
+// up at its context's deadline. url is a URL of Redis or a host:port; change may
+// alter the options. It closes with the test.
+func Connect(t testing.TB, url string, change ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	if !strings.Contains(url, "://") {
+		url = "redis://" + url
+	}
+	o, err := redis.ParseURL(url)
+	testkit.Must(t, err)
+	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled, o.DisableIdentity = -1, 1, true, true
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = 2*time.Second, 5*time.Second, 5*time.Second
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	for _, f := range change {
+		f(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// EachRedis runs a test on an embedded Redis of its own and on the shared real one.
+func EachRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) { test(t, Connect(t, EmbeddedRedis(t).Addr())) })
+	t.Run("redis", func(t *testing.T) { test(t, Connect(t, Redis(t))) })
+}
+
+// ConnectNATS is a connection that comes back at once after each interruption. It
+// closes with the test.
+func ConnectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond),
+		nats.ReconnectJitter(0, 0)}, options...)...)
+	testkit.Must(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// JetStream is the JetStream of the server at url.
+func JetStream(t testing.TB, url string) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(ConnectNATS(t, url))
+	testkit.Must(t, err)
+	return js
+}
