@@ -9,14 +9,15 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Two `work` and a `serve`, one with another rules file: each says so in its metrics,
 // doctor names all, and after a reload they agree.
 func TestProcessesWithDifferentRulesSeeEachOther(t *testing.T) {
 	redis, nats := streamtest.OwnRedis(t, "--appendonly", "yes").URL(), streamtest.OwnNATS(t).URL()
-	first := writeFile(t, "rules.yml", devRulesText)
-	second := writeFile(t, "rules.yml", strings.Replace(devRulesText, "limit: 100", "limit: 200", 1))
+	first := testkit.WriteFile(t, "rules.yml", devRulesText)
+	second := testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "limit: 100", "limit: 200", 1))
 	at := map[string]string{} // process → where it listens
 	prints := map[string]string{}
 	for name, args := range map[string][]string{"a": {"work", "--rules", first}, "b": {"work", "--rules", second},

@@ -396,7 +396,7 @@ func TestExitCode(t *testing.T) {
 // Processes with different rules are named, each with the fingerprint of its rules: a
 // note while a reload may be under way, then a warning.
 func TestDifferentRules(t *testing.T) {
-	c := connect(t, streamtest.OwnRedis(t).URL())
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	k := keysOf(t, 16)
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, k))
 	expect(t, look(t, c), "state.rules", doctor.OK, "no process runs")
