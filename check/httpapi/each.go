@@ -7,12 +7,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// eachError stands in the place of an answer that could not be given.
-type eachError struct {
-	Key   string      `json:"key"`
-	Error api.Problem `json:"error"`
-}
-
 // each answers several keys, each by itself: 200 whatever the answers are, and
 // where one check is at fault, or has no answer, its problem in its place.
 func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
@@ -46,5 +40,5 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 		writeProblem(w, err)
 		return
 	}
-	writeJSON(w, "application/json", http.StatusOK, map[string]any{"checks": out})
+	writeJSON(w, "application/json", http.StatusOK, eachAnswer{out})
 }

@@ -56,7 +56,7 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 	return []Route{
 		{Method: "GET", Path: "/healthz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
 			_ *http.Request) {
-			writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ok"})
+			writeJSON(w, "application/json", http.StatusOK, statusAnswer{"ok"})
 		})},
 		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
 			r *http.Request) {
@@ -64,7 +64,7 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 				writeProblem(w, api.ErrUnavailable)
 				return
 			}
-			writeJSON(w, "application/json", http.StatusOK, map[string]string{"status": "ready"})
+			writeJSON(w, "application/json", http.StatusOK, statusAnswer{"ready"})
 		})},
 	}
 }
@@ -103,11 +103,8 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, "application/json", http.StatusOK, answer)
 		return
 	}
-	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, struct {
-		api.Problem
-		api.ChecksAnswer
-	}{denial(http.StatusTooManyRequests, "at least one key is over its limit, nothing was charged",
-		answer.RetryAfterMs), answer})
+	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(http.StatusTooManyRequests,
+		"at least one key is over its limit, nothing was charged", answer.RetryAfterMs), answer})
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
@@ -190,14 +187,11 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		writeJSON(w, "application/json", http.StatusOK, a)
 		return
 	}
-	writeJSON(w, "application/problem+json", denyStatus, struct {
-		api.Problem
-		api.CheckAnswer
-	}{denial(denyStatus, fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs),
-		a})
+	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(denyStatus,
+		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs), a})
 }
 
-func denial(status int, detail string, retryMs int64) api.Problem {
+func overLimit(status int, detail string, retryMs int64) api.Problem {
 	return api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Status: status,
 		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
 }
@@ -273,7 +267,7 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	writeJSON(w, "application/json", http.StatusOK, map[string]any{"key": key, "reset": had})
+	writeJSON(w, "application/json", http.StatusOK, resetAnswer{key, had})
 }
 
 func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
@@ -284,10 +278,7 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 }
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
-	list := struct {
-		Throttled []api.Throttled `json:"throttled"`
-		Truncated bool            `json:"truncated"`
-	}{Throttled: []api.Throttled{}}
+	list := throttledAnswer{Throttled: []api.Throttled{}}
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
 	for t, err := range s.checks.Throttled(ctx) {

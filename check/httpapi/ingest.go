@@ -13,12 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Rejected is one line (or array element, counted from 1) that was not taken.
-type Rejected struct {
-	Line  int    `json:"line"`
-	Error string `json:"error"`
-}
-
 // postEvents appends a JSON array of events or one JSON object per line. A bad
 // one is reported by its number and stops nothing else.
 func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +21,7 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	events, rejected, more, err := DecodeEvents(body)
+	events, bad, more, err := DecodeEvents(body)
 	if err != nil {
 		writeProblem(w, err)
 		return
@@ -38,23 +32,14 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := s.appendAll(r.Context(), events)
-	answer := struct {
-		Accepted int        `json:"accepted"`
-		Rejected []Rejected `json:"rejected"`
-		More     int        `json:"rejected_more,omitempty"` // those that are not named
-		Refused  int        `json:"refused,omitempty"`       // certainly not stored
-		Unknown  int        `json:"unknown,omitempty"`       // stored or not
-	}{out.Appended, rejected, more, len(out.Refused), len(out.Unknown)}
+	answer := eventsAnswer{out.Appended, bad, more, len(out.Refused), len(out.Unknown)}
 	if answer.Refused+answer.Unknown > 0 {
 		failure := fmt.Errorf("%w: %w", api.ErrUnavailable, out.Err)
 		if errors.Is(out.Err, api.ErrOutcomeUnknown) {
 			failure = out.Err
 		}
 		problem := problemOf(failure)
-		writeJSON(w, "application/problem+json", problem.Status, struct {
-			api.Problem
-			Events any `json:"events"`
-		}{problem, answer})
+		writeJSON(w, "application/problem+json", problem.Status, eventsProblem{problem, &answer})
 		return
 	}
 	writeJSON(w, "application/json", http.StatusAccepted, answer)
@@ -70,15 +55,15 @@ const (
 // DecodeEvents reads a JSON array of events, or lines of one event each. The
 // first bad ones are named, more counts the others. The error is for a body that
 // cannot be taken apart at all, or has too many.
-func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, more int, err error) {
-	rejected = []Rejected{}
+func DecodeEvents(body []byte) (events []api.Event, bad []rejected, more int, err error) {
+	bad = []rejected{}
 	take := func(n int, raw []byte) {
 		e, err := DecodeEvent(raw)
 		switch {
 		case err == nil:
 			events = append(events, e)
-		case len(rejected) < maxRejected:
-			rejected = append(rejected, Rejected{n, err.Error()})
+		case len(bad) < maxRejected:
+			bad = append(bad, rejected{n, err.Error()})
 		default:
 			more++
 		}
@@ -101,19 +86,19 @@ func DecodeEvents(body []byte) (events []api.Event, rejected []Rejected, more in
 		for i, raw := range list {
 			take(i+1, raw)
 		}
-		return events, rejected, more, nil
+		return events, bad, more, nil
 	}
 	n := 0
 	for line := range bytes.Lines(body) {
 		n++
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			if len(events)+len(rejected)+more == maxEvents {
+			if len(events)+len(bad)+more == maxEvents {
 				return nil, nil, 0, tooMany
 			}
 			take(n, line)
 		}
 	}
-	return events, rejected, more, nil
+	return events, bad, more, nil
 }
 
 // DecodeEvent reads one event. Unknown fields are ignored, as on the stream;
