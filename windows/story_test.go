@@ -20,9 +20,9 @@ import (
 // TestStories runs each file of testdata/stories on the embedded and on a real
 // Redis. A file is a sequence of commands, each with what it prints below ----:
 // its own result, then the transitions that it wrote to the outbox. Times are
-// relative to the story's start. No two transitions of a story may share an id. `go test ./windows
-// -run Stories -rewrite` writes
-// the results anew; read the difference before you commit it.
+// relative to the story's start. No two transitions of a story may share an id, and
+// the versions of a rule and key only grow. `go test ./windows -run Stories -rewrite`
+// writes the results; read the difference before you commit it.
 //
 //	rules                       the rules from now on, as YAML
 //	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now)
@@ -37,10 +37,13 @@ import (
 //	advance DURATION            time passes, and due keys are swept
 //	step DURATION               Redis's clock steps, also back; nothing is swept
 //	recheck                     every key that stands at a level is swept, as after a reload
+//	sweep KEY                   the key is swept, whether it is due or not
+//	due KEY                     when the key is to be swept, and whether a record of its levels stands
+//	clear                       Redis is empty again
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
 		eachRedis(t, nil, func(t *testing.T, s *store) {
-			y := &story{t: t, store: s, ids: map[string]bool{}, held: map[string][]eventlog.Batch{}}
+			y := &story{t: t, store: s, held: map[string][]eventlog.Batch{}}
 			datadriven.RunTest(t, path, y.run)
 		})
 	})
@@ -50,7 +53,6 @@ func TestStories(t *testing.T) {
 type story struct {
 	t *testing.T
 	*store
-	ids  map[string]bool             // of the transitions so far
 	held map[string][]eventlog.Batch // worker → what it read and did not fold
 }
 
@@ -103,6 +105,13 @@ func (y *story) run(t *testing.T, d *datadriven.TestData) string {
 		y.clock.ms += y.duration(arg(0))
 	case "recheck":
 		y.recheck()
+	case "sweep":
+		_, _, err := y.store.store.Sweep(t.Context(), y.keys.Partition(arg(0)), y.rules, []string{arg(0)})
+		testkit.Must(t, err)
+	case "due":
+		out = y.due(arg(0))
+	case "clear":
+		y.clear()
 	default:
 		d.Fatalf(t, "unknown command %q", d.Cmd)
 	}
@@ -247,6 +256,27 @@ func (y *story) recheck() {
 	}
 }
 
+// due says when a key is to be swept, and whether it has a record.
+func (y *story) due(key string) string {
+	p := y.keys.Partition(key)
+	out := "never"
+	if in := (tale{y.t, y.store}).due(key); in >= 0 {
+		out = "in " + (time.Duration(in) * time.Millisecond).String()
+	}
+	if y.redis.HExists(context.Background(), y.keys.Levels(p), key).Val() {
+		out += ", with a record"
+	}
+	return out
+}
+
+func (y *story) clear() {
+	ctx := context.Background()
+	names, err := y.redis.Keys(ctx, y.keys.Prefix+":*").Result()
+	testkit.Must(y.t, err)
+	testkit.Must(y.t, y.redis.Del(ctx, names...).Err())
+	y.store.ids, y.store.versions = map[string]bool{}, map[string]int64{}
+}
+
 // published empties the outboxes: a line per transition.
 func (y *story) published() (lines []string) {
 	ctx := context.Background()
@@ -259,6 +289,9 @@ func (y *story) published() (lines []string) {
 			line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"),
 				v("key"), v("rule"),
 				v("used"), v("limit"), per, y.relative(v("since")), y.relative(v("until")))
+			if at := y.number(v("at")); at != y.clock.ms {
+				line += ", at " + y.relative(v("at"))
+			}
 			flags := v("flags")
 			if strings.Contains(flags, "s") {
 				line += ", shadow"
@@ -267,11 +300,7 @@ func (y *story) published() (lines []string) {
 				line += ", renewed"
 			}
 			lines = append(lines, line)
-			id := strings.Join([]string{v("state"), v("level"), v("key"), v("rule"), v("window"), v("version")}, "/")
-			if y.ids[id] {
-				y.t.Errorf("two transitions share the id %s", id)
-			}
-			y.ids[id] = true
+			y.isNew(y.t, m.Values)
 		}
 		testkit.Must(y.t, y.redis.Del(ctx, y.keys.Outbox(p)).Err())
 	}
