@@ -32,6 +32,7 @@ type Algorithm struct {
 // entry here and a file, which sets algorithms[name] (prelude.lua says to what).
 var Algorithms = []Algorithm{
 	{"sliding-log", "log"},
+	{"sliding-log-packed", "packed"},
 	{"sliding-log-zset", "zset"},
 	{"sliding-counter", "pair"},
 	{"sliding-buckets", "buckets"},

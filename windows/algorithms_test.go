@@ -17,6 +17,7 @@ import (
 var form = map[string]string{
 	"sliding-log": "log", "sliding-log-zset": "zset", "sliding-counter": "pair",
 	"sliding-buckets": "buckets", "fixed-window": "fixed",
+	"sliding-log-packed": "packed",
 }
 
 // one gives a store's rules one rule of an algorithm, and a tale of it.
@@ -181,11 +182,12 @@ func TestBucketsWiden(t *testing.T) {
 // into an aligned window of 10 s are below the limit again after so long.
 func TestLevelsInEveryAlgorithm(t *testing.T) {
 	ends := map[string]time.Duration{
-		"sliding-log":      10 * time.Second,
-		"sliding-log-zset": 10 * time.Second,
-		"sliding-counter":  10 * time.Second,                     // when a tenth of the window before has gone
-		"sliding-buckets":  10*time.Second + 99*time.Millisecond, // with the last ms of its bucket of 100
-		"fixed-window":     9 * time.Second,
+		"sliding-log":        10 * time.Second,
+		"sliding-log-zset":   10 * time.Second,
+		"sliding-log-packed": 10 * time.Second,
+		"sliding-counter":    10 * time.Second,                     // when a tenth of the window before has gone
+		"sliding-buckets":    10*time.Second + 99*time.Millisecond, // with the last ms of its bucket of 100
+		"fixed-window":       9 * time.Second,
 	}
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {

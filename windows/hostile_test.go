@@ -92,6 +92,12 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 				add(fmt.Sprintf("the text %.20q", t), false, []any{"SET", t})
 			}
 		}
+		if algorithm == packed {
+			for what, text := range hostilePacked(now) {
+				add(what, strings.HasPrefix(what, "between"), []any{"SET", text})
+			}
+			break
+		}
 		if algorithm != windows.SlidingBuckets {
 			for _, n := range nonsense {
 				add("units of "+n, true, []any{"SET", fmt.Sprintf("%d 3600000,%s,%s", now, n, n)})

@@ -150,6 +150,7 @@ func TestWorkingFiles(t *testing.T) {
 		"algorithms": func() (list []*Rule) {
 			for _, r := range []Rule{
 				{Name: "log", Match: "log:*", Algorithm: "sliding-log"},
+				{Name: "packed", Match: "packed:*", Algorithm: "sliding-log-packed"},
 				{Name: "zset", Match: "zset:*", Algorithm: "sliding-log-zset"},
 				{Name: "counter", Match: "counter:*", Algorithm: "sliding-counter"},
 				{Name: "default-buckets", Match: "default:*", Algorithm: "sliding-buckets", Buckets: 60},

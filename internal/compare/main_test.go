@@ -17,9 +17,10 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // exact are the algorithms of Names that admit what the limit allows, no more
 // and no less.
 func exact() []string {
-	return slices.DeleteFunc([]string{"sliding-log", "sliding-log-zset", InProcess, Oracle}, func(n string) bool {
-		return n != Oracle && !slices.Contains(Names(), n)
-	})
+	return slices.DeleteFunc([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset", InProcess, Oracle},
+		func(n string) bool {
+			return n != Oracle && !slices.Contains(Names(), n)
+		})
 }
 
 func ours(t *testing.T, c redis.UniversalClient) []string {

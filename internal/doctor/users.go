@@ -19,7 +19,8 @@ var roles = []string{"work", "serve", "producer"}
 // samples has a call of each command that a role needs, for ACL DRYRUN: E is an
 // event stream and M the meta hash, as producers may touch no other keys.
 var samples = []string{
-	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "set E v", "del E",
+	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
+	"set E v", "setrange E 0 v", "del E",
 	"unlink E",
 	"hget M f", "hgetall M", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
 	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zremrangebyrank E 0 1",
