@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"check/httpapi":      {"api", "check", "check/access", "internal/eventlog", "internal/headers", "stream"},
 	"client": {"api", "internal/headers", "internal/inprocess", "internal/pause", "internal/redact",
 		"internal/transport"},
-	"client/grpc":             {"api", "internal/transport"},
+	"client/grpc":             {"api", "internal/redact", "internal/transport"},
 	"internal/transport":      {"api"},
 	"client/guard":            {"api"},
 	"client/direct":           {"api", "check", "internal/redisclient", "internal/transport", "stream", "windows"},

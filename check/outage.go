@@ -13,20 +13,29 @@ import (
 
 // outage tells the log, once, that on_error decides checks because Redis does not
 // answer, and when that has ended. It begins when the first breaker of the process
-// opens and ends when all have closed again. Safe to use from several goroutines.
+// opens, or where checks are too few for that, when Redis has answered none for
+// outageAfter since one failed; it ends when all breakers are closed and Redis has
+// answered. Safe to use from several goroutines.
 type outage struct {
 	log   *slog.Logger
 	rules func() *windows.Rules
+	after func(time.Duration, func()) // calls a function later; time.AfterFunc but in tests
 
 	failing atomic.Bool // decided is not empty: what a check asks that Redis has answered
 	mu      sync.Mutex
 	open    map[int]bool // shards whose breaker is not closed
+	begun   bool         // the log has the beginning
+	failure int          // number of the failure that no answer of Redis has followed yet
 	since   time.Time
 	decided map[windows.OnError]int // policy → checks, one per key
 }
 
+// outageAfter is longer than a check may take, so that one slow answer is no outage.
+const outageAfter = time.Second
+
 func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
-	return &outage{log: log, rules: rules, open: map[int]bool{}, decided: map[windows.OnError]int{}}
+	return &outage{log: log, rules: rules, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
+		open: map[int]bool{}, decided: map[windows.OnError]int{}}
 }
 
 // byPolicy counts checks that on_error decided.
@@ -35,12 +44,25 @@ func (o *outage) byPolicy(policy windows.OnError, checks int) {
 	defer o.mu.Unlock()
 	if len(o.decided) == 0 && len(o.open) == 0 {
 		o.since = time.Now()
+		o.failure++
+		failure := o.failure
+		o.after(outageAfter, func() { o.unanswered(failure) })
 	}
 	o.decided[policy] += checks
 	o.failing.Store(true)
 }
 
-// byRedis says that Redis answered: what failed before was no outage, where no breaker is open.
+// unanswered begins the outage of a failure, if Redis has answered nothing since.
+func (o *outage) unanswered(failure int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if failure == o.failure && len(o.decided) > 0 {
+		o.begin()
+	}
+}
+
+// byRedis says that Redis answered: where no breaker is open the outage is over, if
+// what failed before was one.
 func (o *outage) byRedis() {
 	if !o.failing.Load() {
 		return
@@ -48,25 +70,21 @@ func (o *outage) byRedis() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.open) == 0 {
-		o.forget()
+		o.end()
 	}
-}
-
-func (o *outage) forget() {
-	clear(o.decided)
-	o.failing.Store(false)
 }
 
 // changed follows the breaker of a shard.
 func (o *outage) changed(shard int, to gobreaker.State) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch before := len(o.open); {
+	switch {
 	case to == gobreaker.StateOpen:
-		o.open[shard] = true
-		if before == 0 {
-			o.begin()
+		if len(o.decided) == 0 && len(o.open) == 0 {
+			o.since = time.Now()
 		}
+		o.open[shard] = true
+		o.begin()
 	case to == gobreaker.StateClosed && o.open[shard]:
 		delete(o.open, shard)
 		if len(o.open) == 0 {
@@ -76,9 +94,10 @@ func (o *outage) changed(shard int, to gobreaker.State) {
 }
 
 func (o *outage) begin() {
-	if len(o.decided) == 0 {
-		o.since = time.Now()
+	if o.begun {
+		return
 	}
+	o.begun = true
 	live := map[windows.OnError]int{}
 	for _, r := range o.rules().List() {
 		if !r.Shadow {
@@ -92,8 +111,13 @@ func (o *outage) begin() {
 }
 
 func (o *outage) end() {
-	o.log.Warn("Redis answers again: limits are enforced", "took", time.Since(o.since).Round(time.Millisecond).String(),
-		"checks_allow", o.decided[windows.OnErrorAllow], "checks_deny", o.decided[windows.OnErrorDeny],
-		"checks_local", o.decided[windows.OnErrorLocal])
-	o.forget()
+	if o.begun {
+		o.log.Warn("Redis answers again: limits are enforced",
+			"took", time.Since(o.since).Round(time.Millisecond).String(),
+			"checks_allow", o.decided[windows.OnErrorAllow], "checks_deny", o.decided[windows.OnErrorDeny],
+			"checks_local", o.decided[windows.OnErrorLocal])
+	}
+	o.begun = false
+	clear(o.decided)
+	o.failing.Store(false)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -84,5 +85,64 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			ended["took"] == nil {
 			t.Errorf("the end, after %d checks: %v", asked, ended)
 		}
+	}
+}
+
+// One check that fails is told too, where Redis answers no other within a second: a
+// process with little to do opens no breaker. A slow answer among good ones is no outage.
+func TestAnOutageOfFewChecksIsTold(t *testing.T) {
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
+		Windows: []windows.Window{{Limit: 1, Per: time.Hour}}}})
+	testkit.Must(t, err)
+	var out bytes.Buffer
+	o := newOutage(slog.New(slog.NewJSONHandler(&out, nil)), windows.Fixed(rules).Rules)
+	var later []func()
+	o.after = func(d time.Duration, f func()) {
+		if d != outageAfter {
+			t.Errorf("it waits for %v", d)
+		}
+		later = append(later, f)
+	}
+	said := func(want ...string) {
+		t.Helper()
+		got := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if out.Len() == 0 {
+			got = nil
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d lines, expected %q:\n%s", len(got), want, out.String())
+		}
+		for i, part := range want {
+			if !strings.Contains(got[i], part) {
+				t.Errorf("line %d is %s, expected %q in it", i, got[i], part)
+			}
+		}
+		out.Reset()
+	}
+	o.byPolicy(windows.OnErrorAllow, 1) // a slow answer
+	o.byRedis()
+	later[0]()
+	said()
+
+	o.byPolicy(windows.OnErrorAllow, 1)
+	later[0]() // of the failure before
+	said()
+	later[1]()
+	said("does not answer")
+	o.byPolicy(windows.OnErrorAllow, 2)
+	o.changed(0, gobreaker.StateOpen) // no second line
+	o.byRedis()                       // of another shard
+	said()
+	o.changed(0, gobreaker.StateClosed)
+	said(`"checks_allow":3`)
+	o.byRedis()
+	said()
+
+	o.byPolicy(windows.OnErrorAllow, 1)
+	later[2]()
+	o.byRedis()
+	said("does not answer", `"checks_allow":1`)
+	if len(later) != 3 {
+		t.Errorf("%d timers, expected one for each failure that followed an answer", len(later))
 	}
 }

@@ -16,6 +16,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// LargestBatch is the largest Config.MaxBatch: folding one keeps Redis for 0.1 s, and the
+// reply that brings it stays far below what a client of Redis may allocate.
+const LargestBatch = 10_000
+
 // Config of a Pool. Redis, Blocking, Keys, Counter, Rules and Publisher are
 // required; zero elsewhere means the default.
 type Config struct {
@@ -35,7 +39,8 @@ type Config struct {
 	// Consumer is this process's name in the group, unique among all that run;
 	// default: host, process id and a random part.
 	Consumer string
-	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time.
+	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time; at
+	// most LargestBatch.
 	MaxBatch int
 	// Block is how long a read waits for events; default 1s. A stop waits that long.
 	Block time.Duration
@@ -82,6 +87,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
 		c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
+	}
+	if c.MaxBatch > LargestBatch {
+		return c, fmt.Errorf("consumers: MaxBatch is %d, expected at most %d", c.MaxBatch, LargestBatch)
 	}
 	return c, nil
 }

@@ -1,8 +1,10 @@
 package consumers
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -36,7 +38,10 @@ func (r *reclaimer) run(ctx, work context.Context) {
 
 func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 	reader := eventlog.NewReader(r.redis, r.keys, r.config.Consumer, parts)
+	var told []int // the partitions that the log has as failing
 	for {
+		var failed []int
+		var first error
 		for _, p := range r.quarantine.open(work, parts) {
 			if ctx.Err() != nil {
 				return
@@ -48,9 +53,13 @@ func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 				}
 			}
 			if err != nil && !errors.Is(err, errQuarantined) {
-				r.log.Warn("reclaiming failed, trying again later", "partition", p, "error", err)
+				failed, first = append(failed, p), cmp.Or(first, err)
 			}
 		}
+		if len(failed) > 0 && !slices.Equal(failed, told) { // once for an outage
+			r.log.Warn("reclaiming failed, trying again later", "partitions", failed, "error", first)
+		}
+		told = failed
 		if !pause.For(ctx, r.config.MinIdle/2) {
 			return
 		}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
@@ -43,6 +44,7 @@ type Client struct {
 	token  func() string
 	conn   *googlegrpc.ClientConn
 	client rls.RateLimitServiceClient
+	hide   *strings.Replacer // what errors may not show of the target
 }
 
 // How keys are asked for, and the metadata that asks for all that HTTP's body has.
@@ -77,10 +79,11 @@ func New(target string, c Config) (*Client, error) {
 		googlegrpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: time.Second}),
 	}, c.Options...)
 	conn, err := googlegrpc.NewClient(target, options...)
+	hide := redactor(target)
 	if err != nil {
-		return nil, fmt.Errorf("grpc: %s: %w", api.Shorten(target), err)
+		return nil, fmt.Errorf("grpc: %s: %s", api.Shorten(redact.URL(target)), hide.Replace(err.Error()))
 	}
-	return &Client{token: c.Token, conn: conn, client: rls.NewRateLimitServiceClient(conn)}, nil
+	return &Client{token: c.Token, conn: conn, client: rls.NewRateLimitServiceClient(conn), hide: hide}, nil
 }
 
 // Close ends the connection.
@@ -155,15 +158,21 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 	ctx = context.WithValue(metadata.AppendToOutgoingContext(ctx, md...), sentKey{}, sent)
 	resp, err := g.client.ShouldRateLimit(ctx, out)
 	if err != nil {
-		return api.ChecksAnswer{}, errorOf(err, sent.Load())
+		return api.ChecksAnswer{}, g.errorOf(err, sent.Load())
 	}
 	return answerOf(resp, reqs)
 }
 
 // errorOf turns a status back into the error that the server meant, or says what
 // may have become of the request.
-func errorOf(err error, sent bool) error {
+func (g *Client) errorOf(err error, sent bool) error {
 	s := status.Convert(err)
+	if text := g.hide.Replace(s.Message()); text != s.Message() {
+		p := s.Proto()
+		p.Message = text
+		s = status.FromProto(p)
+		err = s.Err()
+	}
 	for _, d := range s.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == api.ErrorDomain {
 			return transport.Named(strings.ReplaceAll(strings.ToLower(info.Reason), "_", "-"), s.Message())

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -198,7 +199,7 @@ func (c *config) table() []group {
 				"how long events are kept: how long workers may be away without losing one"),
 		}},
 		{"work", []setting{
-			set(&c.Work.Batch, "batch", 1000, "maximum events of one fold"),
+			set(&c.Work.Batch, "batch", 1000, fmt.Sprintf("maximum events of one fold, up to %d", consumers.LargestBatch)),
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
 				"how long a silent worker keeps an event before another worker claims it"),
 		}},
@@ -229,6 +230,9 @@ func (c *config) validate() error {
 	if c.Stream.Partitions > stream.MaxPartitions {
 		errs = append(errs, wrong("partitions", c.Stream.Partitions,
 			fmt.Sprintf("expected at most %d", stream.MaxPartitions)))
+	}
+	if c.Work.Batch > consumers.LargestBatch {
+		errs = append(errs, wrong("batch", c.Work.Batch, fmt.Sprintf("expected at most %d", consumers.LargestBatch)))
 	}
 	_, _, redisErr := embeddedPort(c.Redis.URL, 0)
 	_, _, natsErr := embeddedPort(c.NATS.URL, 0)

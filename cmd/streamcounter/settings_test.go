@@ -57,6 +57,7 @@ func TestConfigErrors(t *testing.T) {
 		{"--redis embedded:x", "", `--redis (STREAMCOUNTER_REDIS): expected embedded or embedded:PORT`},
 		{"--batch 0 --min-idle 0", "", `--min-idle (STREAMCOUNTER_MIN_IDLE) is "0s"`},
 		{"--batch 0 --min-idle 0", "", `--batch (STREAMCOUNTER_BATCH) is "0"`},
+		{"--batch 10001", "", `--batch (STREAMCOUNTER_BATCH) is "10001": expected at most 10000`},
 		{"--retenton 5m", "", `unknown flag: --retenton; did you mean --retention?`},
 		{"", "TOKEN_FILE=/none", `STREAMCOUNTER_TOKEN_FILE: open /none: no such file`},
 	} {
