@@ -47,7 +47,7 @@ func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 }
 
 // A NATS without per-message TTL is refused: no stream is made there and nothing is
-// published, as each decision would stand for ever.
+// published, as each decision would stand forever.
 func TestAnOldServerGetsNothing(t *testing.T) {
 	url, sent := oldServer(t, "2.10.29")
 	nc, err := nats.Connect(url)

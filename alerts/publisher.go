@@ -205,7 +205,7 @@ func (p *Publisher) acked(ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 	}
 }
 
-// mayBeMissing tells the answer of a server where no stream takes the subject. It
+// mayBeMissing reports the answer of a server where no stream takes the subject. It
 // gives none if anybody has subscribed to the subject without JetStream.
 func mayBeMissing(err error) bool {
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||

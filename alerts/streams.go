@@ -12,7 +12,7 @@ import (
 )
 
 // OldestServer is the oldest NATS that has per-message TTL. One before it takes the
-// stream of decisions without a word and keeps each for ever.
+// stream of decisions without a word and keeps each forever.
 const OldestServer = "2.11"
 
 // ErrOldServer: the NATS server is older than OldestServer.
@@ -99,7 +99,7 @@ func (d Difference) String() string {
 	return fmt.Sprintf("stream %s has %s %v, expected %v", d.Stream, d.Setting, d.Have, d.Want)
 }
 
-// Differences holds a stream against what it should be, in what matters here.
+// Differences compares a stream with what it should be, in the settings that matter here.
 func Differences(want, have jetstream.StreamConfig) []Difference {
 	var out []Difference
 	for _, d := range []Difference{

@@ -30,7 +30,7 @@ type CheckAnswer struct {
 	// Windows holds one entry per window of the rule, in the rule's order.
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed
-	// if nothing else is spent meanwhile: at RetryAfterMs-1 it is still denied.
+	// if nothing else is charged meanwhile: at RetryAfterMs-1 it is still denied.
 	// Below 0 no wait helps.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
@@ -58,7 +58,7 @@ type WindowState struct {
 	WindowMs  int64 `json:"window_ms"`
 	Used      int64 `json:"used"`
 	Remaining int64 `json:"remaining"`
-	// ResetMs is how long until the window is empty if nothing else is spent.
+	// ResetMs is how long until the window is empty if nothing else is charged.
 	ResetMs int64 `json:"reset_ms"`
 	// NextFreeMs is how long until the first units come back; 0 where none are used.
 	NextFreeMs int64 `json:"-"`

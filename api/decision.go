@@ -55,7 +55,7 @@ type Transition struct {
 	Renewal bool `json:"renewal,omitempty"`
 }
 
-// IsThrottle tells a throttle decision from an alert.
+// IsThrottle reports whether it is a throttle decision, not an alert.
 func (t Transition) IsThrottle() bool {
 	return t.State == StateThrottled || t.State == StateReleased
 }

@@ -11,7 +11,7 @@ var (
 	ErrBadCount = errors.New("bad count")
 	// ErrBadID: an event's id that is over 128 bytes, not UTF-8, or holds a control character.
 	ErrBadID = errors.New("bad id")
-	// ErrBadTransition: a transition that cannot be published; none of ours wrote it.
+	// ErrBadTransition: a transition that cannot be published: foreign or corrupt data in the outbox.
 	ErrBadTransition = errors.New("bad transition")
 	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
 	ErrBadRequest = errors.New("bad request")
@@ -24,7 +24,7 @@ var (
 	// ErrOutcomeUnknown: a write was sent and its reply was lost, so it may or
 	// may not have happened. Sending it again may count it twice.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrQueueFull: the producer holds as much as it may and was told not to wait.
+	// ErrQueueFull: the producer holds as much as it may and is set not to wait.
 	ErrQueueFull = errors.New("queue full")
 	// ErrClosed: the producer was closed.
 	ErrClosed = errors.New("closed")

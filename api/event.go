@@ -52,7 +52,7 @@ func ValidateKey(key string) error {
 // of letters and emoji (U+200C, U+200D) are allowed.
 const invisible = "\u200B\u2060\uFEFF"
 
-// Unprintable tells whether no key may have r: a control character, an invisible
+// Unprintable reports whether no key may have r: a control character, an invisible
 // one, or one that turns the direction of text.
 func Unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || strings.ContainsRune(invisible, r)

@@ -76,7 +76,7 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return st.KeyState(plan, key), nil
 }
 
-// Reset forgets what a key has spent and ends its levels; it says whether there
+// Reset forgets what a key has used and ends its levels; it says whether there
 // was anything to forget.
 func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	plan, err := s.planOf(key)

@@ -7,7 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ErrorText is what a caller is told of err. What Redis or the network said of a
+// ErrorText is the text of err for a caller. What Redis or the network said of a
 // failure, with addresses, users and key names, is for the operator.
 func ErrorText(err error) string {
 	switch {

@@ -43,7 +43,7 @@ type Config struct {
 	// are forgotten, among LocalKeys nearly so.
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
-	// OnFallback is told each time that a policy decides and why, on the caller's
+	// OnFallback is called with the reason each time that a policy decides, on the caller's
 	// goroutine. For metrics and logs; may be nil.
 	OnFallback func(p Policy, why error)
 	// Now stands in for the clock of Local in tests, in ms since 1970.
@@ -159,7 +159,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 		return c.checker.Check(ctx, req)
 	})
 	if err == nil {
-		c.known.learn(a)
+		c.known.update(a)
 		return a, nil
 	}
 	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)
@@ -180,7 +180,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 		return c.fallback(ctx, reqs, err)
 	}
 	for _, a := range all.Checks {
-		c.known.learn(a)
+		c.known.update(a)
 	}
 	return all, nil
 }
@@ -205,7 +205,7 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 	}
 	for i := range list {
 		if list[i].Err == nil {
-			c.known.learn(list[i].CheckAnswer)
+			c.known.update(list[i].CheckAnswer)
 			continue
 		}
 		all, err := c.fallback(ctx, reqs[i:i+1], list[i].Err)

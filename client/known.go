@@ -31,9 +31,9 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 	return k
 }
 
-// learn notes what an answer says. Only one with windows from the shared count
+// update records what an answer says. Only one with windows from the shared count
 // has all of the rule's.
-func (k *known) learn(a api.CheckAnswer) {
+func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis || len(a.Windows) == 0 {
 		return
 	}

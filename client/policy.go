@@ -69,7 +69,7 @@ func failed(err error) bool {
 	return errors.Is(err, api.ErrNotSent) || errors.Is(err, api.ErrOutcomeUnknown)
 }
 
-// unanswered tells where the policy decides.
+// unanswered reports whether the policy decides.
 func unanswered(err error) bool {
 	return errors.Is(err, api.ErrNoAnswer) || isBreaker(err) || isRefusedCredentials(err)
 }

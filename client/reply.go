@@ -31,7 +31,7 @@ func (r *reply) decode(into any) error {
 	return nil
 }
 
-// foreign is an answer of a proxy, or of a server that is none of ours.
+// foreign is an answer of a proxy, or of a server that is not streamcounter.
 func (r *reply) foreign() error {
 	err := fmt.Errorf("status %d, %s: %s", r.status, r.header.Get("Content-Type"), api.Shorten(string(r.body)))
 	switch {

@@ -116,7 +116,7 @@ func TestALeaseOfNobodyIsTaken(t *testing.T) {
 }
 
 // garbageEntries are entries of an outbox that none of ours wrote. Some would be
-// refused by NATS for ever, some published where nobody expects them.
+// refused by NATS forever, some published where nobody expects them.
 func garbageEntries() map[string][]any {
 	whole := func(change ...any) []any {
 		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10,

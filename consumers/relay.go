@@ -188,7 +188,7 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 	for _, e := range entries {
 		t, err := decodeTransition(e)
 		if err != nil {
-			// It is foreign. NATS may refuse it for ever, and the others wait behind it.
+			// It is foreign. NATS may refuse it forever, and the others wait behind it.
 			letters = append(letters, letterOf(entry.Message{ID: e.ID, Values: e.Values}, outbox,
 				"outbox: "+err.Error()))
 			continue

@@ -16,7 +16,7 @@ import (
 
 // sweeper looks again at keys whose level may have ended, when it may have:
 // releases and clears come from here, and renewals of what still stands. Any
-// number of sweepers may run: a sweep reads the truth and writes what changed.
+// number of sweepers may run: a sweep reads the present counts and writes what changed.
 type sweeper struct {
 	counter    *windows.Redis
 	rules      func() *windows.Rules

@@ -96,7 +96,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 	}
 }
 
-// behind tells whether the oldest event just read had waited so long that
+// behind reports whether the oldest event just read had waited so long that
 // others may be trimmed before they are read.
 func (w *worker) behind(batches []eventlog.Batch) bool {
 	late := time.Now().Add(-w.config.Retention / 4).UnixMilli()

@@ -3,7 +3,7 @@
 # down again with its volumes:
 #
 #   deploy/compose_test.sh          builds the local images that are missing
-#   deploy/compose_test.sh --build  builds streamcounter's image anew
+#   deploy/compose_test.sh --build  builds streamcounter's image first
 #
 # Events of one key go into Redis with nothing but redis-cli; a check is then
 # denied over HTTP, the decision stands in NATS, and Prometheus scrapes it all.

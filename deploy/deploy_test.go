@@ -127,7 +127,7 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// A metric that was renamed would leave its alert silent for ever.
+// A metric that was renamed would leave its alert silent forever.
 func TestAlertsNameMetricsThatExist(t *testing.T) {
 	var source strings.Builder
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {

@@ -192,7 +192,7 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// A lease that no relay of ours can have taken is nobody's: else it would stand for ever.
+// A lease that no relay of ours can have taken is nobody's: else it would stand forever.
 func TestALeaseOfNobody(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()

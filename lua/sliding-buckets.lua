@@ -1,6 +1,6 @@
 -- sliding-buckets.lua: a window cut into buckets (the rule's setting is how many), all of
 -- which count until the last millisecond of theirs has left it. So it never
--- counts less than the truth, and more by one bucket at most, in a value whose
+-- counts less than the exact count, and more by one bucket at most, in a value whose
 -- size does not depend on the traffic.
 --
 -- A counter is one string: a line of text and then one ring per window.

@@ -8,7 +8,7 @@
 --        then passes from the one field to the other
 -- Reply  transitions written, records that were corrupt
 --
--- Calling it early, late or twice does no harm: it reads the truth and writes
+-- Calling it early, late or twice does no harm: it reads the present counts and writes
 -- what has changed.
 --
 -- include: prelude, levels

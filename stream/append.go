@@ -63,7 +63,7 @@ func (o *Outcome) add(p Outcome) {
 	o.Err = errors.Join(o.Err, p.Err)
 }
 
-// Append writes the events in one pipeline per call and tells what became of
+// Append writes the events in one pipeline per call and returns what became of
 // each. It never sends anything twice. Events must be valid.
 func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	if len(events) == 0 {

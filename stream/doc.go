@@ -3,7 +3,7 @@
 // Open a Redis client that never repeats a command (MaxRetries: -1; on a Cluster
 // [NewCluster]), name the keys with [NewKeys], let [CheckMeta] verify that the prefix is
 // used with as many partitions, and make a [Log]. [Log.Append] writes events in one
-// pipeline and tells of each whether it is stored. A [Producer] gathers events, merges
+// pipeline and reports of each whether it is stored. A [Producer] gathers events, merges
 // those of one key and appends them in the background.
 //
 // An event that was acknowledged is counted exactly once, a few milliseconds later.

@@ -25,7 +25,7 @@ type ProducerConfig struct {
 	FailWhenFull bool
 	// FlushTimeout bounds one flush; default 10s. What has no reply by then is unknown.
 	FlushTimeout time.Duration
-	// OnFlush is told each flush's outcome, one call at a time, before the room
+	// OnFlush is called with each flush's outcome, one call at a time, before the room
 	// it took is given back. Nil where nobody asks.
 	OnFlush func(Outcome)
 }

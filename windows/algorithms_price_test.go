@@ -61,7 +61,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 		}
 	}
 	counter.Now = nil
-	testkit.Must(b, counter.Learn(ctx, rulesOf(b, apiRule(nil))))
+	testkit.Must(b, counter.RecordRules(ctx, rulesOf(b, apiRule(nil))))
 	const turn = 200
 	b.ResetTimer()
 	for range max(1, b.N/turn) {

@@ -15,7 +15,7 @@ type Counter interface {
 	Check(ctx context.Context, requests []Request) (Verdict, error)
 	// Peek gives where a key stands.
 	Peek(ctx context.Context, plan *Plan, key string) (KeyState, error)
-	// Reset forgets what a key has spent, and says whether there was anything.
+	// Reset forgets what a key has used, and says whether there was anything.
 	Reset(ctx context.Context, plan *Plan, key string) (bool, error)
 }
 
@@ -107,7 +107,7 @@ func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
 	return out
 }
 
-// longer gives the longer of two waits; -1 ms is for ever.
+// longer gives the longer of two waits; -1 ms is forever.
 func longer(wait time.Duration, ms int64) time.Duration {
 	if wait < 0 || ms < 0 {
 		return -time.Millisecond

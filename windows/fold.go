@@ -27,7 +27,7 @@ type Folded struct {
 	Merged int64 // of all of these: events that shared another's entry
 	// Transitions is how many levels changed.
 	Transitions int64
-	// Unreadable counters held what none of ours wrote. They began anew.
+	// Unreadable counters held foreign data. They start again from zero.
 	Unreadable int64
 }
 

@@ -38,7 +38,7 @@ func asYAML(rules []*Rule) []byte {
 }
 
 // FuzzParse: no text makes the parser panic, or show a page of what it does not
-// take. What it takes is valid, and is the same rules when they are written anew.
+// take. What it takes is valid, and is the same rules when they are written again.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yml")
 	if err != nil || len(files) < 50 {

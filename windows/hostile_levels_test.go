@@ -16,7 +16,7 @@ import (
 const greatestID = "18446744073709551615-18446744073709551615"
 
 // A record that none of ours wrote is forgotten at the next sweep, and holds up no
-// other key's levels. A key that does stand at a level is raised anew.
+// other key's levels. A key that does stand at a level is raised again.
 func TestGarbageRecordsAreForgotten(t *testing.T) {
 	now := int64(start)
 	window := func(till, moved any, raised string) string {

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// garbage is something that none of ours wrote, put in a counter's place.
+// garbage is foreign data in a counter's place.
 type garbage struct {
 	what string
 	// between: it stands before an entry that reads well, so that only a look into
@@ -126,7 +126,7 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 	return list
 }
 
-// Whatever stands in a counter's place, no script fails or goes on for ever, no
+// Whatever stands in a counter's place, no script fails or goes on forever, no
 // other key of the batch or check loses anything, and the key itself is counted
 // from then on.
 func TestGarbageCountersHoldNobodyUp(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 type Local struct{ counter *inprocess.Counter }
 
 // NewLocal counts up to maxKeys keys, each once per rule of its plan; 0: no bound. A
-// further key takes the place of one that was used long ago, which then begins anew.
+// further key takes the place of one that was used long ago, whose count then starts from zero.
 // now is the clock in ms since 1970; nil means this machine's.
 func NewLocal(maxKeys int, now func() int64) *Local { return &Local{inprocess.New(maxKeys, now)} }
 

@@ -25,7 +25,7 @@ func BenchmarkCheckMany(b *testing.B) {
 	counter := windows.NewRedis(client, k)
 	rules := rulesOf(b, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1_000_000,
 		Per: time.Minute}}, Alerts: []int{80, 95}})
-	testkit.Must(b, counter.Learn(ctx, rules))
+	testkit.Must(b, counter.RecordRules(ctx, rules))
 	rule := planOf(rules)
 	run := func(from, n int) {
 		calls := make([][]windows.Request, n)

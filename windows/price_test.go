@@ -60,7 +60,7 @@ func BenchmarkFold(b *testing.B) {
 			keys, err := stream.NewKeys("price", 1)
 			testkit.Must(b, err)
 			counter := windows.NewRedis(client, keys)
-			testkit.Must(b, counter.Learn(ctx, rules))
+			testkit.Must(b, counter.RecordRules(ctx, rules))
 			reader := eventlog.NewReader(client, keys, "bench", keys.All())
 			testkit.Must(b, reader.CreateGroups(ctx))
 			var adding, folding float64

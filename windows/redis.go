@@ -39,7 +39,7 @@ type Redis struct {
 	changed atomic.Int64 // ms: when the rules became what they are, at the latest
 }
 
-// NewRedis counts in the keys of k. Until Learn it takes the rules for new.
+// NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 	s := &Redis{redis: c, keys: k}
 	s.changed.Store(time.Now().UnixMilli())
@@ -50,9 +50,9 @@ func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 // redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// Learn holds the rules against those that counted here last, and notes since
+// RecordRules compares the rules with those that counted here last, and notes since
 // when they are what they are. Call it at the start and after each reload.
-func (s *Redis) Learn(ctx context.Context, rules *Rules) error {
+func (s *Redis) RecordRules(ctx context.Context, rules *Rules) error {
 	h := sha256.New()
 	for _, r := range rules.List() {
 		fmt.Fprintf(h, "%q %s %d %t\n", r.Match, r.Algorithm, r.Longest().Milliseconds(), r.Shadow)
@@ -172,7 +172,7 @@ func (s *Redis) checkOne(ctx context.Context, requests []Request) (Verdict, erro
 	return got[0], nil
 }
 
-// look answers a check without charging: what each key would be told now.
+// look answers a check without charging: what the answer for each key would be now.
 func (s *Redis) look(ctx context.Context, requests []Request) (Verdict, error) {
 	v := Verdict{Allowed: true, Items: make([]KeyState, len(requests))}
 	for i, a := range requests {
@@ -269,7 +269,7 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 			now = s.Now()
 		}
 		if z := head.Val(); ok && head.Err() == nil && len(z) > 0 {
-			next[p] = Next{now, int64(min(max(z[0].Score, 0), 1<<53))} // a stranger may have put it to infinity
+			next[p] = Next{now, int64(min(max(z[0].Score, 0), 1<<53))} // foreign data can be infinite
 		}
 	}
 	if err = errors.Join(err, clockErr); err != nil {
@@ -299,7 +299,7 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 }
 
 // Sweep looks again at records of partition p, due or not. It gives how many
-// transitions that wrote, and how many records it forgot that were none of ours.
+// transitions that wrote, and how many foreign records it removed.
 func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string) (transitions, forgotten int64,
 	err error) {
 	if len(fields) == 0 {

@@ -7,7 +7,7 @@ import (
 )
 
 // Refund gives units of a key back, as if the oldest that its longest window
-// holds had never been spent, and says how many that were: no more than the
+// holds had never been charged, and says how many that were: no more than the
 // window holds. It must come while that window still counts what is given back,
 // and must not be sent again where its outcome is unknown.
 func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64) (given int64, st KeyState, err error) {

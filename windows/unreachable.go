@@ -59,7 +59,7 @@ func tokensOf(pattern string) []token {
 
 var star, one = token{'*', true}, token{'?', true}
 
-// covers tells that each key that fits b fits a too: a fits b itself, where a star of b is
+// covers reports whether each key that fits b fits a too: a fits b itself, where a star of b is
 // left to a star of a, and a ? of b to a ? or a star.
 func covers(a, b []token) bool {
 	fits := make([]bool, len(b)+1) // tokens of b → whether the part of a so far covers so many of them

@@ -42,7 +42,7 @@ const (
 // What an extractor may have to say beside what is wrong with a key or a cost.
 var (
 	// ErrMissing: the request has not what the key is made of.
-	ErrMissing = errors.New("the key cannot be told")
+	ErrMissing = errors.New("the key cannot be determined")
 	// ErrNoExtractor: no extractor has this name.
 	ErrNoExtractor = fmt.Errorf("%w: no extractor", api.ErrBadRequest)
 )

@@ -120,7 +120,7 @@ func (t *Tokens) OnReload(outcome func(error)) { t.files.OnReload(outcome) }
 // Run reloads the file when it has changed, until ctx ends.
 func (t *Tokens) Run(ctx context.Context) { t.files.Run(ctx) }
 
-// Allow tells whether a bearer token may be used for scope. The error wraps
+// Allow reports whether a bearer token may be used for scope. The error wraps
 // api.ErrUnauthenticated where there is no token or none that we know, and
 // api.ErrForbidden where it has other scopes.
 func (t *Tokens) Allow(bearer string, scope Scope) error {

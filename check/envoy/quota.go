@@ -25,7 +25,7 @@ func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over bool) {
 	}
 }
 
-// over tells whether each group is, if there is one.
+// over reports whether each group is, if there is one.
 func (q *quotas) over() bool {
 	for _, over := range q.groups {
 		if !over {

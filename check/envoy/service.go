@@ -142,7 +142,7 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 	return reqs
 }
 
-// wantsDetail tells whether the caller asks for the answer in our own words too.
+// wantsDetail reports whether the caller asks for the answer in our own words too.
 func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
 }

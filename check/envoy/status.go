@@ -103,7 +103,7 @@ func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitRespon
 	return answer
 }
 
-// isQuota tells whether the descriptor reports that it is over and denies nothing
+// isQuota reports whether the descriptor reports that it is over and denies nothing
 // by itself. A shadow limit does not even report.
 func (d *descriptor) isQuota() bool {
 	return d.limited && !d.skipped && !d.Unlimited && d.Quota && !d.Shadow

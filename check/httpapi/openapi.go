@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// OpenAPI describes the HTTP interface; a test holds every answer against it.
+// OpenAPI describes the HTTP interface; a test compares every answer with it.
 //
 //go:embed openapi.json
 var OpenAPI []byte

@@ -145,7 +145,7 @@ func hostOf(origin string) string {
 	return host
 }
 
-// isLoopback tells whether hostport, with or without a port, is a name of this machine.
+// isLoopback reports whether hostport, with or without a port, is a name of this machine.
 func isLoopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {

@@ -72,7 +72,7 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	if err := stream.CheckMeta(ctx, c, keys); err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
-	return r, r.Learn(ctx)
+	return r, r.RecordRules(ctx)
 }
 
 // keepsDeadlines refuses a connection that could answer too late.
@@ -90,11 +90,11 @@ func keepsDeadlines(c redis.UniversalClient) error {
 	return nil
 }
 
-// Learn notes the present rules, as `serve` does at its start. Call it after each
+// RecordRules records the present rules, as `serve` does at its start. Call it after each
 // change of them (windows.Source.OnReload), lest counters of a window that grew
 // end too early.
-func (r *Redis) Learn(ctx context.Context) error {
-	if err := r.counter.Learn(ctx, r.rules()); err != nil {
+func (r *Redis) RecordRules(ctx context.Context) error {
+	if err := r.counter.RecordRules(ctx, r.rules()); err != nil {
 		return fmt.Errorf("direct: %w", err)
 	}
 	return nil

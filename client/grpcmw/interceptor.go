@@ -29,13 +29,13 @@ type Config struct {
 	// Key gives the key of a call, and false where it has none: then it passes. See
 	// Metadata, Peer, Method and First.
 	Key KeyFunc
-	// Cost of a call; default 1. Below 1 it is only held against the guard. A stream
+	// Cost of a call; default 1. Below 1 only the guard is asked. A stream
 	// has no request yet: there req is nil.
 	Cost func(ctx context.Context, method string, req any) int64
 	// Skip lets calls of these methods pass, as /pkg.Service/Method, or all of a
 	// service as /pkg.Service/. Nil skips DefaultSkip; an empty list nothing.
 	Skip []string
-	// OnError is told of errors, also where the policy let the call pass. May be nil.
+	// OnError is called with each error, also where the policy let the call pass. May be nil.
 	OnError func(ctx context.Context, method string, err error)
 	// Now stands in for the clock in tests, in ms since 1970.
 	Now func() int64
@@ -131,7 +131,7 @@ func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD,
 	case gate.Invalid:
 		return md, invalid(v.Err)
 	}
-	return md, withDetails(codes.Unavailable, "nobody can tell whether this is within its limit", "unavailable")
+	return md, withDetails(codes.Unavailable, "it is not known whether this is within its limit", "unavailable")
 }
 
 func overLimit(retryMs int64) error {

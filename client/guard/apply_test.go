@@ -58,7 +58,7 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 	if !g.Throttled("k") {
 		t.Error("a newer decision does not throttle")
 	}
-	// An ended decision is not remembered for ever.
+	// An ended decision is not remembered forever.
 	g.apply(message(t, "api", "k", api.StateReleased, t0+3000, 0, false))
 	*now += 61_000
 	sweepAll(g)

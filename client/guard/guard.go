@@ -27,19 +27,19 @@ type Config struct {
 	// bytes each. A key that becomes throttled beyond it is not held, so it passes;
 	// Stats.Refused counts these.
 	MaxKeys int
-	// OnChange is told when a key becomes throttled or is let go, one call at a time, in
+	// OnChange is called when a key becomes throttled or free, one call at a time, in
 	// order. It never holds up the guard: at most ChangeQueue (default 65,536)
 	// changes wait for it, and those beyond are left out and counted in
 	// Stats.ChangesDropped; All has the present state.
 	OnChange    func(Change)
 	ChangeQueue int
-	// Log is told what goes wrong; default slog.Default().
+	// Log receives what goes wrong; default slog.Default().
 	Log *slog.Logger
 	// Now stands in for the clock in tests, in ms since 1970.
 	Now func() int64
 }
 
-// Change is what OnChange is told.
+// Change is what OnChange receives.
 type Change struct {
 	api.Transition        // its State is throttled or released
 	Reason         Reason // why
@@ -60,7 +60,7 @@ const (
 // change. Where the connection was lost it takes a new snapshot, and lets go of
 // keys that are not in it.
 //
-// Times in decisions are by Redis's clock, and are held against this machine's: one that is
+// Times in decisions are by Redis's clock, and are compared with this machine's: one that is
 // ahead by more than 5 s can let keys go before they are renewed or released, one
 // that is behind holds on for so much longer to those whose end it never hears.
 type Guard struct {
@@ -92,7 +92,7 @@ type Guard struct {
 const defaultMaxKeys = 2_000_000
 
 // New hears of decisions over a connection of the caller's, which should
-// reconnect for ever (nats.MaxReconnects(-1)). deploy/nats-permissions.conf has the rights that it needs.
+// reconnect forever (nats.MaxReconnects(-1)). deploy/nats-permissions.conf has the rights that it needs.
 // It knows nothing until Run runs; see Ready.
 func New(nc *nats.Conn, c Config) (*Guard, error) {
 	if nc == nil {
@@ -167,7 +167,7 @@ func (g *Guard) Ready(ctx context.Context) error {
 
 // Staleness is for how long nothing has been heard from NATS: below 3 s while all
 // is well, also where nothing happens. It grows while NATS is away or its stream
-// does not exist; then keys are let go when they expire, and nobody is throttled anew.
+// does not exist; then keys are let go when they expire, and no further key is throttled.
 func (g *Guard) Staleness() time.Duration {
 	return time.Since(g.born) - time.Duration(g.heard.Load())
 }
@@ -183,7 +183,7 @@ type Stats struct {
 	Malformed int64 // messages that are no throttle decisions
 	Refused   int64 // keys that were not held because of MaxKeys
 	Snapshots int64 // snapshots taken, the first among them
-	// ChangesDropped is how many changes OnChange was not told.
+	// ChangesDropped is how many changes OnChange did not receive.
 	ChangesDropped int64
 }
 

@@ -183,7 +183,7 @@ func TestGuardSurvivesARestartOfNATS(t *testing.T) {
 	}
 }
 
-// The stream is gone and made anew, and with it the guard's consumer.
+// The stream is gone and created again, and with it the guard's consumer.
 func TestGuardSurvivesANewStream(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	r := newRelay(t, nc, streamtest.Prefix(t))

@@ -20,14 +20,14 @@ type Config struct {
 	// Key gives the key of a request, and false where it has none: then it passes.
 	// See Header, ClientAddress, PathPrefix and First.
 	Key KeyFunc
-	// Cost of a request; default 1. Below 1 it is only held against the guard.
+	// Cost of a request; default 1. Below 1 only the guard is asked.
 	Cost func(*http.Request) int64
 	// Skip lets requests pass that any of these takes. See Paths, Methods and Addresses.
 	Skip []func(*http.Request) bool
 	// Denied writes the answer to a request over its limit, after the headers are
 	// set; default 429 with application/problem+json, which shows no key.
 	Denied func(http.ResponseWriter, *http.Request, api.CheckAnswer)
-	// OnError is told of errors, also where the policy let the request pass. May be nil.
+	// OnError is called with each error, also where the policy let the request pass. May be nil.
 	OnError func(*http.Request, error)
 	// Now stands in for the clock in tests, in ms since 1970.
 	Now func() int64
@@ -86,7 +86,7 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) boo
 		w.Header().Set("Retry-After", "1") // seconds; how long it will take, nobody knows
 		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
 			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked",
-			Detail: "nobody can tell whether this is within its limit",
+			Detail: "it is not known whether this is within its limit",
 		}})
 	}
 	return false

@@ -38,7 +38,7 @@ func (n *node) openAccess(context.Context) (err error) {
 	return nil
 }
 
-// guarded tells whether callers must authenticate.
+// guarded reports whether callers must authenticate.
 func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.ClientCA != "" }
 
 // followFiles reloads tokens, certificates and extractors when their files

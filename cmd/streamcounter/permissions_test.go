@@ -270,7 +270,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	later.await(t, "a later subscriber", "released", "late")
 	alerted.await(t, "the alert consumer", "cleared", "late")
 
-	// One that begins anew, as after a gap, takes its consumer away.
+	// One that starts again, as after a gap, takes its consumer away.
 	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
 		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	testkit.Must(t, err)

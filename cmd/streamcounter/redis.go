@@ -92,7 +92,7 @@ func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys)
 	return nil
 }
 
-// openRedis connects, embedded or not, and holds the prefix against what is there.
+// openRedis connects, embedded or not, and compares the prefix with what is there.
 func (n *node) openRedis(ctx context.Context) error {
 	k, err := stream.NewKeys(n.config.Stream.Prefix, n.config.Stream.Partitions)
 	if err != nil {
@@ -130,7 +130,7 @@ func (n *node) openRedis(ctx context.Context) error {
 	}
 	n.counter = windows.NewRedis(n.redis, n.keys)
 	n.counter.Remember = n.config.Stream.Retention
-	return n.counter.Learn(ctx, n.rules.Rules())
+	return n.counter.RecordRules(ctx, n.rules.Rules())
 }
 
 // redisLog takes what go-redis would print and logs it for who looks closely:

@@ -80,7 +80,7 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		reloads.WithLabelValues("ok").Inc()
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		if err := n.counter.Learn(within, n.rules.Rules()); err != nil {
+		if err := n.counter.RecordRules(within, n.rules.Rules()); err != nil {
 			n.log.Warn(
 				"recording the changed rules in Redis failed; counters of keys whose window grew may expire early",
 				"error", err)

@@ -103,7 +103,7 @@ func (r *runner) run(ctx context.Context, i int, p *part) (_ *Part, err error) {
 		return nil, err
 	}
 	p.progress(p.String(), 0)
-	if err := room.counter.Learn(ctx, room.rules); err != nil {
+	if err := room.counter.RecordRules(ctx, room.rules); err != nil {
 		return nil, err
 	}
 	var mem memory

@@ -110,7 +110,7 @@ func (c *Config) limit() int64 {
 	return cmp.Or(c.Limit, 1_000_000_000)
 }
 
-// Validate tells the first thing that is wrong, by the flag of `streamcounter
+// Validate returns the first error, named by the flag of `streamcounter
 // bench` and its value. Run does so too.
 func (c Config) Validate() error {
 	c = c.withDefaults()

@@ -34,7 +34,7 @@ func (r *room) fill(ctx context.Context, end int64, entries int, progress func(d
 	if err != nil {
 		return err
 	}
-	if err := r.counter.Learn(ctx, r.rules); err != nil {
+	if err := r.counter.RecordRules(ctx, r.rules); err != nil {
 		return err
 	}
 	var mu sync.Mutex
@@ -87,7 +87,7 @@ func (f *filler) run(ctx context.Context, did func(n int)) error {
 	var now int64
 	counter := windows.NewRedis(f.redis, f.keys)
 	counter.Now = func() int64 { return now }
-	if err := counter.Learn(ctx, f.rules); err != nil {
+	if err := counter.RecordRules(ctx, f.rules); err != nil {
 		return err
 	}
 	reader := eventlog.NewReader(f.redis, f.keys, "filler", []int{f.p})

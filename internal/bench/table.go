@@ -110,7 +110,7 @@ func figure(x *float64, format string) string {
 	return fmt.Sprintf(format, *x)
 }
 
-// micros leaves out digits that no measurement bears.
+// micros leaves out digits that no measurement supports.
 func micros(us float64) string {
 	if us < 100 {
 		return strconv.FormatFloat(us, 'f', 1, 64)

@@ -34,7 +34,7 @@ func CheckNames(names []string) error {
 	return nil
 }
 
-// NeedRedis tells whether any of the names counts in Redis; none stand for all.
+// NeedRedis reports whether any of the names counts in Redis; none stand for all.
 func NeedRedis(names []string) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool {
 		return slices.Contains(
@@ -57,7 +57,7 @@ type contestant struct {
 	tally  *tally
 
 	at      int    // how many requests it has answered
-	reached []bool // its verdicts on those not yet held against the truth
+	reached []bool // its verdicts on those not yet compared with the oracle
 }
 
 // clock is a contestant's time, in ms: the trace's, moved by shift.

@@ -69,7 +69,7 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	g.counter = windows.NewRedis(g.touched, keys)
 	g.counter.Now = clock.read
 	// Without it every write would renew expiries, as after a change of the rules.
-	if err := g.counter.Learn(ctx, rules); err != nil {
+	if err := g.counter.RecordRules(ctx, rules); err != nil {
 		return nil, err
 	}
 	if g.tellsCPU, err = tells(ctx, c, measure.CPU); err != nil {

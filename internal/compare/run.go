@@ -32,7 +32,7 @@ type Config struct {
 	Algorithms []string
 	// Windows are those of the one rule that all are asked by.
 	Windows []windows.Window
-	// Progress is told how many of all checks are done; nil tells nobody.
+	// Progress is called with how many of all checks are done; may be nil.
 	Progress func(done, total int)
 }
 
@@ -178,7 +178,7 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 	return ctx.Err()
 }
 
-// judge holds the verdicts of the last stretch against the truth, outside of
+// judge compares the verdicts of the last stretch with the oracle, outside of
 // what is measured.
 func (c *contestant) judge(requests []Request) {
 	first := c.at - len(c.reached)

@@ -135,7 +135,7 @@ func TestShift(t *testing.T) {
 }
 
 // Redis's own clock must not let a count expire that the trace still needs,
-// however long the run takes; nor may a key stay for ever if the run is killed.
+// however long the run takes; nor may a key stay forever if the run is killed.
 func TestCountsOutliveRedisClock(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
 	looked := 0

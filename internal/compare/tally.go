@@ -8,7 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// tally holds each verdict of one algorithm against the truth about what that
+// tally compares each verdict of one algorithm with the oracle about what that
 // algorithm itself admitted before.
 type tally struct {
 	truth    *truth

@@ -44,7 +44,7 @@ func driven(t *testing.T, ws []windows.Window, requests []Request, counter check
 	return out
 }
 
-// Each algorithm is held against its own past: what it should not have
+// Each algorithm is compared with its own past: what it should not have
 // admitted takes room from what comes after.
 func TestOverAndUnder(t *testing.T) {
 	ws := []windows.Window{window(3, 10*time.Second), window(4, time.Minute)}

@@ -27,7 +27,7 @@ const (
 
 var rising = []Severity{OK, Note, Warning, Problem}
 
-// Above tells whether s is worse than other.
+// Above reports whether s is worse than other.
 func (s Severity) Above(other Severity) bool {
 	return slices.Index(rising, s) > slices.Index(rising, other)
 }

@@ -152,7 +152,7 @@ func limit(n int64, word func(int64) string) string {
 	return word(n)
 }
 
-// stream holds one stream against what alerts would make, and gives its replicas,
+// stream compares one stream with what alerts would create, and gives its replicas,
 // 0 where it is not known.
 func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all []Finding, replicas int) {
 	check := "nats." + want.Name

@@ -99,7 +99,7 @@ func seen(err error) error {
 	return err
 }
 
-// metaOf holds the prefix against what fixed it at the first start; ours is false
+// metaOf compares the prefix with what the first start fixed; ours is false
 // where it is in use otherwise or not at all.
 func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Finding, ours bool) {
 	f = Finding{Check: "redis.meta", Severity: Problem}
@@ -123,7 +123,7 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 	return f, f.Severity == OK
 }
 
-// rulesOf tells whether all processes that run have the same rules.
+// rulesOf reports whether all processes that run have the same rules.
 func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Finding {
 	f := Finding{Check: "state.rules", Severity: OK}
 	list, err := processes.List(ctx, c, k)

@@ -39,13 +39,13 @@ func Text(n *Node) (string, error) {
 	return "", errors.New("text")
 }
 
-// IsText tells whether a value is text, and no number, truth, list or mapping.
+// IsText reports whether a value is text, and no number, truth, list or mapping.
 func IsText(n *Node) bool { return n.Tag == tagText }
 
-// IsPlain tells whether a value stands without quotes, on no lines of its own and without a tag.
+// IsPlain reports whether a value stands without quotes, on no lines of its own and without a tag.
 func IsPlain(n *Node) bool { return n.Kind == yaml.ScalarNode && n.Style == 0 }
 
-// IsMapping tells whether a value is a mapping.
+// IsMapping reports whether a value is a mapping.
 func IsMapping(n *Node) bool { return n.Kind == yaml.MappingNode }
 
 // Truth takes true and false.

@@ -119,7 +119,7 @@ func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor
 	return b, next, trimmed, nil
 }
 
-// isGroupGone tells the answers after which the group must be created again.
+// isGroupGone reports the answers after which the group must be created again.
 // UNBLOCKED is what 7.0 gives a blocked reader when the key goes away, NOGROUP
 // what 7.2 and later give it.
 func isGroupGone(err error) bool {

@@ -80,7 +80,7 @@ func resident(p *part) (int64, error) {
 	return n << 10, err
 }
 
-// idle tells whether all that came was counted and published, and no level stands.
+// idle reports whether all that came was counted and published, and no level stands.
 func (s *soak) idle() (bool, string) {
 	ctx := s.t.Context()
 	backlogs, err := eventlog.Backlogs(ctx, s.redis, s.keys)

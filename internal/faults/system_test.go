@@ -191,7 +191,7 @@ func (p *part) launch() {
 	}()
 }
 
-// running tells whether it lives.
+// running reports whether it lives.
 func (p *part) running() bool {
 	p.mu.Lock()
 	done := p.done

@@ -50,7 +50,7 @@ type Verdict struct {
 	Err     error           // may be there beside Pass: see client.Client
 }
 
-// Ask decides one request. A cost below 1 is only held against the guard.
+// Ask decides one request. With a cost below 1 only the guard is asked.
 func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 	if g.Guard != nil {
 		if d, throttled := g.Guard.Lookup(key); throttled {
@@ -91,7 +91,7 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	}
 }
 
-// Header is what the caller is told beside the answer, nothing where nobody counted.
+// Header is what the caller receives beside the answer, nothing where nobody counted.
 func (v Verdict) Header() http.Header {
 	h := http.Header{}
 	headers.Set(h, []api.CheckAnswer{v.Answer}, v.Answer.RetryAfterMs)

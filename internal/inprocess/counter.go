@@ -52,7 +52,7 @@ type State struct {
 
 // New counts up to maxKeys keys, each once per rule; 0: no bound. A further key
 // takes the place of one that was used longest ago among a few (docs/decisions/0030);
-// if that comes back, it begins anew. now is the clock in ms since 1970, nil this
+// if that comes back, it starts from zero. now is the clock in ms since 1970, nil this
 // machine's.
 func New(maxKeys int, now func() int64) *Counter {
 	if now == nil {

@@ -99,7 +99,7 @@ func (a *Announcer) announce(ctx context.Context) error {
 	return nil
 }
 
-// compare holds the rules of others against this process's own. Whether the log has it
+// compare compares the rules of others with this process's own. Whether the log has it
 // goes by which rules differ, not by which processes: one that starts again and again
 // with other rules is told once.
 func (a *Announcer) compare(own string, all []lua.Process, now int64) {

@@ -103,7 +103,7 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	return shown, true
 }
 
-// isLocal tells whether target is an IP address or localhost, with or without a
+// isLocal reports whether target is an IP address or localhost, with or without a
 // port: of what has no scheme, all that is certain to be no password.
 func isLocal(target string) bool {
 	host, _, _ := strings.Cut(target, ":")

@@ -13,7 +13,7 @@ import (
 var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
 	"NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 
-// IsRefusal tells an answer of Redis that the same request will meet again,
+// IsRefusal reports an answer of Redis that the same request will meet again,
 // such as WRONGTYPE, from a server that cannot answer now or did not answer.
 func IsRefusal(err error) bool {
 	var answered redis.Error
@@ -28,14 +28,14 @@ func IsRefusal(err error) bool {
 	return true
 }
 
-// IsWrongType tells the answer of Redis that a key is of another type than the
+// IsWrongType reports the answer of Redis that a key is of another type than the
 // command is for.
 func IsWrongType(err error) bool {
 	var answered redis.Error
 	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), "WRONGTYPE")
 }
 
-// NotSent tells an error after which the command has certainly done nothing:
+// NotSent reports an error after which the command has certainly done nothing:
 // Redis answered with it, or no connection was to be had.
 func NotSent(err error) bool {
 	var answered redis.Error

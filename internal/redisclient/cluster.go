@@ -80,7 +80,7 @@ type target struct {
 	ask  bool // the node only takes the slot over: ASKING goes before the command
 }
 
-// next tells whether a command that was answered with err may be sent again, and where.
+// next reports whether a command that was answered with err may be sent again, and where.
 func (r *redirector) next(err error) (to target, again bool) {
 	if addr, ok := redis.IsMovedError(err); ok {
 		return target{node: r.node(addr)}, true

@@ -132,7 +132,7 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 }
 
 // fit gives the first pattern that a value fits, as it stands in a key. Patterns
-// are held against what is written, as rules are: so both always agree.
+// are compared with the values as written, as the patterns of rules are, so both always agree.
 func (k *keyed) fit(written []byte) *node {
 	for _, n := range k.wild {
 		if fits(n.pieces, written) {

@@ -147,7 +147,7 @@ func TestKeysFitTheirRule(t *testing.T) {
 
 // Find against a second reading of the configuration, on the values as they are.
 //
-// Patterns are held against values as written, so one whose later piece begins
+// Patterns are compared with values as written, so one whose later piece begins
 // with the end of an escape (*2F) also takes a value that ends in one (a/). No
 // piece here does.
 func TestFindAgainstANaiveReading(t *testing.T) {

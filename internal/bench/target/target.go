@@ -52,7 +52,7 @@ const (
 	maxPerCall = 100 // what a server takes
 )
 
-// Validate tells the first thing that is wrong, by the flag of `streamcounter bench`.
+// Validate returns the first error, named by the flag of `streamcounter bench`.
 func (c Config) Validate() error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || !isScheme(u.Scheme) {
