@@ -61,7 +61,7 @@ type WindowState struct {
 	// ResetMs is how long until the window is empty if nothing else is charged.
 	ResetMs int64 `json:"reset_ms"`
 	// NextFreeMs is how long until the first units come back; 0 where none are used.
-	NextFreeMs int64 `json:"-"`
+	NextFreeMs int64 `json:"next_free_ms"`
 }
 
 // NewWindowState gives the state of a window of which some units are used. nextFree

@@ -94,11 +94,7 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 		return api.CheckAnswer{}, err
 	}
 	var a api.CheckAnswer
-	r, err := h.post(ctx, req, &a)
-	if err == nil {
-		r.waits([]*api.CheckAnswer{&a})
-	}
-	return a, err
+	return a, h.post(ctx, req, &a)
 }
 
 // CheckAll implements Checker.
@@ -108,18 +104,12 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 		return api.ChecksAnswer{}, err
 	}
 	var a api.ChecksAnswer
-	r, err := h.post(ctx, api.CheckRequest{Checks: reqs}, &a)
-	if err != nil {
+	if err := h.post(ctx, api.CheckRequest{Checks: reqs}, &a); err != nil {
 		return a, err
 	}
 	if len(a.Checks) != len(reqs) {
 		return a, transport.Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
 	}
-	list := make([]*api.CheckAnswer, len(a.Checks))
-	for i := range a.Checks {
-		list[i] = &a.Checks[i]
-	}
-	r.waits(list)
 	return a, nil
 }
 
@@ -132,7 +122,7 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 				Error api.Problem `json:"error"` // in the place of an answer
 			} `json:"checks"`
 		}
-		if _, err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
+		if err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
 			return nil, err
 		}
 		if len(a.Checks) != len(reqs) {
@@ -162,19 +152,19 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return s, r.decode(&s)
 }
 
-func (h *HTTP) post(ctx context.Context, body, into any) (*reply, error) {
+func (h *HTTP) post(ctx context.Context, body, into any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return nil, fmt.Errorf("client: encoding a check: %w", err)
+		return fmt.Errorf("client: encoding a check: %w", err)
 	}
 	r, sent, err := h.do(ctx, http.MethodPost, "/v1/check", text)
 	switch {
 	case err != nil && sent:
-		return nil, transport.Lost(err)
+		return transport.Lost(err)
 	case err != nil:
-		return nil, transport.NotSent(err)
+		return transport.NotSent(err)
 	}
-	return r, r.decode(into)
+	return r.decode(into)
 }
 
 // reply is an answer that has come whole.

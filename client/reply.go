@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/headers"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
@@ -50,21 +49,4 @@ func (r *reply) lost(err error) error {
 		return transport.NotSent(err)
 	}
 	return transport.Lost(err)
-}
-
-// waits fills in what the body does not have; see headers.Waits.
-func (r *reply) waits(answers []*api.CheckAnswer) {
-	waits := headers.Waits(r.header)
-	n := 0
-	for _, a := range answers {
-		n += len(a.Windows)
-	}
-	if n != len(waits) {
-		return
-	}
-	for _, a := range answers {
-		for i := range a.Windows {
-			a.Windows[i].NextFreeMs, waits = waits[0], waits[1:]
-		}
-	}
 }

@@ -78,8 +78,6 @@ func TestEveryTransportAnswersAlike(t *testing.T) {
 			}
 			ignore := cmp.Options{}
 			switch {
-			case way.name == "grpc", s.shadow != nil && way.whole: // the wait of one window stands for all
-				ignore = append(ignore, cmpopts.IgnoreFields(api.WindowState{}, "NextFreeMs"))
 			case !way.whole: // one window, and nobody says that a rule is a shadow
 				ignore = append(ignore, cmpopts.IgnoreFields(api.CheckAnswer{}, "Source", "Windows", "Shadow", "Note",
 					"RetryAfterMs"))

@@ -25,8 +25,10 @@ func wantHeaders(t *testing.T, h http.Header, want map[string]string) {
 	}
 }
 
+// window is one whose units all come back at once.
 func window(limit, ms, used, reset float64) map[string]any {
-	return map[string]any{"limit": limit, "window_ms": ms, "used": used, "remaining": limit - used, "reset_ms": reset}
+	return map[string]any{"limit": limit, "window_ms": ms, "used": used, "remaining": limit - used, "reset_ms": reset,
+		"next_free_ms": reset}
 }
 
 // The bodies and headers are a contract with callers in any language, so they

@@ -34,7 +34,6 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		if at := slices.IndexFunc(detail.Checks, func(c api.CheckAnswer) bool { return c.Key == r.Key }); at >= 0 {
 			*c = detail.Checks[at]
 			c.Cost, c.Windows = r.Cost, slices.Clone(c.Windows)
-			addWait(c.Windows, resp.Statuses[i])
 		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 &&
 			r.Cost > c.Windows[0].Limit {
 			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit,
@@ -77,16 +76,6 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 		a.RetryAfterMs = reset.Milliseconds()
 	}
 	return a
-}
-
-// addWait gives windows, which the detail has without it, the wait for their first
-// units: that of the status, which is of the window that has least left, and no
-// more than until each is empty.
-func addWait(windows []api.WindowState, status *rls.RateLimitResponse_DescriptorStatus) {
-	wait := status.DurationUntilReset.AsDuration().Milliseconds()
-	for j := range windows {
-		windows[j].NextFreeMs = min(wait, windows[j].ResetMs)
-	}
 }
 
 const day = 24 * time.Hour

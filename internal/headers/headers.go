@@ -55,30 +55,6 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	}
 }
 
-// Waits reads from a RateLimit header that Set wrote how long each window waits
-// for its first units, in ms, in the order of the windows. A check's body does
-// not have it. Nil where the header is missing or is not as Set writes it.
-func Waits(h http.Header) []int64 {
-	list, err := httpsfv.UnmarshalList(h.Values("RateLimit"))
-	if err != nil {
-		return nil
-	}
-	waits := make([]int64, 0, len(list))
-	for _, member := range list {
-		it, ok := member.(httpsfv.Item)
-		if !ok {
-			return nil
-		}
-		t, _ := it.Params.Get("t")
-		s, ok := t.(int64)
-		if !ok {
-			return nil
-		}
-		waits = append(waits, s*1000)
-	}
-	return waits
-}
-
 // policyName is the rule's name and the window: api-1m. It always names the window, as
 // a guard knows a decision's window and not how many its rule has.
 func policyName(a *api.CheckAnswer, i int) string {
