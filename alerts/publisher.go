@@ -76,7 +76,8 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 // Publish stores the transitions and returns nil when every one has its
 // PubAck. Subjects are independent of each other; of one subject the next is
 // sent only after the ack of the one before, and one without an ack is sent
-// again with the same ID, for as long as ctx allows. The first `resent` transitions may
+// again with the same ID, for as long as ctx allows: nothing is sent once ctx.Err is not
+// nil. The first `resent` transitions may
 // have been sent before; of any other JetStream should not know the ID.
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
@@ -92,6 +93,9 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		}
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		if ctx.Err() != nil && len(pending) > 0 { // it was over before anything is sent
+			return fmt.Errorf("%d of %d transitions not published: %w", len(pending), len(transitions), ctx.Err())
+		}
 		left, err := p.wave(ctx, pending, sent)
 		if len(left) == 0 {
 			return nil
@@ -163,7 +167,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 			// The others are only looked at: their time is up as well.
 			select {
 			case ack := <-f.ack.Ok():
-				p.acked(ack, pending[i], f.resent)
+				p.acked(ctx, ack, pending[i], f.resent)
 				continue
 			case err = <-f.ack.Err():
 			default:
@@ -172,7 +176,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		} else if err == nil {
 			select {
 			case ack := <-f.ack.Ok():
-				p.acked(ack, pending[i], f.resent)
+				p.acked(ctx, ack, pending[i], f.resent)
 				continue
 			case err = <-f.ack.Err():
 			case <-timeout.C:
@@ -190,11 +194,13 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 
 // acked notes that a message is stored. One that JetStream knew although it was sent for
 // the first time is lost, unless Redis failed over and the transition was written again.
-func (p *Publisher) acked(ack *jetstream.PubAck, m *nats.Msg, resent bool) {
+// Where ctx has ended meanwhile (a relay's lease) another may have sent it: a process that
+// was frozen sends, when it goes on, what stands in its buffers.
+func (p *Publisher) acked(ctx context.Context, ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 	switch {
 	case !ack.Duplicate:
 		p.config.OnOutcome("acked")
-	case resent:
+	case resent || ctx.Err() != nil:
 		p.config.OnOutcome("duplicate")
 	default:
 		p.config.OnOutcome("unexpected_duplicate")

@@ -156,6 +156,42 @@ func TestAnUnexpectedDuplicate(t *testing.T) {
 	}
 }
 
+// lease is a context that ends when its Err has been asked for some times: a process that
+// was frozen finds its lease over in the middle of something.
+type lease struct {
+	context.Context
+	left int
+}
+
+func (l *lease) Err() error {
+	if l.left == 0 {
+		return context.Canceled
+	}
+	l.left--
+	return nil
+}
+
+// A relay that was frozen goes on when another has its lease and has sent what it was
+// about to send. It sends nothing where the lease was over before; where it ended
+// between, the copy was sent before, by the other.
+func TestARelayThatWasFrozen(t *testing.T) {
+	var logged bytes.Buffer
+	w := newWorldLogging(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
+	a, b := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000)
+	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a}, 0)) // by the other
+	if err := w.publisher.Publish(&lease{t.Context(), 0}, []api.Transition{a, b}, 0); !errors.Is(err,
+		context.Canceled) {
+		t.Errorf("after the lease: %v", err)
+	}
+	if n := w.count("acked") + w.count("duplicate") + w.count("unexpected_duplicate"); n != 1 {
+		t.Errorf("%d messages were sent, expected the one of the other", n)
+	}
+	testkit.Must(t, w.publisher.Publish(&lease{t.Context(), 1}, []api.Transition{a}, 0))
+	if n, copies := w.count("unexpected_duplicate"), w.count("duplicate"); n != 0 || copies != 1 {
+		t.Errorf("%d unexpected duplicates and %d others, expected 0 and 1\n%s", n, copies, logged.String())
+	}
+}
+
 // Somebody subscribes without JetStream before there is a stream: NATS then has a
 // taker for the messages, and does not say that nobody stores them.
 func TestStreamsAreMadeUnderASubscriber(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,10 +28,24 @@ type leases struct {
 	holds map[int]*hold // partition → what is held
 }
 
+// hold is one lease for as long as it is held without a gap. It is the context to work
+// under, which is done when it ends.
 type hold struct {
-	ctx    context.Context
+	context.Context
 	cancel context.CancelFunc
 	expire *time.Timer
+	until  atomic.Pointer[time.Time] // when it ends, if it is not renewed
+}
+
+// Err goes by the clock too: a process that slept may run on before its timers do.
+func (h *hold) Err() error {
+	if err := h.Context.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(*h.until.Load()) {
+		return context.Canceled
+	}
+	return nil
 }
 
 // held gives the partitions held now, each with the context to work under.
@@ -39,8 +54,8 @@ func (l *leases) held() map[int]context.Context {
 	defer l.mu.Unlock()
 	out := make(map[int]context.Context, len(l.holds))
 	for p, h := range l.holds {
-		if h.ctx.Err() == nil {
-			out[p] = h.ctx
+		if h.Err() == nil {
+			out[p] = h
 		}
 	}
 	return out
@@ -87,13 +102,21 @@ func (l *leases) renewLane(within, ctx context.Context, parts []int) error {
 			return err
 		}
 		l.mu.Lock()
-		h := l.holds[p]
+		h, until := l.holds[p], asked.Add(l.ttl*3/4)
 		switch {
-		case ok && h != nil && h.expire.Reset(time.Until(asked.Add(l.ttl*3/4))) && h.ctx.Err() == nil:
+		case ok && h != nil && h.Err() == nil:
+			// The answer came in time, so nobody else can have had it since the last.
+			h.until.Store(&until)
+			h.expire.Reset(time.Until(until))
 		case ok:
+			if h != nil {
+				h.expire.Stop()
+				h.cancel()
+			}
 			h := &hold{}
-			h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
-			h.expire = time.AfterFunc(time.Until(asked.Add(l.ttl*3/4)), h.cancel)
+			h.until.Store(&until)
+			h.Context, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
+			h.expire = time.AfterFunc(time.Until(until), h.cancel)
 			l.holds[p] = h
 		case h != nil:
 			h.expire.Stop()

@@ -44,3 +44,36 @@ func TestALeaseEndsLocally(t *testing.T) {
 		t.Errorf("%d leases are held", n)
 	}
 }
+
+// A process that slept over the end of a lease and goes on before its timers do: the lease
+// has ended, and what is taken next is another, as somebody may have had it between.
+func TestALeaseIsNotHeldOverItsEnd(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	keys, err := stream.NewKeys("sc", 1)
+	testkit.Must(t, err)
+	l := &leases{redis: c, keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
+		holds: map[int]*hold{}}
+	l.renew(t.Context())
+	first := l.held()[0]
+	l.renew(t.Context())
+	if l.held()[0] != first || first.Err() != nil {
+		t.Fatal("a lease that is renewed in time is another")
+	}
+	past := time.Now()
+	l.holds[0].until.Store(&past)
+	under, cancel := context.WithCancel(first)
+	defer cancel()
+	if first.Err() == nil || (underLease{under, first}).Err() == nil || len(l.held()) != 0 {
+		t.Error("the lease is still held after its end")
+	}
+	l.renew(t.Context())
+	if second := l.held()[0]; second == nil || second == first {
+		t.Error("the lease goes on over its end")
+	}
+	select {
+	case <-first.Done():
+	default:
+		t.Error("what worked under the first lease goes on")
+	}
+	l.release()
+}

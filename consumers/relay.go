@@ -1,6 +1,7 @@
 package consumers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 				ctx, cancel := context.WithCancel(held[p])
 				defer cancel()
 				defer context.AfterFunc(work, cancel)()
-				if err := r.publish(ctx, p, s.Messages, attempts[p]); err != nil {
+				if err := r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p]); err != nil {
 					mu.Lock()
 					failed = true
 					mu.Unlock()
@@ -154,6 +155,14 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		}
 	}
 }
+
+// underLease is done as its context is, and has failed as soon as the lease has ended.
+type underLease struct {
+	context.Context
+	lease context.Context
+}
+
+func (u underLease) Err() error { return cmp.Or(u.Context.Err(), u.lease.Err()) }
 
 // attempt is how far an outbox may have been sent, by this relay or by one before it.
 type attempt struct {
