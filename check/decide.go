@@ -84,11 +84,11 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			}
 			verdicts, err := s.shards[n].do(within, asks)
 			for j, i := range mine {
-				var v windows.Verdict
-				if err == nil {
-					v = verdicts[j]
+				if j < len(verdicts) && verdicts[j].Answered() {
+					out[i] = s.resolve(ctx, calls[i].asks, verdicts[j], nil)
+				} else {
+					out[i] = s.resolve(ctx, calls[i].asks, windows.Verdict{}, err)
 				}
-				out[i] = s.resolve(ctx, calls[i].asks, v, err)
 			}
 		})
 	}

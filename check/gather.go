@@ -47,7 +47,8 @@ func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Re
 	return &gatherer{run: run, timeout: timeout}
 }
 
-// do answers calls, all or none of them. Where ctx ends first they may be
+// do answers calls. With an error come the verdicts of those that were answered
+// nevertheless (windows.Verdict.Answered). Where ctx ends first calls may be
 // charged all the same, if they were sent already; the error wraps api.ErrNotSent
 // where they certainly were not.
 func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
@@ -119,20 +120,35 @@ func (g *gatherer) answer(some []*waiter) {
 		calls = append(calls, w.calls...)
 	}
 	verdicts, err := g.run(ctx, calls)
-	if len(some) > 1 && redisclient.IsRefusal(err) {
-		// One key's counter is broken, say. A script that is refused has charged
-		// nobody, so each may be asked by itself, and the others get their answers.
-		for _, w := range some {
-			w.verdicts, w.err = g.run(ctx, w.calls)
-			close(w.done)
-		}
-		return
-	}
 	for _, w := range some {
-		w.err = err
-		if err == nil {
+		if w.err = err; len(verdicts) > 0 { // none where nothing was sent
 			w.verdicts, verdicts = verdicts[:len(w.calls):len(w.calls)], verdicts[len(w.calls):]
 		}
+		if err != nil && len(some) > 1 && redisclient.IsRefusal(err) {
+			// One key's counter is broken, say. A script that is refused has charged
+			// nobody, so each may be asked by itself, and the others get their answers.
+			g.again(ctx, w)
+		}
 		close(w.done)
+	}
+}
+
+// again asks the calls of w that have no answer, by themselves.
+func (g *gatherer) again(ctx context.Context, w *waiter) {
+	var left []int
+	var calls [][]windows.Request
+	for i, call := range w.calls {
+		if i >= len(w.verdicts) || !w.verdicts[i].Answered() {
+			left, calls = append(left, i), append(calls, call)
+		}
+	}
+	if w.err = nil; len(left) == 0 {
+		return
+	}
+	w.verdicts = slices.Grow(w.verdicts, len(w.calls))[:len(w.calls)]
+	var verdicts []windows.Verdict
+	verdicts, w.err = g.run(ctx, calls)
+	for j, v := range verdicts {
+		w.verdicts[left[j]] = v
 	}
 }

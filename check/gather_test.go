@@ -17,6 +17,8 @@ type server struct {
 	end  chan error
 	// bad is a key whose counter is broken: a run that holds it is refused.
 	bad string
+	// partly: what stands before it is answered nevertheless.
+	partly bool
 }
 
 func newServer() *server {
@@ -37,9 +39,13 @@ func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Ve
 	out := make([]windows.Verdict, len(calls))
 	for i, c := range calls {
 		if c[0].Key == s.bad {
+			if s.partly {
+				return out, refused("WRONGTYPE of " + s.bad)
+			}
 			return nil, refused("WRONGTYPE of " + s.bad)
 		}
-		out[i] = windows.Verdict{Allowed: true, Transitions: c[0].Cost} // to tell whose it is
+		// Transitions tell whose it is.
+		out[i] = windows.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
 	}
 	return out, nil
 }
@@ -183,6 +189,44 @@ func TestABrokenKeyOfARun(t *testing.T) {
 	<-s.runs
 	if n := len(s.runs); n != 0 {
 		t.Errorf("%d more runs after one that was not answered", n)
+	}
+}
+
+// What a run answered before one of its calls was refused is not asked again: it is charged.
+func TestARunAnsweredInPart(t *testing.T) {
+	s := newServer()
+	s.bad, s.partly = "broken", true
+	g := newGatherer(time.Minute, s.run)
+	answers := make(chan string, 4)
+	ask := func(key string) {
+		asks(t, g, t.Context(), key, 1, func(_ windows.Verdict, err error) {
+			answers <- fmt.Sprint(key, " ", err != nil)
+		})
+	}
+	ask("first")
+	<-s.runs
+	for _, key := range []string{"a", "broken", "b"} {
+		ask(key)
+	}
+	for range 4 { // the first run, the shared one, the broken key's and the one behind it
+		s.end <- nil
+	}
+	got := map[string]bool{}
+	for range 4 {
+		got[<-answers] = true
+	}
+	if !got["first false"] || !got["a false"] || !got["broken true"] || !got["b false"] {
+		t.Errorf("answers: %v", got)
+	}
+	for _, want := range [][]string{{"a", "broken", "b"}, {"broken"}, {"b"}} {
+		for i, call := range <-s.runs {
+			if i >= len(want) || call[0].Key != want[i] {
+				t.Errorf("a run asked for %s as call %d, want %v", call[0].Key, i, want)
+			}
+		}
+	}
+	if len(s.runs) != 0 {
+		t.Error("more runs than expected")
 	}
 }
 

@@ -279,8 +279,9 @@ func windowStates(n []int64, windows int) []WindowState {
 
 // eval sends one script by its hash, and its text where the server does not
 // have it. want is the number of integers its reply must have.
-func eval(ctx context.Context, c redis.Scripter, op string, algorithms, keys []string, args []any, want int) ([]int64,
-	error) {
+func eval(
+	ctx context.Context, c redis.Scripter, op string, algorithms, keys []string, args []any, want int,
+) ([]int64, error) {
 	v, err := script(op, algorithms).Run(ctx, c, keys, args...).Result()
 	if err != nil {
 		return nil, fmt.Errorf("%s script: %w", op, err)

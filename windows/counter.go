@@ -36,6 +36,9 @@ type Verdict struct {
 	Transitions int64
 }
 
+// Answered is false for the verdict of a call that was not answered.
+func (v Verdict) Answered() bool { return len(v.Items) > 0 }
+
 // KeyState is where a key stands under a rule, after a check or as peeked.
 type KeyState struct {
 	NowMs int64

@@ -65,6 +65,9 @@ type timeline struct {
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
+	if s.serve != nil { // what the quick script answers, the general one must answer alike
+		s.serve.LeaveToGeneral(rapid.Bool().Draw(t, "general"))
+	}
 	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulas[algorithm]},
 		keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
 	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}

@@ -10,14 +10,15 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// CheckMany answers calls that came at the same time in one step: each as Check
-// would, one after the other, and independent of the others. All keys lie in one
-// lane. Transitions are those of all calls, in the first verdict.
+// CheckMany answers calls that came at the same time: each as Check would, one after
+// the other, and independent of the others. All keys lie in one lane. Transitions are those
+// of all calls, in the first verdict. With an error come the verdicts of the calls that
+// were answered nevertheless; the others' have no Items.
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
 	verdicts := make([]Verdict, len(calls))
-	todo := make([]int, len(calls))
-	for i := range todo {
-		todo[i] = i
+	todo, err := s.quick(ctx, calls, verdicts)
+	if err != nil {
+		return verdicts, err
 	}
 	for len(todo) > 0 {
 		b := newCheckBatch(s, len(todo))
@@ -26,7 +27,7 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, er
 			ok, err := b.add(calls[i])
 			switch {
 			case err != nil:
-				return nil, err
+				return verdicts, err
 			case ok:
 				taken = append(taken, i)
 			default: // its key is in this batch under another plan: the rules have just changed
@@ -36,10 +37,11 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, er
 		b.arrange()
 		reply, err := lua.Check(ctx, s.redis, b.args)
 		if err != nil {
-			return nil, err
+			return verdicts, err
 		}
 		for n, i := range taken {
 			verdicts[i] = verdictOf(calls[i], reply.Calls[n])
+			s.noteLevels(calls[i], verdicts[i])
 		}
 		verdicts[0].Transitions += reply.Transitions
 		todo = later

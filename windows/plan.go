@@ -34,6 +34,8 @@ type Plan struct {
 	// resolutionMs is how far apart events of one key may lie and still share an
 	// entry: as the rule with the shortest window has it.
 	resolutionMs int64
+	// quick: there are no shadows, and the rule's algorithm has a script for the common check.
+	quick bool
 }
 
 // planCounter is one counter of a key.
@@ -66,6 +68,7 @@ func newPlan(live *Rule, shadows []*Rule) *Plan {
 	p := &Plan{Live: live, Shadows: shadows, rules: shadows}
 	if live != nil {
 		p.rules = append([]*Rule{live}, shadows...)
+		p.quick = len(shadows) == 0 && lua.HasQuick(live.Algorithm)
 	}
 	var members [][]*Rule // counter → its rules
 	for _, r := range p.Rules() {

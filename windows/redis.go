@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"slices"
 	"strconv"
@@ -37,11 +38,16 @@ type Redis struct {
 	Remember time.Duration
 
 	changed atomic.Int64 // ms: when the rules became what they are, at the latest
+	near    nearLevels
+	// general leaves all to the general script, and answeredQuick is how many calls the quick
+	// one answered; for tests.
+	general       bool
+	answeredQuick atomic.Int64
 }
 
 // NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
-	s := &Redis{redis: c, keys: k}
+	s := &Redis{redis: c, keys: k, near: nearLevels{seed: maphash.MakeSeed()}}
 	s.changed.Store(time.Now().UnixMilli())
 	return s
 }

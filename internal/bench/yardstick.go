@@ -17,6 +17,11 @@ var gcraText string
 
 var emptyScript, gcraScript = redis.NewScript(emptyText), redis.NewScript(gcraText)
 
+// GCRA asks for one of a limit of units per `per` by the yardstick of checks.
+func GCRA(ctx context.Context, c redis.Scripter, key string, limit int64, per time.Duration) error {
+	return gcraScript.Run(ctx, c, []string{key}, limit, per.Microseconds(), 1).Err()
+}
+
 // yardKeys names a key of a yardstick for each key of ours: rank → name.
 func (r *room) yardKeys(what string) []string {
 	out := make([]string, len(r.names))

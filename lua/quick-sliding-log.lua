@@ -1,0 +1,104 @@
+-- quick-sliding-log.lua: the common check, cheap. A check of one key by one rule that is
+-- admitted, stays below every level and meets a healthy log takes two looks and
+-- one entry, and is answered here, to the last field as check.lua would. Any other is
+-- left untouched, and the caller asks check.lua. (Redis runs the whole of a script at
+-- each call, each function it defines and each argument it takes: so this one has few.)
+--
+-- KEYS   the counters, rule by rule, each once
+-- ARGV   1 now_ms ('' = the server's clock); then per rule: how many counters, span,
+--        trim_every_ms, number of windows; per window: ms, and the used units from which on
+--        check.lua is asked (the lowest level, or above the limit); per counter: the units
+--        to charge, of all calls that ask for it
+-- Reply  per counter: now, 0 where it was left untouched, and then nothing more; per
+--        window: units used, and when the first of them is free again. (All of
+--        them are free once the window has passed: the newest was charged now.)
+--
+-- What is compared here with bounds, and why, is said in prelude.lua and totals.lua.
+
+local call, pcall, match, format = redis.call, redis.pcall, string.match, string.format
+local KEYS, ARGV = KEYS, ARGV
+
+local now, min_expiry = ARGV[1], 600000
+if now == '' then
+  local t = call('TIME')
+  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
+else
+  now = now + 0
+end
+
+local reply, r, c, at = {}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
+local keys = #KEYS
+local from_of, from_text, id_of, id -- of the last look and entry: most are of one time
+while c <= keys do
+  local rule = at
+  local span, trim_every, windows = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
+  at = at + 4 + 2 * windows
+  for c = c, c + ARGV[rule] - 1 do
+    local counter, units, last, total, quick = KEYS[c], ARGV[at] + 0, 0, 0, true
+    at = at + 1
+    local newest = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
+    if newest[1] then
+      local fields = newest[1][2]
+      last, total = match(newest[1][1], '^%d+') + 0, tonumber(fields[4])
+      -- A chain with `not` in it is wrong in the embedded Redis's Lua.
+      if fields[5] or not total or total < 1 or total >= 2251799813685248 or total % 1 ~= 0
+        or last <= now - span or last > now + 86400000 then quick = false end
+    else
+      quick = not newest.err
+    end
+    if quick then
+      local ms = last > now and last or now
+      local sum, place = total + units, r + 1
+      for w = rule + 4, rule + 2 + 2 * windows, 2 do
+        local length, before, first = ARGV[w] + 0, total, ms
+        local from = ms - length
+        if last > from then
+          if from ~= from_of then from_of, from_text = from, format('%d', from + 1) end
+          local e = call('XRANGE', counter, from_text, '+', 'COUNT', '1')[1]
+          local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
+          if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then
+            quick = false
+            break
+          end
+          before, first = sum_then - count, match(e[1], '^%d+')
+        end
+        if sum - before >= ARGV[w + 1] + 0 then
+          quick = false
+          break
+        end
+        reply[place], reply[place + 1] = sum - before, first + length
+        place = place + 2
+      end
+      if quick then
+        if ms ~= id_of then id_of, id = ms, format('%d-*', ms) end
+        local count, text, entry = ARGV[at - 1], format('%d', sum), nil
+        -- As grow in totals.lua has it: most entries leave the upkeep to another.
+        if total > 0 and trim_every > 0 and ms - ms % trim_every == last - last % trim_every
+          and sum % 5000 >= units then
+          entry = pcall('XADD', counter, id, 'count', count, 'total', text)
+        else
+          if total > 0 then
+            entry = pcall('XADD', counter, 'MINID', '~', format('%d', ms - span), id, 'count', count, 'total', text)
+          else
+            entry = pcall('XADD', counter, id, 'count', count, 'total', text)
+          end
+          if not entry.err then
+            call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
+          end
+        end
+        if entry.err then
+          if not string.find(entry.err, ' ID', 1, true) then error(entry) end
+          quick = false
+        end
+      end
+      if quick then
+        reply[r], r = ms, place
+      else
+        for i = r + 1, place - 1 do reply[i] = nil end
+      end
+    end
+    if not quick then reply[r], r = 0, r + 1 end
+  end
+  c = c + ARGV[rule]
+end
+return reply

@@ -1,0 +1,7 @@
+package windows
+
+// LeaveToGeneral has the general script answer all checks, or not.
+func (s *Redis) LeaveToGeneral(all bool) { s.general = all }
+
+// AnsweredQuick is how many calls the quick script has answered.
+func (s *Redis) AnsweredQuick() int64 { return s.answeredQuick.Load() }
