@@ -36,9 +36,68 @@ func (f *folder) fold(ctx context.Context, b eventlog.Batch) error {
 	if len(b.Messages) == 0 {
 		return nil
 	}
-	err := f.settle(ctx, b)
+	events, letters := f.decode(b)
+	start := time.Now()
+	unmatched, err := f.count(ctx, b.Partition, events)
+	if err == nil {
+		f.observe(len(b.Messages), start)
+		err = f.finish(ctx, b.Partition, unmatched, letters)
+	}
+	return f.examine(ctx, b.Partition, err)
+}
+
+// foldTogether is fold for batches of several partitions of one server, with one script
+// call for all. errs[i] is what became of batches[i]. Where Redis refuses the call,
+// which then has counted nothing, each is folded by itself: so a partition with a key of
+// another type, or an event that makes the script fail, keeps none of the others.
+func (f *folder) foldTogether(ctx context.Context, batches []eventlog.Batch) (errs []error) {
+	errs = make([]error, len(batches))
+	var refusal, err error
+	if len(batches) > 1 {
+		refusal, err = f.foldCall(ctx, batches, errs)
+	}
+	for i, b := range batches {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case refusal != nil || len(batches) == 1:
+			errs[i] = f.fold(ctx, b)
+		}
+	}
+	return errs
+}
+
+// foldCall folds batches with one script call and sees each through. refusal is Redis's,
+// and err any other reason for which nothing was counted.
+func (f *folder) foldCall(ctx context.Context, batches []eventlog.Batch, errs []error) (refusal, err error) {
+	folds := make([]windows.Batch, len(batches))
+	letters := make([][]deadLetter, len(batches))
+	messages := 0
+	for i, b := range batches {
+		folds[i].Partition, messages = b.Partition, messages+len(b.Messages)
+		folds[i].Events, letters[i] = f.decode(b)
+	}
+	start := time.Now()
+	unmatched, refusal, err := f.send(ctx, folds)
+	if err != nil || refusal != nil {
+		return refusal, err
+	}
+	f.observe(messages, start)
+	for i, b := range batches {
+		errs[i] = f.examine(ctx, b.Partition, f.finish(ctx, b.Partition, unmatched[i], letters[i]))
+	}
+	return nil, nil
+}
+
+func (f *folder) observe(events int, start time.Time) {
+	f.metrics.batchEvents.Observe(float64(events))
+	f.metrics.foldSeconds.Observe(time.Since(start).Seconds())
+}
+
+// examine looks, where err is a refusal, whether the partition's keys are the reason.
+func (f *folder) examine(ctx context.Context, p int, err error) error {
 	if redisclient.IsRefusal(err) {
-		quarantined, lookErr := f.quarantine.examine(ctx, b.Partition)
+		quarantined, lookErr := f.quarantine.examine(ctx, p)
 		if quarantined {
 			err = fmt.Errorf("%w: %w", errQuarantined, err)
 		}
@@ -47,18 +106,11 @@ func (f *folder) fold(ctx context.Context, b eventlog.Batch) error {
 	return err
 }
 
-func (f *folder) settle(ctx context.Context, b eventlog.Batch) error {
-	events, letters := f.decode(b)
-	start := time.Now()
-	unmatched, err := f.count(ctx, b.Partition, events)
-	if err != nil {
-		return err
-	}
-	f.metrics.batchEvents.Observe(float64(len(b.Messages)))
-	f.metrics.foldSeconds.Observe(time.Since(start).Seconds())
+// finish acknowledges the events of a batch that were not counted.
+func (f *folder) finish(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
 	if len(unmatched) > 0 {
 		err := f.persist(ctx, "acknowledging unmatched events", func() error {
-			n, err := f.redis.XAck(ctx, f.keys.Events(b.Partition), eventlog.Group, unmatched...).Result()
+			n, err := f.redis.XAck(ctx, f.keys.Events(p), eventlog.Group, unmatched...).Result()
 			f.metrics.unmatched.Add(float64(n))
 			return err
 		})
@@ -66,7 +118,7 @@ func (f *folder) settle(ctx context.Context, b eventlog.Batch) error {
 			return err
 		}
 	}
-	return f.deadLetter(ctx, b.Partition, letters)
+	return f.deadLetter(ctx, p, letters)
 }
 
 // decode gives the events of a batch that can be counted, and the letters of the others.
@@ -98,16 +150,7 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	if len(events) == 0 {
 		return nil, nil
 	}
-	var folded windows.Folded
-	var refusal error
-	err = f.persist(ctx, "folding", func() error {
-		folded, unmatched, err = f.counter.Fold(ctx, p, f.rules(), events)
-		if redisclient.IsRefusal(err) {
-			refusal = err
-			return nil
-		}
-		return err
-	})
+	sent, refusal, err := f.send(ctx, []windows.Batch{{Partition: p, Events: events}})
 	if refusal != nil {
 		quarantined, lookErr := f.quarantine.examine(ctx, p)
 		// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
@@ -137,13 +180,32 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 		right, err := f.count(ctx, p, events[len(events)/2:])
 		return append(left, right...), err
 	}
+	return sent[0], nil
+}
+
+// send folds batches with one script call and gives, for each, the IDs of events that no
+// rule matches. It tries until Redis answers; refusal is its answer where it refuses,
+// and then nothing was counted.
+func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
+	var folded windows.Folded
+	err = f.persist(ctx, "folding", func() (err error) {
+		folded, unmatched, err = f.counter.FoldBatches(ctx, f.rules(), batches)
+		if redisclient.IsRefusal(err) {
+			refusal = err
+			return nil
+		}
+		return err
+	})
+	if err != nil || refusal != nil {
+		return nil, refusal, err
+	}
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
 	f.metrics.alreadyCounted.Add(float64(folded.Gone))
 	f.metrics.duplicate.Add(float64(folded.Again))
 	f.metrics.merged.Add(float64(folded.Merged))
 	f.metrics.corruptCounters.Add(float64(folded.Unreadable))
-	return unmatched, nil
+	return unmatched, nil, nil
 }
 
 // deadLetter acknowledges events that cannot be counted and keeps them for a person to see.

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -32,7 +33,7 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 		"ids":    func(w *world) string { return w.keys.IDs(2) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			each(t, func(t *testing.T, url string) {
+			bothWays(t, func(t *testing.T, url string) {
 				w, r := newWorld(t, url), &recorder{}
 				w.start(r, nil)
 				bad := w.keyIn(2, "bad")
@@ -71,10 +72,30 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 	}
 }
 
+// What was read together with the events of a partition whose fold Redis refuses is
+// folded at once, and not only when somebody claims it.
+func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
+	bothWays(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		w.redis.Set(context.Background(), w.keys.Levels(2), "not ours", 0)
+		for p := range 4 {
+			w.append(api.Event{Key: w.keyIn(p, "k"), Count: 10})
+		}
+		w.start(&recorder{}, func(c *consumers.Config) { c.MinIdle, c.QuarantineFor = time.Minute, time.Minute })
+		for _, p := range []int{0, 1, 3} {
+			w.eventuallyUsed(w.keyIn(p, "k"), 10)
+		}
+		w.eventually("the partition is quarantined, its event pending", func() (bool, string) {
+			return w.sample("partition_quarantined") == 1 && w.pending() == 1,
+				fmt.Sprint(w.sample("partition_quarantined"), w.pending())
+		})
+	})
+}
+
 // A string stands where a partition has its dead stream. Events that cannot be
 // counted stay pending until they can become dead letters, and hold up nothing.
 func TestNoDeadStream(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	bothWays(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
 		w.start(&recorder{}, nil)
 		good := w.keyIn(2, "good")

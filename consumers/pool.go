@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -42,6 +43,9 @@ type Config struct {
 	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time; at
 	// most LargestBatch.
 	MaxBatch int
+	// ReadPause bounds the pause between two reads of events; default 2ms, below zero: none.
+	// There is none while events come one by one, and none while a backlog drains.
+	ReadPause time.Duration
 	// Block is how long a read waits for events; default 1s. A stop waits that long.
 	Block time.Duration
 	// MinIdle is how long an event is pending before others take it over; default 10s.
@@ -60,6 +64,11 @@ type Config struct {
 	// DrainTimeout bounds a clean stop; default 5s.
 	DrainTimeout time.Duration
 	Log          *slog.Logger
+
+	// For tests.
+	// each partition has a script call of its own, as on a Cluster
+	separately bool
+	readPause  func(ctx context.Context, d time.Duration) (ok bool) // default pause.For
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -75,6 +84,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 	}
 	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
+	c.ReadPause = cmp.Or(c.ReadPause, 2*time.Millisecond)
 	c.Block = cmp.Or(c.Block, time.Second)
 	c.MinIdle = cmp.Or(c.MinIdle, 10*time.Second)
 	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
@@ -84,6 +94,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
+	if c.readPause == nil {
+		c.readPause = pause.For
+	}
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
 		c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -18,7 +20,7 @@ import (
 )
 
 func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	bothWays(t, func(t *testing.T, url string) {
 		w, r := newWorld(t, url), &recorder{}
 		stop := w.start(r, nil)
 		for range 12 {
@@ -45,7 +47,7 @@ func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
 // A clean stop leaves nothing: no event pending, no transition unpublished, no
 // consumer in the group, no lease, no goroutine.
 func TestACleanStopLeavesNothing(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
 		w, r := newWorld(t, url), &recorder{}
 		before := goleak.IgnoreCurrent()
@@ -91,7 +93,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 
 // A worker read events and died: others take them over, and count them once.
 func TestADeadWorkersEventsAreClaimed(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
+	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
 		w := newWorld(t, url)
 		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
@@ -133,32 +135,45 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 // An event that makes the script fail, for whatever reason, is looked for and becomes a dead letter
 // alone: the others of its batch are counted.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorldOf(t, url, 1)
+	bothWays(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 1)) })
+}
+
+// It does so too where the call folds several partitions.
+func TestARefusedEventAmongSeveralPartitions(t *testing.T) {
+	each(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 4)) })
+}
+
+func aRefusedEvent(t *testing.T, w *world) {
+	for i := range 20 {
+		w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+	}
+	counter := windows.NewRedis(w.work, w.keys)
+	counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
+		if w.sample("dead_letters_total") == 0 {
+			return -1
+		}
+		return time.Now().UnixMilli()
+	}
+	// Nothing is claimed: the worker deals with all of it itself.
+	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
+	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
+		sum := int64(0)
 		for i := range 20 {
-			w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+			sum += w.used(fmt.Sprintf("user:%d", i))
 		}
-		counter := windows.NewRedis(w.work, w.keys)
-		counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
-			if w.sample("dead_letters_total") == 0 {
-				return -1
-			}
-			return time.Now().UnixMilli()
-		}
-		w.start(&recorder{}, func(c *consumers.Config) { c.Counter = counter })
-		for i := range 19 {
-			w.eventuallyUsed(fmt.Sprintf("user:%d", i+1), 1)
-		}
-		w.eventually("the one is a dead letter", func() (bool, string) {
-			return w.sample("dead_letters_total") == 1 && w.pending() == 0,
-				fmt.Sprint(w.sample("dead_letters_total"), w.pending())
-		})
-		letters, err := w.redis.XRange(context.Background(), w.keys.Dead(0), "-", "+").Result()
-		if err != nil || len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
-			!strings.Contains(letters[0].Values["body"].(string), "user:0") {
-			t.Fatalf("%v, %v", letters, err)
-		}
+		return sum == 19 && w.sample("dead_letters_total") == 1 && w.pending() == 0,
+			fmt.Sprint(sum, w.sample("dead_letters_total"), w.pending())
 	})
+	var letters []redis.XMessage
+	for p := range w.keys.Partitions {
+		got, err := w.redis.XRange(context.Background(), w.keys.Dead(p), "-", "+").Result()
+		testkit.Must(t, err)
+		letters = append(letters, got...)
+	}
+	if len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
+		!strings.Contains(letters[0].Values["body"].(string), "user:") {
+		t.Fatalf("%v", letters)
+	}
 }
 
 // Redis loses its scripts, the event streams, and all of its memory: work goes on.
@@ -314,6 +329,45 @@ func TestBatchesGrowByThemselves(t *testing.T) {
 			n := w.folds()
 			return n == 3, fmt.Sprint(n)
 		})
+	})
+}
+
+// A read that brings several events is followed by a pause, one that brings a lone event is not.
+func TestReadsPauseUnderLoad(t *testing.T) {
+	bothWays(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		var events []api.Event
+		for i := range 3 {
+			events = append(events, api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+		}
+		w.append(events...)
+		var mu sync.Mutex
+		var pauses []time.Duration
+		w.start(&recorder{}, func(c *consumers.Config) {
+			c.OnReadPause(func(d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				pauses = append(pauses, d)
+			})
+		})
+		check := func(want string) {
+			t.Helper()
+			w.eventually("pauses are "+want, func() (bool, string) {
+				mu.Lock()
+				defer mu.Unlock()
+				return fmt.Sprint(pauses) == want, fmt.Sprint(pauses)
+			})
+		}
+		check("[500µs]")
+		for n := range int64(3) {
+			w.append(api.Event{Key: "user:1", Count: 1})
+			w.eventuallyUsed("user:1", n+2)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(pauses) != 1 {
+			t.Errorf("pauses %v, expected none after a lone event", pauses)
+		}
 	})
 }
 

@@ -13,9 +13,10 @@ import (
 )
 
 // worker reads the events of every partition as one consumer of the group and
-// folds them, one script call per batch and partition. It reads what has come
-// since the last fold, up to a bound: batches grow by themselves when events
-// come faster than they are folded, and a lone event is folded at once.
+// folds them, with one script call per read; on a Cluster each partition by itself. It
+// reads what has come since the last fold, up to a bound: batches grow by themselves when
+// events come faster than they are folded, and a little before by a pause between
+// reads. A lone event is folded at once.
 type worker struct {
 	*folder
 	config  Config
@@ -84,16 +85,56 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		wait.reset()
 		check = w.behind(batches)
 		var folds sync.WaitGroup
-		for _, b := range batches {
+		for _, call := range w.calls(batches) {
 			folds.Go(func() {
-				if err := w.fold(work, b); err != nil && !errors.Is(err, errQuarantined) {
-					w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition",
-						b.Partition, "events", len(b.Messages), "error", err)
+				for i, err := range w.foldTogether(work, call) {
+					if err != nil && !errors.Is(err, errQuarantined) {
+						w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition",
+							call[i].Partition, "events", len(call[i].Messages), "error", err)
+					}
 				}
 			})
 		}
 		folds.Wait()
+		if d := w.pauseAfter(batches); d > 0 {
+			w.config.readPause(ctx, d)
+		}
 	}
+}
+
+// calls divides what was read among script calls. During one Redis serves nobody else,
+// so each has MaxBatch events at most.
+func (w *worker) calls(batches []eventlog.Batch) (calls [][]eventlog.Batch) {
+	from, events := 0, 0
+	for i, b := range batches {
+		if i > from && (events+len(b.Messages) > w.config.MaxBatch || w.config.separately) {
+			calls, from, events = append(calls, batches[from:i]), i, 0
+		}
+		events += len(b.Messages)
+	}
+	if from < len(batches) {
+		calls = append(calls, batches[from:])
+	}
+	return calls
+}
+
+// pausePerEvent is how long the worker waits for each event after the first that a read
+// brought. With that many events a second a pause brings on average as many as make the
+// next one as long, so above 4,000 a second pauses grow to ReadPause, and below they vanish.
+const pausePerEvent = 250 * time.Microsecond
+
+// pauseAfter is how long to wait before the next read, so that it brings more events: what
+// Redis and the worker pay for a read and a fold is mostly the same for one event as for
+// ten. A lone event causes no pause. Nor does a full batch, as more are waiting.
+func (w *worker) pauseAfter(batches []eventlog.Batch) time.Duration {
+	events := 0
+	for _, b := range batches {
+		if len(b.Messages) >= w.config.MaxBatch {
+			return 0
+		}
+		events += len(b.Messages)
+	}
+	return min(time.Duration(max(events-1, 0))*pausePerEvent, w.config.ReadPause)
 }
 
 // behind reports whether the oldest event just read had waited so long that

@@ -89,6 +89,13 @@ func each(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("redis", func(t *testing.T) { test(t, shared(t)) })
 }
 
+// bothWays runs a test as each does, with one script call for what a read brings of all
+// partitions, and with one for each partition.
+func bothWays(t *testing.T, test func(t *testing.T, url string)) {
+	t.Run("together", func(t *testing.T) { each(t, test) })
+	t.Run("separately", func(t *testing.T) { each(t, test) })
+}
+
 // sharedURL is the shared Redis's, once a test has asked for it.
 var sharedURL string
 
@@ -129,6 +136,9 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 		LeaseTTL:   300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
+	}
+	if strings.Contains(w.t.Name(), "/separately/") {
+		c.FoldSeparately()
 	}
 	if change != nil {
 		change(&c)

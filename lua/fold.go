@@ -29,13 +29,18 @@ type FoldBeside struct {
 	Counters []string
 }
 
-// FoldArgs is one batch of one partition.
-type FoldArgs struct {
+// FoldPartition is what is folded of one partition, and the names of its keys.
+type FoldPartition struct {
 	Events, Levels, Due, Outbox, IDs string
-	Now                              Now
-	Group                            string
-	RememberMs                       int64 // how long ids are remembered
 	Rules                            []FoldRule
+}
+
+// FoldArgs is what one call folds. On a Cluster it is of one partition.
+type FoldArgs struct {
+	Now        Now
+	Group      string
+	RememberMs int64 // how long ids are remembered
+	Partitions []FoldPartition
 }
 
 // FoldReply is what a batch came to.
@@ -48,44 +53,90 @@ type FoldReply struct {
 	Corrupt        int64 // counters found corrupt, which count as empty
 }
 
+// foldEncoder puts the arguments of fold.lua together.
+type foldEncoder struct {
+	keys       []string
+	args       []any
+	algorithms []string
+	numbers    map[*Rule]int // from 1, in the order in which args has them
+	sections   []any         // each three numbers
+}
+
 func (a *FoldArgs) encode() (keys []string, args []any, algorithms []string) {
-	groups, ids, rules := 0, 0, len(a.Rules)
-	for _, r := range a.Rules {
-		groups += len(r.Groups) * (1 + len(r.Beside))
-		rules += len(r.Beside)
-		for _, g := range r.Groups {
-			ids += len(g.IDs)
-		}
-	}
-	keys = append(make([]string, 0, 5+groups), a.Events, a.Levels, a.Due, a.Outbox, a.IDs)
-	args = append(make([]any, 0, 4+16*rules+2*groups+ids), a.Now.arg(), a.Group, a.RememberMs, rules)
-	algorithms = make([]string, 0, 1)
-	for _, r := range a.Rules {
-		args = r.Rule.appendTo(append(args, len(r.Groups)))
-		algorithms = with(algorithms, r.Rule.Algorithm)
-		for _, g := range r.Groups {
-			keys = append(keys, g.Counter)
-		}
-	}
-	for i, r := range a.Rules {
-		for _, b := range r.Beside {
-			args = b.Rule.appendTo(append(args, -(i + 1)))
-			algorithms = with(algorithms, b.Rule.Algorithm)
-			keys = append(keys, b.Counters...)
-		}
-	}
-	for _, r := range a.Rules {
-		for _, g := range r.Groups {
-			args = append(args, g.Count, len(g.IDs))
-			for i, id := range g.IDs {
-				if g.ProducerIDs != nil {
-					id += " " + g.ProducerIDs[i]
-				}
-				args = append(args, id)
+	groups, ids, rules := 0, 0, 0
+	for _, p := range a.Partitions {
+		for _, r := range p.Rules {
+			groups += len(r.Groups) * (1 + len(r.Beside))
+			rules += 1 + len(r.Beside)
+			for _, g := range r.Groups {
+				ids += len(g.IDs)
 			}
 		}
 	}
-	return keys, args, algorithms
+	e := foldEncoder{
+		keys: make([]string, 0, 5*len(a.Partitions)+groups), args: make([]any, 0, 5+19*rules+2*groups+ids),
+		algorithms: make([]string, 0, 1), numbers: make(map[*Rule]int, 1), sections: make([]any, 0, 3*rules),
+	}
+	for _, p := range a.Partitions {
+		e.keys = append(e.keys, p.Events, p.Levels, p.Due, p.Outbox, p.IDs)
+	}
+	e.args = append(e.args, a.Now.arg(), a.Group, a.RememberMs, len(a.Partitions), 0)
+	e.addCounters(a.Partitions)
+	e.args[4] = len(e.numbers)
+	e.args = append(e.args, e.sections...)
+	for _, p := range a.Partitions {
+		for _, r := range p.Rules {
+			for i := range r.Groups {
+				e.addGroup(&r.Groups[i])
+			}
+		}
+	}
+	return e.keys, e.args, e.algorithms
+}
+
+// addCounters adds the rules, the counters and their sections: first those of the
+// groups, then the further ones.
+func (e *foldEncoder) addCounters(partitions []FoldPartition) {
+	for i, p := range partitions {
+		for _, r := range p.Rules {
+			e.sections = append(e.sections, len(r.Groups), e.number(r.Rule), i+1)
+			for _, g := range r.Groups {
+				e.keys = append(e.keys, g.Counter)
+			}
+		}
+	}
+	section := 0
+	for _, p := range partitions {
+		for _, r := range p.Rules {
+			section++
+			for _, b := range r.Beside {
+				e.sections = append(e.sections, len(b.Counters), e.number(b.Rule), -section)
+				e.keys = append(e.keys, b.Counters...)
+			}
+		}
+	}
+}
+
+// number gives a rule's number. Each rule stands in the arguments once.
+func (e *foldEncoder) number(r *Rule) int {
+	n, ok := e.numbers[r]
+	if !ok {
+		n = len(e.numbers) + 1
+		e.numbers[r] = n
+		e.args = r.appendTo(e.args)
+		e.algorithms = with(e.algorithms, r.Algorithm)
+	}
+	return n
+}
+
+func (e *foldEncoder) addGroup(g *FoldGroup) {
+	e.args = append(e.args, g.Count, len(g.IDs))
+	for i, id := range g.IDs {
+		if g.ProducerIDs != nil {
+			id += " " + g.ProducerIDs[i]
+		}
+		e.args = append(e.args, id)
+	}
 }
 
 // Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.

@@ -77,6 +77,64 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	})
 }
 
+// A fold refuses arguments that make no sense before it writes anything.
+func TestFoldValidatesFirst(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, p := t.Context(), streamtest.Prefix(t)
+		var own []string
+		for _, part := range []string{"{0}", "{1}"} {
+			for _, name := range []string{"events", "levels", "due", "outbox", "ids"} {
+				own = append(own, p+":"+part+":"+name)
+			}
+		}
+		log, log2, zset := p+":{0}:log:k", p+":{1}:log:k", p+":{0}:zset:k"
+		type list = []any
+		run := func(keys []string, rules int, parts ...list) error {
+			rule := list{"sliding-log", 0, 0, 1000, "r;0;0;1000,10,100=10", 1, 1000, 10, 10}
+			args := append(list{"", "g", 1, 2, rules}, rule...)
+			for _, part := range parts {
+				args = append(args, part...)
+			}
+			return redis.NewScript(lua.Source("fold", lua.AlgorithmNames()...)).Run(ctx, c, append(own, keys...),
+				args...).Err()
+		}
+		group := list{1, 1, "1-0"}
+		if err := run([]string{log, log2, zset}, 1, list{1, 1, 1, 1, 1, 2, 1, 1, -1}, group, group); err != nil {
+			t.Fatalf("a fold that is right: %v", err)
+		}
+		two := []string{log, log2}
+		for what, err := range map[string]error{
+			"a group cut short":          run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1}),
+			"no section for a counter":   run(two, 1, list{1, 1, 1}, group),
+			"more groups than keys":      run(two, 1, list{1, 1, 1, 2, 1, 2}, group, group, group),
+			"a count that is none":       run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{"x", 1, "1-0"}),
+			"an ID that is none":         run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1, 1, "id"}),
+			"too much":                   run(two, 1, list{1, 1, 1, 1, 1, 2}, group, group, list{"more"}),
+			"a partition that is none":   run(two, 1, list{1, 1, 1, 1, 1, 3}, group, group),
+			"a partition 0":              run(two, 1, list{1, 1, 1, 1, 1, 0}, group, group),
+			"half a partition":           run(two, 1, list{1, 1, 1, 1, 1, 1.5}, group, group),
+			"a rule that is none":        run(two, 1, list{1, 1, 1, 1, 2, 2}, group, group),
+			"rules cut short":            run(two, 2, list{1, 1, 1, 1, 1, 2}, group, group),
+			"no groups in a section":     run(two, 1, list{1, 1, 1, 0, 1, 2, 1, 1, 2}, group, group),
+			"further of a later section": run([]string{log, zset}, 1, list{1, 1, 1, 1, 1, -2}, group),
+			"further of another size":    run([]string{log, zset, zset}, 1, list{1, 1, 1, 2, 1, -1}, group),
+			"further before the groups": run([]string{log, zset, log2}, 1, list{1, 1, 1, 1, 1, -1, 1, 1, 2}, group,
+				group),
+			"further of what is further":   run([]string{log, zset, zset}, 1, list{1, 1, 1, 1, 1, -1, 1, 1, -2}, group),
+			"half a group in a section":    run(two, 1, list{0.5, 1, 1, 1.5, 1, 2}, group, group),
+			"a negative number of events":  run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1, -1, "1-0"}),
+			"further of a half of section": run([]string{log, zset}, 1, list{1, 1, 1, 1, 1, -0.5}, group),
+		} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+			if n := c.Exists(ctx, append(own, log, log2, zset)...).Val(); n != 0 {
+				t.Fatalf("%s: it has written %d keys", what, n)
+			}
+		}
+	})
+}
+
 // Scripts refuse arguments that make no sense before they write anything.
 func TestScriptsValidateFirst(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
@@ -95,11 +153,6 @@ func TestScriptsValidateFirst(t *testing.T) {
 			keys []string
 			args []any
 		}{
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1)},                                  // a group cut short
-			{"fold", keys, with([]any{"", "g", 1, 2}, 1, 1, "1-0")},                        // more groups than keys
-			{"fold", keys, with([]any{"", "g", 1, 1}, "x", 1, "1-0")},                      // a count that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "id")},                         // an ID that is none
-			{"fold", keys, with([]any{"", "g", 1, 1}, 1, 1, "1-0", "more")},                // too much
 			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, -1, 1)},                     // a cost below 0
 			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1.5, 1)},                    // half a unit
 			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1)},                         // a check cut short

@@ -1,10 +1,14 @@
 package windows
 
 import (
+	"cmp"
+	"context"
 	"slices"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // Event is one stored event of a key that a rule matches.
@@ -31,6 +35,62 @@ type Folded struct {
 	Unreadable int64
 }
 
+// Batch is the events of one partition that are folded together.
+type Batch struct {
+	Partition int
+	Events    []Event
+}
+
+// Fold counts a batch of partition p, as FoldBatches does, and gives the IDs of events
+// that no rule matches.
+func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (Folded, []string, error) {
+	folded, unmatched, err := s.FoldBatches(ctx, rules, []Batch{{p, events}})
+	return folded, unmatched[0], err
+}
+
+// FoldBatches counts the batches of several partitions in one step, each event at most
+// once whoever sends it how often, and acknowledges it. They have a partition each, and on
+// a Cluster there is one batch. Where it fails nothing is counted of any of them.
+// unmatched has, for each batch, the IDs of events that no rule matches: those are the
+// caller's to acknowledge.
+func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
+	err error) {
+	args := lua.FoldArgs{
+		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
+		Partitions: make([]lua.FoldPartition, 0, len(batches)),
+	}
+	scripts := map[*planCounter]*lua.Rule{} // a rule is the same for all partitions of a call
+	unmatched = make([][]string, len(batches))
+	merged := 0
+	for i, b := range batches {
+		var grouped []lua.FoldRule
+		grouped, unmatched[i] = s.group(b.Partition, rules, b.Events, scripts)
+		if len(grouped) == 0 {
+			continue
+		}
+		merged += len(b.Events) - len(unmatched[i])
+		for _, r := range grouped {
+			merged -= len(r.Groups)
+		}
+		p := b.Partition
+		args.Partitions = append(args.Partitions, lua.FoldPartition{
+			Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
+			IDs: s.keys.IDs(p), Rules: grouped,
+		})
+	}
+	if len(args.Partitions) == 0 {
+		return Folded{}, unmatched, nil
+	}
+	reply, err := lua.Fold(ctx, s.redis, args)
+	if err != nil {
+		return Folded{}, unmatched, err
+	}
+	return Folded{
+		Folded: reply.Folded, Late: reply.Late, Gone: reply.AlreadyCounted, Again: reply.Duplicate,
+		Transitions: reply.Transitions, Unreadable: reply.Corrupt, Merged: int64(merged),
+	}, unmatched, nil
+}
+
 // keyGroups is a key's groups while a batch is put together.
 type keyGroups struct {
 	key        string
@@ -44,7 +104,14 @@ type keyGroups struct {
 // share a group, and so an entry in its log, when their counts are the same and
 // their times lie within the plan's resolution. The same count is what keeps
 // the gate exact: XACK tells how many of a group were pending, not which.
-func (s *Redis) group(p int, rules *Rules, events []Event) (folds []lua.FoldRule, unmatched []string) {
+func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCounter]*lua.Rule) (folds []lua.FoldRule,
+	unmatched []string) {
+	script := func(c *planCounter) *lua.Rule {
+		if scripts[c] == nil {
+			scripts[c] = s.script(c)
+		}
+		return scripts[c]
+	}
 	type planKeys struct {
 		plan *Plan
 		keys []*keyGroups
@@ -74,14 +141,14 @@ func (s *Redis) group(p int, rules *Rules, events []Event) (folds []lua.FoldRule
 		k.add(e)
 	}
 	for _, pk := range order {
-		fold := lua.FoldRule{Rule: s.script(&pk.plan.counters[0])}
+		fold := lua.FoldRule{Rule: script(&pk.plan.counters[0])}
 		for _, k := range pk.keys {
 			k.sort()
 			fold.Groups = append(fold.Groups, k.groups...)
 		}
 		for i := range pk.plan.counters[1:] {
 			c := &pk.plan.counters[1+i]
-			beside := lua.FoldBeside{Rule: s.script(c)}
+			beside := lua.FoldBeside{Rule: script(c)}
 			for _, k := range pk.keys {
 				beside.Counters = append(beside.Counters, slices.Repeat([]string{s.keys.Counter(p, c.form, k.key)},
 					len(k.groups))...)

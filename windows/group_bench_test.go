@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -31,7 +32,8 @@ func BenchmarkGroup(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if grouped, unmatched := s.group(0, rules, events); len(grouped) != 1 || len(unmatched) != 0 {
+				if grouped, unmatched := s.group(0, rules, events, map[*planCounter]*lua.Rule{}); len(grouped) != 1 ||
+					len(unmatched) != 0 {
 					b.Fatal(len(grouped), len(unmatched))
 				}
 			}

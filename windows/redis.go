@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -221,34 +220,6 @@ func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error)
 	}
 	had, _, err := lua.Reset(ctx, s.redis, s.partition(p), s.now(), counters, shadows)
 	return had, err
-}
-
-// Fold counts a batch of partition p, each event at most once whoever sends it
-// how often, and acknowledges it. It returns the IDs of events that no rule
-// matches: those are the caller's to acknowledge.
-func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (Folded, []string, error) {
-	grouped, unmatched := s.group(p, rules, events)
-	if len(grouped) == 0 {
-		return Folded{}, unmatched, nil
-	}
-	groups := 0
-	for _, r := range grouped {
-		groups += len(r.Groups)
-	}
-	reply, err := lua.Fold(ctx, s.redis, lua.FoldArgs{
-		Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-		IDs: s.keys.IDs(p),
-		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
-		Rules: grouped,
-	})
-	if err != nil {
-		return Folded{}, unmatched, err
-	}
-	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.AlreadyCounted, Again: reply.Duplicate,
-		Transitions: reply.Transitions, Unreadable: reply.Corrupt,
-		Merged: int64(len(events) - len(unmatched) - groups),
-	}, unmatched, nil
 }
 
 // Next is when a partition is to be swept again.

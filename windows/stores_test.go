@@ -38,6 +38,8 @@ type store struct {
 	store  *windows.Redis
 	serve  *windows.Redis
 	rules  *windows.Rules
+	// separately folds each partition with a call of its own, as on a Cluster.
+	separately bool
 
 	ids      map[string]bool  // of the transitions that were written
 	versions map[string]int64 // rule and key → that of their last transition
@@ -70,6 +72,19 @@ func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *st
 			rules))
 	})
 	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) })
+}
+
+// bothWays runs a test with one call for all partitions that are folded, and with one for each.
+func bothWays(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
+	t.Helper()
+	for _, separately := range []bool{false, true} {
+		t.Run(map[bool]string{false: "together", true: "separately"}[separately], func(t *testing.T) {
+			eachRedis(t, rules, func(t *testing.T, s *store) {
+				s.separately = separately
+				test(t, s)
+			})
+		})
+	}
 }
 
 func localStore(rules *windows.Rules) *store {
@@ -108,15 +123,41 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 		ids: map[string]bool{}, versions: map[string]int64{}}
 	s.Counter = s.serve
 	s.useClock(c.now)
+	_, cluster := work.(*redis.ClusterClient)
+	s.separately = cluster
 	s.fold = func(t failer, _ *windows.Plan, events ...windows.Event) {
 		t.Helper()
+		var batches []windows.Batch
 		for p, list := range s.append(t, events...) {
-			if _, _, err := s.store.Fold(context.Background(), p, s.rules, list); err != nil {
-				t.Fatal(err)
-			}
+			batches = append(batches, windows.Batch{Partition: p, Events: list})
 		}
+		s.foldBatches(t, batches)
 	}
 	return s
+}
+
+// foldBatches folds batches of several partitions, with one call or with one for each.
+func (s *store) foldBatches(t failer, batches []windows.Batch) (sum windows.Folded) {
+	t.Helper()
+	for calls := batches; len(calls) > 0; {
+		call := calls
+		if s.separately {
+			call = calls[:1]
+		}
+		calls = calls[len(call):]
+		f, _, err := s.store.FoldBatches(context.Background(), s.rules, call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.Folded += f.Folded
+		sum.Late += f.Late
+		sum.Gone += f.Gone
+		sum.Again += f.Again
+		sum.Merged += f.Merged
+		sum.Transitions += f.Transitions
+		sum.Unreadable += f.Unreadable
+	}
+	return sum
 }
 
 // append stores events at their times and reads them as a worker does:

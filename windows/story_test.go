@@ -42,7 +42,7 @@ import (
 //	clear                       Redis is empty again
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
-		eachRedis(t, nil, func(t *testing.T, s *store) {
+		bothWays(t, nil, func(t *testing.T, s *store) {
 			y := &story{t: t, store: s, held: map[string][]eventlog.Batch{}}
 			datadriven.RunTest(t, path, y.run)
 		})
@@ -167,23 +167,18 @@ func (y *story) claim(worker string) (all []eventlog.Batch) {
 }
 
 func (y *story) fold(batches []eventlog.Batch) string {
-	var sum windows.Folded
+	var folds []windows.Batch
 	for _, b := range batches {
-		var events []windows.Event
+		fold := windows.Batch{Partition: b.Partition}
 		for _, m := range b.Messages {
 			e, err := m.Decode()
 			testkit.Must(y.t, err)
-			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID})
+			fold.Events = append(fold.Events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
+				Given: e.ID})
 		}
-		if len(events) == 0 {
-			continue
-		}
-		f, _, err := y.store.store.Fold(context.Background(), b.Partition, y.rules, events)
-		testkit.Must(y.t, err)
-		sum.Folded += f.Folded
-		sum.Late += f.Late
-		sum.Gone += f.Gone
+		folds = append(folds, fold)
 	}
+	sum := y.store.foldBatches(y.t, folds)
 	out := fmt.Sprintf("%d folded", sum.Folded)
 	if sum.Late > 0 {
 		out += fmt.Sprintf(", %d late", sum.Late)

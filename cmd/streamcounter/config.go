@@ -91,8 +91,9 @@ type streamConfig struct {
 }
 
 type workConfig struct {
-	Batch   int
-	MinIdle time.Duration
+	Batch     int
+	ReadPause time.Duration // between two reads of events
+	MinIdle   time.Duration
 }
 
 // newConfig gives the defaults. A command that has others sets them before it
@@ -199,7 +200,11 @@ func (c *config) table() []group {
 				"how long events are kept: how long workers may be away without losing one"),
 		}},
 		{"work", []setting{
-			set(&c.Work.Batch, "batch", 1000, fmt.Sprintf("maximum events of one fold, up to %d", consumers.LargestBatch)),
+			set(&c.Work.Batch, "batch", 1000,
+				fmt.Sprintf("maximum events of one fold, and of one partition in a read, up to %d", consumers.LargestBatch)),
+			zero(set(&c.Work.ReadPause, "read-pause", 2*time.Millisecond,
+				"maximum pause between two reads of events, so that folds are larger: none while events come one by "+
+					"one, all of it from some thousand a second; 0: none")),
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
 				"how long a silent worker keeps an event before another worker claims it"),
 		}},

@@ -47,10 +47,15 @@ func (n *node) openWorkers(ctx context.Context) error {
 					err))
 		}
 	}
+	readPause := n.config.Work.ReadPause
+	if readPause == 0 {
+		readPause = -1 // none; 0 is the default there
+	}
 	config := consumers.Config{
 		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules,
 		Publisher: publisher, Metrics: metrics, Consumer: n.name,
-		MaxBatch: n.config.Work.Batch, MinIdle: n.config.Work.MinIdle, Retention: n.config.Stream.Retention,
+		MaxBatch: n.config.Work.Batch, ReadPause: readPause, MinIdle: n.config.Work.MinIdle,
+		Retention:    n.config.Stream.Retention,
 		DrainTimeout: n.config.Stop, Log: n.log,
 	}
 	n.pool, err = consumers.NewPool(config)

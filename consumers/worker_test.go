@@ -1,0 +1,100 @@
+package consumers
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+)
+
+// read gives batches of so many events each, of the partitions from 0 on.
+func read(events ...int) (batches []eventlog.Batch) {
+	for p, n := range events {
+		batches = append(batches, eventlog.Batch{Partition: p, Messages: make([]entry.Message, n)})
+	}
+	return batches
+}
+
+func TestReadsAreDividedAmongCalls(t *testing.T) {
+	for _, c := range []struct {
+		read       []int
+		separately bool
+		want       string
+	}{
+		{nil, false, "[]"},
+		{[]int{1}, false, "[[1]]"},
+		{[]int{1, 2, 3}, false, "[[1 2 3]]"},
+		{[]int{1, 2, 3}, true, "[[1] [2] [3]]"},
+		{[]int{50, 50}, false, "[[50 50]]"},
+		{[]int{50, 51}, false, "[[50] [51]]"},
+		{[]int{100, 100, 1, 99, 1}, false, "[[100] [100] [1 99] [1]]"},
+		{[]int{60, 30, 30, 70, 30}, false, "[[60 30] [30 70] [30]]"},
+	} {
+		w := &worker{config: Config{MaxBatch: 100, separately: c.separately}}
+		got := [][]int{}
+		for _, call := range w.calls(read(c.read...)) {
+			var sizes []int
+			for _, b := range call {
+				sizes = append(sizes, len(b.Messages))
+			}
+			got = append(got, sizes)
+		}
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%v: %v, expected %s", c.read, got, c.want)
+		}
+	}
+}
+
+func TestPausesBetweenReads(t *testing.T) {
+	w := &worker{config: Config{MaxBatch: 100, ReadPause: 2 * time.Millisecond}}
+	for _, c := range []struct {
+		read []int
+		want time.Duration
+	}{
+		{nil, 0},
+		{[]int{1}, 0},
+		{[]int{2}, 250 * time.Microsecond},
+		{[]int{1, 1, 1}, 500 * time.Microsecond},
+		{[]int{4, 5}, 2 * time.Millisecond},
+		{[]int{50, 50, 50}, 2 * time.Millisecond},
+		{[]int{1, 100, 1}, 0}, // more is waiting
+	} {
+		if got := w.pauseAfter(read(c.read...)); got != c.want {
+			t.Errorf("%v: %v, expected %v", c.read, got, c.want)
+		}
+	}
+	w.config.ReadPause = -1
+	if got := w.pauseAfter(read(9)); got > 0 {
+		t.Errorf("without pauses: %v", got)
+	}
+}
+
+// At a steady rate the pause comes to a level: none below some thousand events a second,
+// and the whole of it above, wherever it was before. A read and a fold take 150 µs here.
+func TestPausesFollowTheRate(t *testing.T) {
+	w := &worker{config: Config{MaxBatch: 1000, ReadPause: 2 * time.Millisecond}}
+	const busy = 150 * time.Microsecond
+	for _, c := range []struct {
+		rate        float64 // events a second
+		least, most time.Duration
+	}{
+		{100, 0, 0}, {1000, 0, 0}, {2000, 0, 0}, {3000, 0, 0},
+		{10_000, 2 * time.Millisecond, 2 * time.Millisecond},
+		{100_000, 2 * time.Millisecond, 2 * time.Millisecond},
+	} {
+		for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
+			waiting := 0.0
+			for range 200 {
+				waiting += c.rate * (busy + pause).Seconds()
+				n := max(1, int(waiting)) // a read waits for the first event
+				waiting = max(0, waiting-float64(n))
+				pause = w.pauseAfter(read(n))
+			}
+			if pause < c.least || pause > c.most {
+				t.Errorf("%g events/s: a pause of %v, expected %v to %v", c.rate, pause, c.least, c.most)
+			}
+		}
+	}
+}

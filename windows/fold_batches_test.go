@@ -1,0 +1,234 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// foldRules have a rule per algorithm, with shadow rules on the same counter and on another,
+// and limits that a test of some hundred events crosses.
+func foldRules(t testing.TB) *windows.Rules {
+	var list []*windows.Rule
+	for _, a := range windows.Algorithms {
+		list = append(list,
+			&windows.Rule{Name: a, Match: a + "/*", Algorithm: a, Alerts: []int{50}, Hold: time.Second,
+				Windows: []windows.Window{{Limit: 12, Per: time.Second}, {Limit: 40, Per: time.Minute}}},
+			&windows.Rule{Name: a + "-same", Match: a + "/*", Algorithm: a, Shadow: true,
+				Windows: []windows.Window{{Limit: 25, Per: 10 * time.Second}}},
+			&windows.Rule{Name: a + "-other", Match: a + "/*", Algorithm: "sliding-buckets", Shadow: true,
+				Windows: []windows.Window{{Limit: 20, Per: 20 * time.Second}}})
+	}
+	return rulesOf(t, list...)
+}
+
+// contents gives all keys of a store with what they hold, without its prefix. IDs of
+// the outbox are the server's own time.
+func (s *store) contents(t testing.TB) map[string]string {
+	t.Helper()
+	ctx, all := context.Background(), map[string]string{}
+	for _, name := range s.redis.Keys(ctx, s.keys.Prefix+":*").Val() {
+		short := strings.TrimPrefix(name, s.keys.Prefix)
+		switch kind := s.redis.Type(ctx, name).Val(); kind {
+		case "string":
+			all[short] = s.redis.Get(ctx, name).Val()
+		case "hash":
+			all[short] = fmt.Sprint(s.redis.HGetAll(ctx, name).Val())
+		case "zset":
+			all[short] = fmt.Sprint(s.redis.ZRangeWithScores(ctx, name, 0, -1).Val())
+		case "stream":
+			list := s.redis.XRange(ctx, name, "-", "+").Val()
+			for i := range list {
+				if strings.HasSuffix(name, ":outbox") {
+					list[i].ID = ""
+				}
+			}
+			all[short] = fmt.Sprint(list)
+		default:
+			t.Fatalf("%s is a %s", name, kind)
+		}
+	}
+	delete(all, ":meta")
+	return all
+}
+
+// What one call folds of several partitions is to the last field what a call for each
+// makes of it: the counts, the levels, the transitions, the ids, and who is acknowledged.
+func TestFoldingTogetherEqualsFoldingSeparately(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		s.rules = foldRules(t)
+		other := newStore(t, s.redis, s.redis, s.reader, s.rules)
+		other.clock, other.separately = s.clock, true
+		other.useClock(s.clock.now)
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		var kept [2][]windows.Batch // batches that are folded again
+		for range 30 {
+			s.clock.ms += random.Int64N(700)
+			var events []windows.Event
+			for range 1 + random.IntN(40) {
+				e := windows.Event{Key: fmt.Sprintf("%s/%d", windows.Algorithms[random.IntN(len(windows.Algorithms))],
+					random.IntN(5)), Ms: s.clock.ms, Count: 1 + random.Int64N(3)}
+				if random.IntN(20) == 0 {
+					e.Key = "nobody's"
+				}
+				events = append(events, e)
+			}
+			ids := map[string]string{} // of an event → its producer's
+			seed := random.Uint64()
+			for i, st := range []*store{s, other} {
+				var batches []windows.Batch
+				read := st.append(t, events...)
+				some := rand.New(rand.NewPCG(seed, 1))
+				for _, p := range slices.Sorted(maps.Keys(read)) {
+					for j := range read[p] {
+						e := &read[p][j]
+						if i == 0 && some.IntN(4) == 0 {
+							ids[fmt.Sprint(p, e.ID)] = fmt.Sprint(some.IntN(30))
+						}
+						e.Given = ids[fmt.Sprint(p, e.ID)]
+					}
+					batches = append(batches, windows.Batch{Partition: p, Events: read[p]})
+				}
+				kept[i] = append(kept[i], batches...)
+			}
+			again := map[int]bool{} // partitions of which an older batch is folded in place of the new one
+			for p := range s.keys.Partitions {
+				again[p] = random.IntN(3) == 0
+			}
+			pick := random.Uint64()
+			var sums [2]windows.Folded
+			for i, st := range []*store{s, other} {
+				choose := rand.New(rand.NewPCG(pick, 2))
+				var batches []windows.Batch
+				for p := range st.keys.Partitions {
+					var of []windows.Batch
+					for _, b := range kept[i] {
+						if b.Partition == p {
+							of = append(of, b)
+						}
+					}
+					if len(of) > 0 {
+						b := of[len(of)-1]
+						if again[p] {
+							b = of[choose.IntN(len(of))]
+						}
+						batches = append(batches, b)
+					}
+				}
+				waiting := st.allPending(t)
+				sums[i] = st.foldBatches(t, batches)
+				if acked := waiting - st.allPending(t); sums[i].Folded+sums[i].Late+sums[i].Again != acked {
+					t.Fatalf("%d events were acknowledged, counted are %+v", acked, sums[i])
+				}
+			}
+			if sums[0] != sums[1] {
+				t.Fatalf("together %+v, separately %+v", sums[0], sums[1])
+			}
+			want := other.contents(t)
+			for name, got := range s.contents(t) {
+				if got != want[name] {
+					t.Fatalf("%s: together %s, separately %s", name, got, want[name])
+				}
+				delete(want, name)
+			}
+			if len(want) > 0 {
+				t.Fatalf("only separately: %v", want)
+			}
+			for p := range s.keys.Partitions {
+				one, two := s.pending(t, p), other.pending(t, p)
+				if fmt.Sprint(one) != fmt.Sprint(two) {
+					t.Fatalf("pending in %d: together %v, separately %v", p, one, two)
+				}
+			}
+		}
+	})
+}
+
+// allPending gives how many events were read and not acknowledged.
+func (s *store) allPending(t testing.TB) (n int64) {
+	for p := range s.keys.Partitions {
+		n += int64(len(s.pending(t, p)))
+	}
+	return n
+}
+
+// pending gives the IDs of events that were read and not acknowledged.
+func (s *store) pending(t testing.TB, p int) (ids []string) {
+	t.Helper()
+	list, err := s.redis.XPendingExt(context.Background(), &redis.XPendingExtArgs{Stream: s.keys.Events(p),
+		Group: eventlog.Group, Start: "-", End: "+", Count: 10_000}).Result()
+	if err != nil && !strings.HasPrefix(err.Error(), "NOGROUP") {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+// A key of another type in one partition fails the call before it has acknowledged or
+// counted anything in any, whichever of the partition's keys it is and wherever the
+// partition stands among the others.
+func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
+	ctx := context.Background()
+	for what, name := range map[string]func(s *store, p int) string{
+		"events": func(s *store, p int) string { return s.keys.Events(p) },
+		"levels": func(s *store, p int) string { return s.keys.Levels(p) },
+		"due":    func(s *store, p int) string { return s.keys.Due(p) },
+		"outbox": func(s *store, p int) string { return s.keys.Outbox(p) },
+		"ids":    func(s *store, p int) string { return s.keys.IDs(p) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+				for bad := range s.keys.Partitions {
+					var events []windows.Event
+					for i := range 40 {
+						events = append(events, windows.Event{Key: fmt.Sprintf("k%d-%d", bad, i), Ms: s.clock.ms,
+							Count: 9})
+					}
+					read := s.append(t, events...)
+					var batches []windows.Batch
+					for p := range s.keys.Partitions {
+						read[p][0].Given = fmt.Sprint("id", bad)
+						batches = append(batches, windows.Batch{Partition: p, Events: read[p]})
+					}
+					key := name(s, bad)
+					_ = s.redis.Rename(ctx, key, key+":kept").Err()
+					testkit.Must(t, s.redis.Set(ctx, key, "x", 0).Err())
+					before := s.contents(t)
+					if f, _, err := s.store.FoldBatches(ctx, s.rules, batches); err == nil {
+						t.Fatalf("no error: %+v", f)
+					}
+					for name, now := range s.contents(t) {
+						if now != before[name] {
+							t.Fatalf("it has written %s: %s, before %s", name, now, before[name])
+						}
+					}
+					testkit.Must(t, s.redis.Del(ctx, key).Err())
+					_ = s.redis.Rename(ctx, key+":kept", key).Err()
+					for _, b := range batches {
+						if n := len(s.pending(t, b.Partition)); n != len(b.Events) {
+							t.Fatalf("%d events pending in %d of %d", n, b.Partition, len(b.Events))
+						}
+					}
+					if f := s.foldBatches(t, batches); f.Folded != 40 || f.Gone != 0 {
+						t.Fatalf("after the repair: %+v", f)
+					}
+				}
+			})
+		})
+	}
+}
