@@ -15,11 +15,11 @@ import (
 // enough for a subscriber that was away for a moment to see it.
 const releasedTTL = time.Minute
 
-// Message is a transition as it is published: JSON, with CloudEvents 1.0
+// message is a transition as it is published: JSON, with CloudEvents 1.0
 // attributes in its headers (binary mode) and an ID from its content, by which
 // JetStream drops a copy. A throttle decision carries its own time to live, so
 // that the snapshot holds who is throttled and not who ever was.
-func Message(prefix string, t api.Transition) (*nats.Msg, error) {
+func message(prefix string, t api.Transition) (*nats.Msg, error) {
 	t.ID = t.MessageID(prefix)
 	body, err := json.Marshal(t)
 	if err != nil {

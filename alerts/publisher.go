@@ -83,7 +83,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
 	for i, t := range transitions {
-		m, err := Message(p.config.Prefix, t)
+		m, err := message(p.config.Prefix, t)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,10 @@
-// Package check is the one decision core, without a transport: rules and requests
-// in, api.CheckAnswer out. It matches keys with rules, adds up the costs of a key,
-// lets calls share a run of the script (gather.go), asks Redis behind a breaker,
-// and lets each rule's on_error decide where Redis cannot answer (decide.go).
+// Package check is the decision core behind every transport: requests and rules in,
+// api.CheckAnswer out. It finds the rules of keys, adds up the costs of a key, lets
+// requests that come together share one script call, asks Redis behind a circuit
+// breaker, and lets the rules' on_error decide where Redis does not answer in time.
 //
-// Transports are packages of their own that decode, call and encode: httpapi
-// (HTTP) and envoy (Envoy's rate limit service). access says who may ask for what.
-// Read service.go next.
+// A transport decodes, calls a [Service] and encodes: check/httpapi is HTTP, check/envoy
+// Envoy's rate limit service, client/direct a Go API. Errors wrap the sentinels of
+// package api; [ErrorText] is what a caller may read of one. check/access says who may
+// ask for what.
 package check

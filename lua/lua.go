@@ -2,8 +2,10 @@
 // each of the algorithms it needs and one operation, with the files that these
 // include, and runs them with typed arguments and replies.
 //
-// Read prelude.lua, then totals.lua and sliding-log.lua (how one algorithm counts), then
-// fold.lua and check.lua (the two that change a count), then levels.lua.
+// It is for tools that work on counters below the level of rules; services want package
+// windows or client/direct. Times are milliseconds, units integers below 2^53. An error of
+// Fold, Sweep, Lease or DeadLetters may be answered by sending the same again; after one
+// of Check or Refund it is unknown whether units were charged.
 package lua
 
 import (

@@ -8,4 +8,7 @@ func ProblemTypes() (list []string) {
 	return list
 }
 
-var ReadBody = readBody
+var (
+	ReadBody     = readBody
+	DecodeEvents = decodeEvents
+)

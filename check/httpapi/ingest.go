@@ -21,7 +21,7 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	events, bad, more, err := DecodeEvents(body)
+	events, bad, more, err := decodeEvents(body)
 	if err != nil {
 		writeProblem(w, err)
 		return
@@ -52,10 +52,10 @@ const (
 	maxRejected = 1000
 )
 
-// DecodeEvents reads a JSON array of events, or lines of one event each. The
+// decodeEvents reads a JSON array of events, or lines of one event each. The
 // first bad ones are named, more counts the others. The error is for a body that
 // cannot be taken apart at all, or has too many.
-func DecodeEvents(body []byte) (events []api.Event, bad []rejected, more int, err error) {
+func decodeEvents(body []byte) (events []api.Event, bad []rejected, more int, err error) {
 	bad = []rejected{}
 	take := func(n int, raw []byte) {
 		e, err := DecodeEvent(raw)

@@ -1,5 +1,6 @@
-// Package direct is a client.Checker straight against Redis, for services that
-// share its network and want no server in between. It takes rules as `serve`
-// does and counts in the same keys. It is a package of its own so that others
-// do not carry a Redis client. Read redis.go next.
+// Package direct is a client.Checker straight against Redis, for Go services that share
+// its network and want no server in between. It takes the rules of the servers and
+// counts in the same keys. It never sends a check twice; what failed wraps
+// api.ErrNoAnswer, with api.ErrNotSent or api.ErrOutcomeUnknown. Put a client.Client
+// around it for a deadline, a circuit breaker and a policy.
 package direct

@@ -14,9 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// MaxDepth is how deep descriptors may be nested, and so how many entries of a
+// maxDepth is how deep descriptors may be nested, and so how many entries of a
 // request can match.
-const MaxDepth = 16
+const maxDepth = 16
 
 // file is one file of a configuration, with what later steps need to say where
 // a mistake is.
@@ -71,8 +71,8 @@ func readFile(name string, data []byte) (*file, error) {
 
 func (f *file) list(to *[]*descriptor, depth int) document.Setter {
 	return func(n *document.Node, at string) error {
-		if depth > MaxDepth {
-			return f.Errorf(n, "descriptors nested deeper than %d", MaxDepth)
+		if depth > maxDepth {
+			return f.Errorf(n, "descriptors nested deeper than %d", maxDepth)
 		}
 		return f.List(func(n *document.Node, at string) error {
 			r := &descriptor{at: at}

@@ -2,8 +2,4 @@
 // falls under, and the key that it is counted by. It reads the configuration of
 // envoyproxy/ratelimit as it is and makes rules of ours from it, so that who
 // answers a check and who folds and sweeps mean the same limit by a key.
-//
-// Read limits.go (Find) first, then config.go (the YAML), tree.go (how a
-// configuration becomes rules), key.go (how a key is written), source.go (files
-// that change).
 package config

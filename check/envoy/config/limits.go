@@ -78,16 +78,16 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	if d.GetLimit() != nil {
-		if limit, err := Override(name, d, l.tag); err == nil {
+		if limit, err := override(name, d, l.tag); err == nil {
 			return limit, true
 		}
 	}
 	entries := d.GetEntries()
-	if len(entries) == 0 || len(entries) > MaxDepth {
+	if len(entries) == 0 || len(entries) > maxDepth {
 		return Limit{}, false
 	}
 	var room [api.MaxKeyBytes]byte // so that most keys cost one allocation
-	var path [MaxDepth]*node
+	var path [maxDepth]*node
 	buf, tagged, at := append(room[:0], dom.text...), -1, dom.top
 	for i, e := range entries {
 		k := at[e.GetKey()]

@@ -13,15 +13,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// OverrideRule is the name of the rules of all limits that descriptors bring.
-const OverrideRule = "override"
+// overrideRule is the name of the rules of all limits that descriptors bring.
+const overrideRule = "override"
 
-// Override is the limit that a descriptor brings along, in place of what is
+// override is the limit that a descriptor brings along, in place of what is
 // configured. The key names the window, `edge/path=a;per=60s`: requests that bring
 // the same window share a count, whatever the number of requests they allow.
 // The rule has no levels: two requests for one key that bring different limits
 // would end each other's throttles. An override that cannot be is an error.
-func Override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, error) {
+func override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, error) {
 	o := d.GetLimit()
 	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
 	if o.GetUnitMultiplier() != nil {
@@ -67,7 +67,7 @@ func overridePlan(w windows.Window) *windows.Plan {
 		return plan
 	}
 	plan := windows.PlanOf(&windows.Rule{
-		Name: OverrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: onError, Unlevelled: true,
+		Name: overrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: onError, Unlevelled: true,
 		Windows: []windows.Window{w},
 	})
 	if first, ok, _ := overridePlans().PeekOrAdd(w, plan); ok {
@@ -82,7 +82,7 @@ func ValidateOverride(domain string, d *commonv3.RateLimitDescriptor) error {
 	if d.GetLimit() == nil {
 		return nil
 	}
-	_, err := Override(domain, d, "")
+	_, err := override(domain, d, "")
 	return err
 }
 

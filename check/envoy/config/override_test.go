@@ -94,7 +94,7 @@ func TestOverridesThatCannotBe(t *testing.T) {
 // Callers can bring any number of limits.
 func TestOverrideRulesAreBounded(t *testing.T) {
 	for n := range uint32(2 * mostOverrideRules) {
-		if _, err := Override("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), ""); err != nil {
+		if _, err := override("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

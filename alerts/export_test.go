@@ -1,0 +1,4 @@
+package alerts
+
+// Message is what Publish sends.
+var Message = message
