@@ -16,6 +16,7 @@ type Source string
 // The sources of an answer.
 const (
 	SourceRedis  Source = "redis"  // the shared count
+	SourceCache  Source = "cache"  // a denial that the shared count gave before, and that holds until retry_after_ms
 	SourceLocal  Source = "local"  // this process's own count, while Redis is away
 	SourcePolicy Source = "policy" // nobody counted: no rule matches, or Redis is away and the rule says allow or deny
 )
@@ -70,6 +71,16 @@ type WindowState struct {
 func NewWindowState(limit int64, window time.Duration, used int64, nextFree, reset time.Duration) WindowState {
 	return WindowState{Limit: limit, WindowMs: window.Milliseconds(), Used: used, Remaining: max(0, limit-used),
 		ResetMs: reset.Milliseconds(), NextFreeMs: nextFree.Milliseconds()}
+}
+
+// After is the state that many milliseconds later, if nothing was charged meanwhile. Used is as it
+// was until all of it has come back: when the units after the first come back is not known.
+func (w WindowState) After(ms int64) WindowState {
+	if w.ResetMs <= ms {
+		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit}
+	}
+	w.ResetMs, w.NextFreeMs = w.ResetMs-ms, max(w.NextFreeMs-ms, 1)
+	return w
 }
 
 // Tightest is the window that says most about when a key is admitted again: the

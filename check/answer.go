@@ -32,6 +32,9 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	out.Rule, out.Allowed, out.Source = r.Plan.Name(), d.Allowed || r.Plan.Live == nil, d.source
 	state := c.state(i, d)
 	switch {
+	case c.index[i] >= 0 && d.unasked != nil && d.unasked[c.index[i]]:
+		out.Note = "not looked at: another key of the call is denied"
+		return out
 	case state != nil:
 		out.Windows, out.Shadow = state.Windows, state.ShadowAnswers(r.Plan)
 	case !r.Refund:

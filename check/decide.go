@@ -22,12 +22,18 @@ type decision struct {
 	// outcome is the metric's label, or its beginning where the counter answered.
 	outcome string
 	err     error
+	// unasked says of which items nothing is known, as another key of the call is denied
+	// from memory; nil: of none.
+	unasked []bool
 }
 
 // decide asks Redis within the deadline; where it cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
+	}
+	if d, ok := s.fromMemory(c); ok {
+		return d
 	}
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -70,6 +76,10 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	for i, c := range calls {
 		if len(c.asks) == 0 {
 			out[i] = s.decide(ctx, c)
+			continue
+		}
+		if d, ok := s.fromMemory(c); ok {
+			out[i] = d
 			continue
 		}
 		n := s.config.Counter.Lane(c.asks[0].Key)
@@ -196,6 +206,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return nil, err
 	})
+	s.denials.forget(key)
 	if err == nil {
 		return &st, nil
 	}
@@ -212,11 +223,11 @@ func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows
 	switch {
 	case err == nil:
 		s.outage.byRedis()
-		return decision{v, api.SourceRedis, "", nil}
+		return decision{Verdict: v, source: api.SourceRedis}
 	case s.config.NoAnswer != nil:
-		return decision{windows.Verdict{}, api.SourcePolicy, "no_answer", s.config.NoAnswer(err)}
+		return decision{source: api.SourcePolicy, outcome: "no_answer", err: s.config.NoAnswer(err)}
 	case ctx.Err() != nil:
-		return decision{windows.Verdict{}, api.SourcePolicy, "canceled", fmt.Errorf("check: %w", ctx.Err())}
+		return decision{source: api.SourcePolicy, outcome: "canceled", err: fmt.Errorf("check: %w", ctx.Err())}
 	}
 	policy := windows.OnErrorAllow
 	for _, a := range asks {
@@ -231,11 +242,12 @@ func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows
 	s.outage.byPolicy(policy, len(asks))
 	switch policy {
 	case windows.OnErrorDeny:
-		return decision{windows.Verdict{Atomic: true}, api.SourcePolicy, "error_deny",
-			fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
+		return decision{Verdict: windows.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",
+			err: fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
 	case windows.OnErrorLocal:
 		v, err := s.local.Check(ctx, asks)
-		return decision{v, api.SourceLocal, "local_", err}
+		return decision{Verdict: v, source: api.SourceLocal, outcome: "local_", err: err}
 	}
-	return decision{windows.Verdict{Allowed: true, Atomic: true}, api.SourcePolicy, "error_allow", nil}
+	return decision{Verdict: windows.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy,
+		outcome: "error_allow"}
 }

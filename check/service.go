@@ -27,6 +27,11 @@ type Config struct {
 	// given an error that wraps api.ErrNotSent where nothing was sent, and
 	// ErrPartlyCharged where something was charged. Nil: on_error decides.
 	NoAnswer func(error) error
+	// Denials is how many keys that are denied are remembered, to be denied without Redis until
+	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: none.
+	Denials int
+	// Now stands in for this process's clock in tests, as far as Denials go by it.
+	Now func() time.Time
 	// Log receives when Redis stops answering, and when it answers again; default slog.Default().
 	Log *slog.Logger
 }
@@ -42,6 +47,8 @@ type Service struct {
 	local  *windows.Local
 	shards []*shard
 	outage *outage
+
+	denials *denials // nil: none are remembered
 }
 
 // NewService checks the configuration.
@@ -53,10 +60,17 @@ func NewService(c Config) (*Service, error) {
 		return nil, fmt.Errorf("check: %w", err)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
-	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil), outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil),
+		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	if c.Denials > 0 {
+		if c.Now == nil {
+			c.Now = time.Now
+		}
+		s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
+	}
 	for i := range c.Counter.Lanes() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
-		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed))
+		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials))
 	}
 	return s, nil
 }
@@ -86,6 +100,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
+	s.denials.forget(key)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

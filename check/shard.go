@@ -28,8 +28,9 @@ type shard struct {
 var errHurried = errors.New("too little time was left to ask Redis")
 
 // newShard makes one; where breaks is false its breaker never opens. changed receives
-// each new state of the breaker.
-func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State)) *shard {
+// each new state of the breaker, and denials, if there are any, whom a run denied.
+func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
+	denials *denials) *shard {
 	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
@@ -41,7 +42,17 @@ func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, change
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
 	})}
 	h.gatherer = newGatherer(timeout, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
-		return h.execute(ctx, func() ([]windows.Verdict, error) { return counter.CheckMany(ctx, calls) })
+		return h.execute(ctx, func() ([]windows.Verdict, error) {
+			if denials == nil {
+				return counter.CheckMany(ctx, calls)
+			}
+			asked := denials.now()
+			verdicts, err := counter.CheckMany(ctx, calls)
+			if err == nil {
+				denials.remember(calls, verdicts, asked)
+			}
+			return verdicts, err
+		})
 	})
 	return h
 }

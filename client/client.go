@@ -43,6 +43,9 @@ type Config struct {
 	// are forgotten, among LocalKeys nearly so.
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
+	// Denials is how many denied keys are remembered, to be denied again without asking anybody for
+	// up to 10ms; of more, those asked for longest ago are forgotten. Default 0: none.
+	Denials int
 	// OnFallback is called with the reason each time that a policy decides, on the caller's
 	// goroutine. For metrics and logs; may be nil.
 	OnFallback func(p Policy, why error)
@@ -67,6 +70,7 @@ type shared struct {
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	known   *known
 	local   *inprocess.Counter
+	denials *denials // nil: none are remembered
 }
 
 const (
@@ -92,7 +96,7 @@ func New(checker Checker, c Config) (*Client, error) {
 	}
 	return &Client{shared: &shared{
 		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf),
-		local: inprocess.New(c.LocalKeys, c.Now),
+		local: inprocess.New(c.LocalKeys, c.Now), denials: newDenials(c.Denials),
 		breaker: gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 			Name: "streamcounter", Timeout: openFor,
 			ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
@@ -130,6 +134,8 @@ func (c *Config) validate(checker Checker) error {
 		return fmt.Errorf("client: Instances %d: expected at least 1", c.Instances)
 	case c.KnownKeys < 1 || c.LocalKeys < 1:
 		return fmt.Errorf("client: KnownKeys %d, LocalKeys %d: expected at least 1 each", c.KnownKeys, c.LocalKeys)
+	case c.Denials < 0:
+		return fmt.Errorf("client: Denials %d: expected 0 or more", c.Denials)
 	case !c.Policy.valid():
 		return fmt.Errorf("client: Policy %d: expected Allow, Deny or Local", c.Policy)
 	case c.UnknownKeys != Allow && c.UnknownKeys != Deny:
@@ -154,12 +160,17 @@ func (c *Client) With(p Policy) *Client {
 
 // Check implements Checker.
 func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	if all, ok := c.denials.answer([]api.CheckRequest{req}); ok {
+		return all.Checks[0], nil
+	}
+	asked := c.denials.start()
 	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer,
 		error) {
 		return c.checker.Check(ctx, req)
 	})
 	if err == nil {
 		c.known.update(a)
+		c.denials.remember(a, asked)
 		return a, nil
 	}
 	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)
@@ -172,6 +183,10 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 // CheckAll implements Checker. Where policies differ the strictest decides for
 // all: Deny, then Local, then Allow.
 func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	if all, ok := c.denials.answer(reqs); ok {
+		return all, nil
+	}
+	asked := c.denials.start()
 	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer,
 		error) {
 		return c.checker.CheckAll(ctx, reqs)
@@ -182,11 +197,39 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 	for _, a := range all.Checks {
 		c.known.update(a)
 	}
+	if len(all.Checks) == 1 { // of several, costs of a key were added up
+		c.denials.remember(all.Checks[0], asked)
+	}
 	return all, nil
 }
 
 // CheckEach implements Checker.
 func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	out := make([]api.Each, len(reqs))
+	rest := make([]api.CheckRequest, 0, len(reqs))
+	var at []int // in rest → in reqs
+	for i, r := range reqs {
+		if all, ok := c.denials.answer(reqs[i : i+1]); ok {
+			out[i].CheckAnswer = all.Checks[0]
+			continue
+		}
+		rest, at = append(rest, r), append(at, i)
+	}
+	if len(rest) == 0 && len(reqs) > 0 {
+		return out, nil
+	}
+	list, err := c.askEach(ctx, rest)
+	if err != nil {
+		return nil, err
+	}
+	for j, i := range at {
+		out[i] = list[j]
+	}
+	return out, nil
+}
+
+func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	asked := c.denials.start()
 	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]api.Each, error) {
 		list, err := c.checker.CheckEach(ctx, reqs)
 		if err == nil && allFailed(list) {
@@ -206,6 +249,7 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 	for i := range list {
 		if list[i].Err == nil {
 			c.known.update(list[i].CheckAnswer)
+			c.denials.remember(list[i].CheckAnswer, asked)
 			continue
 		}
 		all, err := c.fallback(ctx, reqs[i:i+1], list[i].Err)

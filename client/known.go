@@ -34,7 +34,7 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 // update records what an answer says. Only one with windows from the shared count
 // has all of the rule's.
 func (k *known) update(a api.CheckAnswer) {
-	if a.Rule == "" || a.Source != api.SourceRedis || len(a.Windows) == 0 {
+	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
 	}
 	k.mu.Lock()

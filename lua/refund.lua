@@ -8,7 +8,7 @@
 --        that decide holds; then per counter: now; per window the state of the key
 --        (window_states in prelude.lua)
 --
--- include: prelude, levels
+-- include: prelude, levels, freed
 
 -- Validate, and read.
 local now, n, at = clock(), number(2, 1), 3
@@ -29,12 +29,13 @@ for i = 4, #KEYS do
 end
 
 -- Write. A level of the key may end earlier now; sweep.lua ends it.
-local reply, size = {0}, 1
+local reply, size, freed = {0}, 1, false
 for i, s in ipairs(states) do
   local rule, longest = s.rule, s.longest
   local refunded = math.min(n, s.used[longest])
   if refunded > 0 then
     refunded = rule.algo.give_back(s, longest, refunded)
+    freed = true
     local key, text = s.key, s.text
     s = state_of(rule, KEYS[i + 3], now)
     if text ~= false or rule.n > rule.decides then
@@ -47,4 +48,5 @@ for i, s in ipairs(states) do
   reply[size + 1] = s.now
   size = window_states(reply, size + 1, s, 0)
 end
+if freed then mark_freed(KEYS[1]) end
 return reply

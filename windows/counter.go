@@ -2,6 +2,7 @@ package windows
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -87,6 +88,25 @@ func (s *KeyState) wait(cost int64) time.Duration {
 		}
 	}
 	return wait
+}
+
+// After is the state that many whole milliseconds later, if nothing was charged and nothing given
+// back meanwhile; see api.WindowState.After.
+func (s KeyState) After(passed time.Duration) KeyState {
+	ms := passed.Milliseconds()
+	s.NowMs += ms
+	if s.RetryAfter > 0 {
+		s.RetryAfter = max(s.RetryAfter-time.Duration(ms)*time.Millisecond, 0)
+	}
+	s.Windows = slices.Clone(s.Windows)
+	for i, w := range s.Windows {
+		s.Windows[i] = w.After(ms)
+	}
+	s.Shadows = slices.Clone(s.Shadows)
+	for i, one := range s.Shadows {
+		s.Shadows[i] = one.After(passed)
+	}
+	return s
 }
 
 // ShadowAnswers words what the shadow rules of the plan would have said.

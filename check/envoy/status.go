@@ -143,6 +143,9 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	if rule == nil {
 		return
 	}
+	if len(a.Windows) == 0 && a.Source == api.SourceCache {
+		return // another key is denied, and nobody looked at this one: nothing is said of its limit
+	}
 	if len(a.Windows) == 0 { // on_error: allow decided
 		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
 			WindowMs: rule.Windows[0].Per.Milliseconds()})

@@ -25,7 +25,10 @@ type Config struct {
 	// Prefix and Partitions of the keys; default "sc" and 16.
 	Prefix     string
 	Partitions int
-	// Now stands in for Redis's clock in tests.
+	// Denials is how many denied keys are remembered, to be denied without Redis until their
+	// wait has passed, as `serve` does (docs/client.md); 0: none.
+	Denials int
+	// Now stands in for Redis's clock, and the process's, in tests.
 	Now func() int64
 }
 
@@ -64,8 +67,12 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	}
 	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
 	r.counter.Now = config.Now
-	r.checks, err = check.NewService(check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout,
-		NoAnswer: noAnswer})
+	checks := check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout, NoAnswer: noAnswer,
+		Denials: config.Denials}
+	if config.Now != nil {
+		checks.Now = func() time.Time { return time.UnixMilli(config.Now()) }
+	}
+	r.checks, err = check.NewService(checks)
 	if err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}

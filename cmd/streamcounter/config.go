@@ -74,6 +74,7 @@ type accessConfig struct {
 type checksConfig struct {
 	Extractors string        // file
 	Timeout    time.Duration // of one check
+	Denials    int           // denied keys that are remembered; 0: none
 	MaxBacklog time.Duration // 0 becomes half the retention when the configuration is loaded
 }
 
@@ -180,6 +181,9 @@ func (c *config) table() []group {
 					"request"),
 			set(&c.Checks.Timeout, "check-timeout", 250*time.Millisecond,
 				"deadline of a check; after it the rule's on_error decides"),
+			zero(set(&c.Checks.Denials, "denial-cache", 10_000,
+				"maximum denied keys that are remembered, to be denied without Redis until their wait has passed; "+
+					"0: none")),
 			zero(set(&c.Checks.MaxBacklog, "max-backlog", 0,
 				"age of the oldest unread event above which POST /v1/events answers 503; 0: half the "+
 					"retention")),

@@ -25,7 +25,7 @@ func (n *node) openChecks(context.Context) error {
 	}
 	n.service, err = check.NewService(check.Config{
 		Counter: n.counter, Rules: n.rules.Rules, Metrics: check.NewMetrics(n.registry),
-		Timeout: n.config.Checks.Timeout, Log: n.log,
+		Timeout: n.config.Checks.Timeout, Denials: n.config.Checks.Denials, Log: n.log,
 	})
 	if err != nil {
 		return err

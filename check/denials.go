@@ -1,0 +1,212 @@
+package check
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// How long what is remembered may serve.
+const (
+	// freshFor bounds the age of the knowledge that nothing came back before its time: since
+	// Redis gave the denial, or since the partition's mark was read again. A client may remember
+	// an answer for 10 ms more (client/denials.go): 50 in all.
+	freshFor = 40 * time.Millisecond
+	// readEvery is the least time from one reading of marks to the next.
+	readEvery = 15 * time.Millisecond
+	// mostAge bounds what no mark tells: a counter that somebody deleted, a failover, a clock
+	// that was set, and how old the units used in an answer may be.
+	mostAge = time.Second
+)
+
+// denials remembers keys that Redis denied, and answers for them without it. It is exact: a window
+// frees units only with time, so who is denied n units is denied as many, and more, until
+// the wait has passed. What frees units earlier, a reset or a refund by any process, changes the
+// mark of the key's partition, which is read while answers are given from here. Other rules
+// are another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
+type denials struct {
+	counter marks
+	now     func() time.Time
+	start   func(read func()) // runs read beside the caller
+	timeout time.Duration     // of a reading
+
+	used       atomic.Bool // something was remembered once
+	mu         sync.Mutex
+	keys       *simplelru.LRU[string, *denial] // hashicorp/golang-lru, as in package client
+	partitions []partition
+	lanes      []laneMarks
+}
+
+// marks is what a windows.Redis has of the marks.
+type marks interface {
+	Lanes() int
+	Lane(key string) int
+	Partition(key string) int
+	Partitions() int
+	Freed(ctx context.Context, partitions []int) ([]string, error)
+}
+
+// denial is what Redis said of one key.
+type denial struct {
+	plan      *windows.Plan
+	partition int
+	lane      int
+	cost      int64 // at least 1; as much, and more, is denied until then
+	until     time.Time
+	state     windows.KeyState
+	// It was asked for and answered then: Redis decided in between.
+	asked, answered time.Time
+}
+
+// partition is what is known of a partition's mark.
+type partition struct {
+	mark string
+	// since is when this mark, or the end of an own reset or refund, was first known: denials
+	// that were asked for before it are forgotten. asked is when the mark was last read.
+	since, asked time.Time
+	wanted       bool // an answer was given from here since it was read
+}
+
+// laneMarks is the state of readings from one lane.
+type laneMarks struct {
+	reading bool
+	last    time.Time // when the last one began
+}
+
+func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
+	d := &denials{counter: counter, now: now, timeout: timeout, start: func(read func()) { go read() },
+		partitions: make([]partition, counter.Partitions()), lanes: make([]laneMarks, counter.Lanes())}
+	d.keys, _ = simplelru.NewLRU[string, *denial](size, nil) // the error is for a size below 1
+	return d
+}
+
+// remember notes whom a run denied that was sent at `asked`. An answer which Redis gave before a
+// reset, and which comes after it, serves nobody: the partition's since is later than asked then.
+func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict, asked time.Time) {
+	if d == nil {
+		return
+	}
+	answered := d.now()
+	for i, v := range verdicts {
+		if v.Allowed {
+			continue
+		}
+		for j, request := range calls[i] {
+			if state := v.Items[j]; state.RetryAfter != 0 {
+				d.add(request, state, asked, answered)
+			}
+		}
+	}
+}
+
+func (d *denials) add(request windows.Request, state windows.KeyState, asked, answered time.Time) {
+	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,
+		until: asked.Add(mostAge), partition: d.counter.Partition(request.Key), lane: d.counter.Lane(request.Key)}
+	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
+		switch {
+		case s.RetryAfter == 0: // a shadow rule admits it, which charges of others may change
+			return
+		case s.RetryAfter > 0:
+			// Redis decided after asked, within the millisecond that its clock showed.
+			if end := asked.Add(s.RetryAfter - time.Millisecond); end.Before(one.until) {
+				one.until = end
+			}
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known, ok := d.keys.Peek(request.Key); ok && known.plan == one.plan &&
+		(asked.Before(known.asked) || asked.Equal(known.asked) && known.cost < one.cost) {
+		return
+	}
+	d.keys.Add(strings.Clone(request.Key), one) // it may be a part of a long request
+	d.used.Store(true)
+}
+
+// lookup gives where the key of a request stands that is denied for certain.
+func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
+	if d == nil || !d.used.Load() {
+		return windows.KeyState{}, false
+	}
+	now := d.now()
+	d.mu.Lock()
+	one, ok := d.keys.Get(request.Key)
+	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !now.Before(one.until) {
+		d.mu.Unlock()
+		return windows.KeyState{}, false
+	}
+	p := &d.partitions[one.partition]
+	p.wanted = true
+	read := d.readingOf(one.lane, now)
+	fresh := one.asked.After(p.since) && (now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor)
+	d.mu.Unlock()
+	if read != nil {
+		d.start(read)
+	}
+	if !fresh {
+		return windows.KeyState{}, false
+	}
+	return one.state.After(now.Sub(one.answered)), true
+}
+
+// readingOf gives what reads the marks of a lane, nil where that is not due. Under mu.
+func (d *denials) readingOf(lane int, now time.Time) (read func()) {
+	l := &d.lanes[lane]
+	if l.reading || now.Sub(l.last) < readEvery {
+		return nil
+	}
+	l.reading, l.last = true, now
+	return func() { d.read(lane) }
+}
+
+// read reads the marks of the partitions of a lane from which answers were given.
+func (d *denials) read(lane int) {
+	d.mu.Lock()
+	var wanted []int
+	for p := range d.partitions {
+		if d.partitions[p].wanted && (len(d.lanes) == 1 || p == lane) {
+			d.partitions[p].wanted = false
+			wanted = append(wanted, p)
+		}
+	}
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
+	defer cancel()
+	asked := d.now()
+	marks, err := d.counter.Freed(ctx, wanted)
+	answered := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lanes[lane].reading = false
+	if err != nil {
+		return // what is not fresh is asked for again
+	}
+	for i, n := range wanted {
+		p := &d.partitions[n]
+		if p.asked.IsZero() || p.mark != marks[i] {
+			p.mark = marks[i]
+			p.since = answered
+		}
+		p.asked = asked
+	}
+}
+
+// forget is called when units of a key came back through this process, or may have.
+func (d *denials) forget(key string) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keys.Remove(key)
+	p := &d.partitions[d.counter.Partition(key)]
+	if now := d.now(); p.since.Before(now) {
+		p.since = now
+	}
+}

@@ -1,0 +1,454 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// process is one that checks, over a prefix of its own, and by a clock that the test moves: it is
+// Redis's and the process's. Marks are read at once, and not beside the caller.
+type process struct {
+	*Service
+	rules *windows.Rules
+	// other is another process's way to the same counters.
+	other   *windows.Redis
+	metrics *Metrics
+}
+
+func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules *windows.Rules) *process {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 2)
+	testkit.Must(t, err)
+	p := &process{rules: rules, metrics: NewMetrics(prometheus.NewRegistry())}
+	counter := windows.NewRedis(c, keys)
+	counter.Now = func() int64 { return *clock }
+	p.other = windows.NewRedis(c, keys)
+	p.other.Now = counter.Now
+	p.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return p.rules },
+		Timeout: 20 * time.Second, Denials: denials, Metrics: p.metrics,
+		Now: func() time.Time { return time.UnixMilli(*clock) }})
+	testkit.Must(t, err)
+	if p.denials != nil {
+		p.denials.start = func(read func()) { read() }
+	}
+	return p
+}
+
+func rulesOf(t testing.TB, rules ...*windows.Rule) *windows.Rules {
+	t.Helper()
+	r, err := windows.NewRules(rules)
+	testkit.Must(t, err)
+	return r
+}
+
+func rule(match string, ws ...windows.Window) *windows.Rule {
+	return &windows.Rule{Name: "r-" + strings.Trim(match, ":*"), Match: match, Windows: ws}
+}
+
+// The same timeline, with denials from memory and without, allows the same checks. The wait
+// told from memory is never longer, and the same where nothing was charged meanwhile.
+func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
+	shadow := rule("s:*", windows.Window{Limit: 3, Per: 100 * time.Millisecond})
+	shadow.Shadow, shadow.Name = true, "watch"
+	sets := func(limit int64) *windows.Rules {
+		zset := rule("z:*", windows.Window{Limit: limit, Per: 300 * time.Millisecond})
+		zset.Algorithm = "sliding-log-zset"
+		pair := rule("p:*", windows.Window{Limit: limit, Per: 200 * time.Millisecond})
+		pair.Algorithm = "sliding-counter"
+		return rulesOf(t, zset, pair, shadow, rule("s:*", windows.Window{Limit: limit, Per: 500 * time.Millisecond}),
+			rule("*", windows.Window{Limit: limit, Per: 100 * time.Millisecond},
+				windows.Window{Limit: 3 * limit, Per: 2 * time.Second}))
+	}
+	rules := []*windows.Rules{sets(4), sets(6)}
+	keys := []string{"a", "b", "z:1", "p:1", "s:1"}
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	fromMemory := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		clock := int64(1_700_000_000_000)
+		with, without := newProcess(t, c, &clock, 4, rules[0]), newProcess(t, c, &clock, 0, rules[0])
+		key := rapid.SampledFrom(keys)
+		cost := rapid.Int64Range(1, 4)
+		for range rapid.IntRange(10, 30).Draw(rt, "steps") {
+			k, n := key.Draw(rt, "key"), cost.Draw(rt, "cost")
+			what := rapid.IntRange(0, 19).Draw(rt, "what")
+			for i := range 1 + 3*min(1, what/8) { // checks come in bursts
+				if clock += rapid.Int64Range(0, 30).Draw(rt, "passes"); what == 19 && i == 0 {
+					clock += rapid.Int64Range(0, 2000).Draw(rt, "rests")
+				}
+				fromMemory += step(t, rt, with, without, rules, what, k, n)
+			}
+			if what < 3 { // another process gave units back: known within freshFor
+				clock += freshFor.Milliseconds()
+			}
+		}
+	})
+	if fromMemory < 300 {
+		t.Errorf("%d checks were answered from memory: this proves too little", fromMemory)
+	}
+}
+
+// step does the same in both processes, and gives how many answers came from memory.
+func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Rules, what int, key string,
+	cost int64) (fromMemory int) {
+	ctx := context.Background()
+	plan := with.rules.Match(key)
+	reqs := []api.CheckRequest{{Key: key, Cost: cost}}
+	switch what {
+	case 0, 1, 2, 3, 4, 5:
+		for _, p := range []*process{with, without} {
+			var err error
+			switch what {
+			case 0:
+				_, err = p.other.Reset(ctx, plan, key)
+			case 1, 2:
+				_, _, err = p.other.Refund(ctx, plan, key, cost)
+			case 3:
+				_, err = p.Reset(ctx, key)
+			case 4:
+				_, err = p.Decide(ctx, []Request{{Plan: plan, Key: key, Cost: cost, Refund: true}})
+			case 5: // another process charges
+				_, err = p.other.Check(ctx, []windows.Request{{Plan: plan, Key: key, Cost: cost}})
+			}
+			testkit.Must(t, err)
+		}
+		return 0
+	case 6:
+		next := rules[0]
+		if with.rules == next {
+			next = rules[1]
+		}
+		with.rules, without.rules = next, next
+		return 0
+	case 7:
+		reqs = append(reqs, api.CheckRequest{Key: "b", Cost: 1}, api.CheckRequest{Key: "a", Cost: 1})
+	case 8, 9:
+		a := with.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
+		b := without.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
+		for i := range a {
+			fromMemory += compare(rt, api.ChecksAnswer{Allowed: a[i].Allowed, Checks: []api.CheckAnswer{a[i].CheckAnswer}},
+				api.ChecksAnswer{Allowed: b[i].Allowed, Checks: []api.CheckAnswer{b[i].CheckAnswer}}, a[i].Err, b[i].Err)
+		}
+		return fromMemory
+	}
+	a, errA := with.CheckAll(ctx, reqs)
+	b, errB := without.CheckAll(ctx, reqs)
+	return compare(rt, a, b, errA, errB)
+}
+
+func compare(rt *rapid.T, a, b api.ChecksAnswer, errA, errB error) (fromMemory int) {
+	if fmt.Sprint(errA) != fmt.Sprint(errB) || a.Allowed != b.Allowed || a.RetryAfterMs > b.RetryAfterMs {
+		rt.Fatalf("with memory %+v %v, without %+v %v", a, errA, b, errB)
+	}
+	for i := range a.Checks {
+		x, y := a.Checks[i], b.Checks[i]
+		if x.Source == api.SourceCache {
+			fromMemory++
+		}
+		if x.Rule != y.Rule || x.Allowed != y.Allowed || x.RetryAfterMs > y.RetryAfterMs {
+			rt.Fatalf("with memory %+v, without %+v", x, y)
+		}
+		if x.Source != api.SourceCache || len(x.Windows) == 0 {
+			continue
+		}
+		for n := range x.Shadow {
+			if x.Shadow[n].Allowed != y.Shadow[n].Allowed {
+				rt.Fatalf("the shadow rule says %+v with memory, %+v without", x, y)
+			}
+		}
+	}
+	return fromMemory
+}
+
+// one is a process whose key user:1, of 10 a minute, has spent them, and what Redis was asked since.
+func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() int) {
+	t.Helper()
+	clock := int64(1_700_000_000_000)
+	c := streamtest.Connect(t, streamtest.Redis(t))
+	r := rule("user:*", windows.Window{Limit: 10, Per: time.Minute})
+	for _, f := range change {
+		f(r)
+	}
+	p := newProcess(t, c, &clock, 100, rulesOf(t, r))
+	asked := &scripts{}
+	c.AddHook(asked)
+	a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: 10})
+	testkit.Must(t, err)
+	if !a.Allowed {
+		t.Fatalf("%+v", a)
+	}
+	return p, &clock, func() int { n := asked.n; asked.n = 0; return n }
+}
+
+// scripts counts those that are run.
+type scripts struct{ n int }
+
+func (s *scripts) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			s.n++
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s *scripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (p *process) ask(t testing.TB, cost int64) api.CheckAnswer {
+	t.Helper()
+	a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: cost})
+	testkit.Must(t, err)
+	return a
+}
+
+// known makes the process know that user:1 is denied, and the mark of its partition.
+func (p *process) known(t testing.TB, clock *int64) {
+	t.Helper()
+	for range 3 { // the first answer from memory reads a mark that was not known
+		p.ask(t, 1)
+		*clock++
+	}
+	if a := p.ask(t, 1); a.Source != api.SourceCache {
+		t.Fatalf("%+v, expected an answer from memory", a)
+	}
+}
+
+// A key that knocks on and on costs Redis one check a second, and the answers are as Redis gives them.
+func TestADeniedKeyIsAnsweredFromMemory(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	asked()
+	for range 1000 {
+		*clock += 5
+		a := p.ask(t, 1)
+		wait := 1_700_000_060_000 - *clock
+		w := a.Windows[0]
+		if a.Allowed || a.RetryAfterMs != wait || w.Used != 10 || w.Remaining != 0 || w.ResetMs != wait ||
+			w.NextFreeMs != wait || a.Rule != "r-user" || a.Cost != 1 {
+			t.Fatalf("%+v, expected a wait of %d ms", a, wait)
+		}
+	}
+	if n := asked(); n < 4 || n > 7 {
+		t.Errorf("Redis was asked %d times in 5 s", n)
+	}
+	got := testutil.ToFloat64(p.metrics.checks.WithLabelValues("r-user", "cache_denied"))
+	if denied := testutil.ToFloat64(p.metrics.checks.WithLabelValues("r-user", "denied")); got < 990 || denied > 12 {
+		t.Errorf("the metric says %v from memory, %v denied by Redis", got, denied)
+	}
+	*clock = 1_700_000_060_000
+	if a := p.ask(t, 10); !a.Allowed {
+		t.Errorf("when the wait has passed: %+v", a)
+	}
+}
+
+// Less than what was denied may be admitted; as much and more is denied.
+func TestOfWhichCostADenialIs(t *testing.T) {
+	p, clock, asked := one(t)
+	_, err := p.Reset(t.Context(), "user:1")
+	testkit.Must(t, err)
+	*clock++
+	p.ask(t, 6)
+	for range 3 {
+		p.ask(t, 5)
+		*clock++
+	}
+	asked()
+	if a := p.ask(t, 7); a.Source != api.SourceCache || asked() != 0 {
+		t.Errorf("more than what is denied: %+v", a)
+	}
+	if a := p.ask(t, 4); !a.Allowed || a.Source != api.SourceRedis {
+		t.Errorf("less than what is denied: %+v", a)
+	}
+}
+
+// What another process gives back is known within freshFor.
+func TestOtherProcessesGiveBack(t *testing.T) {
+	for name, free := range map[string]func(p *process) error{
+		"reset": func(p *process) error {
+			_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+			return err
+		},
+		"refund": func(p *process) error {
+			_, _, err := p.other.Refund(t.Context(), p.rules.Match("user:1"), "user:1", 3)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, clock, _ := one(t)
+			p.known(t, clock)
+			testkit.Must(t, free(p))
+			for since := time.Duration(0); ; since += time.Millisecond {
+				if a := p.ask(t, 1); a.Allowed {
+					break
+				}
+				if since >= freshFor {
+					t.Fatalf("still denied %v after", since)
+				}
+				*clock++
+			}
+		})
+	}
+}
+
+// What this process gives back is known at once.
+func TestThisProcessGivesBack(t *testing.T) {
+	for name, free := range map[string]func(p *process) error{
+		"reset": func(p *process) error { _, err := p.Reset(t.Context(), "user:1"); return err },
+		"refund": func(p *process) error {
+			_, err := p.Decide(t.Context(), []Request{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 3, Refund: true}})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, clock, _ := one(t)
+			p.known(t, clock)
+			testkit.Must(t, free(p))
+			if a := p.ask(t, 1); !a.Allowed {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
+// Where nobody can tell whether something was given back, Redis is asked.
+func TestMarksThatCannotBeRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	p.denials.counter = noMarks{p.denials.counter}
+	asked()
+	for range 20 {
+		*clock += 5
+		p.ask(t, 1)
+	}
+	if n := asked(); n < 2 || n > 4 {
+		t.Errorf("in 100 ms Redis was asked %d times, expected once in 40 ms", n)
+	}
+}
+
+type noMarks struct{ marks }
+
+func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }
+
+// An answer that Redis gave before a reset and that comes after it is not remembered.
+func TestAnAnswerFromBeforeAReset(t *testing.T) {
+	p, clock, _ := one(t)
+	p.known(t, clock)
+	plan := p.rules.Match("user:1")
+	request := windows.Request{Plan: plan, Key: "user:1", Cost: 1}
+	asked := p.denials.now()
+	*clock++
+	verdicts, err := p.config.Counter.CheckMany(t.Context(), [][]windows.Request{{request}})
+	testkit.Must(t, err)
+	*clock++
+	_, err = p.Reset(t.Context(), "user:1")
+	testkit.Must(t, err)
+	*clock++
+	p.denials.remember([][]windows.Request{{request}}, verdicts, asked)
+	if a := p.ask(t, 1); !a.Allowed {
+		t.Errorf("%+v: the answer from before the reset was remembered", a)
+	}
+}
+
+// Of another key of a denied call nothing is known, and its shadow rules are evaluated.
+func TestACallOfSeveralKeys(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	asked()
+	all, err := p.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:2"}, {Key: "user:1"}, {Key: "nobody"}})
+	testkit.Must(t, err)
+	if all.Allowed || all.RetryAfterMs == 0 || asked() != 0 {
+		t.Fatalf("%+v", all)
+	}
+	if a := all.Checks[0]; a.Allowed || a.Source != api.SourceCache || len(a.Windows) != 0 || a.Note == "" {
+		t.Errorf("the key that was not looked at: %+v", a)
+	}
+	if a := all.Checks[2]; !a.Allowed || a.Source != api.SourcePolicy {
+		t.Errorf("the key without a rule: %+v", a)
+	}
+	if a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:2", Cost: 10}); err != nil || !a.Allowed {
+		t.Errorf("the other key was charged: %+v, %v", a, err)
+	}
+}
+
+// What is remembered is bounded, and other rules are other denials.
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	p, clock, asked := one(t)
+	for i := range 300 {
+		*clock++
+		for range 2 {
+			_, err := p.Check(t.Context(), api.CheckRequest{Key: fmt.Sprint("user:", i), Cost: 10})
+			testkit.Must(t, err)
+		}
+	}
+	if n := p.denials.keys.Len(); n != 100 {
+		t.Errorf("%d keys are remembered, expected 100", n)
+	}
+	p.known(t, clock)
+	p.rules = rulesOf(t, rule("user:*", windows.Window{Limit: 11, Per: time.Minute}))
+	asked()
+	if a := p.ask(t, 1); !a.Allowed || asked() != 1 {
+		t.Errorf("under other rules: %+v", a)
+	}
+}
+
+// What a shadow rule says is always true: a denial that it would have admitted is Redis's to
+// give, and one that it would have denied holds as long as the wait of both.
+func TestShadowRulesOfADeniedKey(t *testing.T) {
+	for _, s := range []struct {
+		limit  int64
+		source api.Source
+	}{{10, api.SourceCache}, {12, api.SourceRedis}} {
+		shadow := rule("user:*", windows.Window{Limit: s.limit, Per: time.Minute})
+		shadow.Shadow, shadow.Name = true, "watch"
+		p, clock, _ := one(t)
+		p.rules = rulesOf(t, shadow, rule("user:*", windows.Window{Limit: 10, Per: time.Minute}))
+		for range 3 {
+			p.ask(t, 1)
+			*clock++
+		}
+		a := p.ask(t, 1)
+		if a.Source != s.source || len(a.Shadow) != 1 || a.Shadow[0].Allowed != (s.limit > 10) {
+			t.Errorf("beside a shadow rule of %d: %+v", s.limit, a)
+		}
+		all, err := p.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1"}, {Key: "user:2"}})
+		testkit.Must(t, err)
+		if all.Allowed || len(all.Checks[1].Shadow) != 1 {
+			t.Errorf("another key with a shadow rule: %+v", all)
+		}
+	}
+}
+
+// A denial holds from when it was asked for, less the millisecond of Redis's clock: Redis decided
+// some time between the question and the answer.
+func TestUntilWhenADenialHolds(t *testing.T) {
+	p, clock, _ := one(t)
+	asked := p.denials.now()
+	p.denials.remember([][]windows.Request{{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}}},
+		[]windows.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
+	*clock += 20
+	p.denials.remember([][]windows.Request{{{Plan: p.rules.Match("user:1"), Key: "user:2", Cost: 1}}},
+		[]windows.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
+	for _, key := range []string{"user:1", "user:2"} {
+		if d, ok := p.denials.keys.Peek(key); !ok || !d.until.Equal(asked.Add(49*time.Millisecond)) {
+			t.Errorf("%s: %+v, expected 49 ms after the question", key, d)
+		}
+	}
+}

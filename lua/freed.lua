@@ -1,0 +1,17 @@
+-- freed.lua: marks a partition whose keys got units back before their time.
+--
+-- Processes answer denied checks from memory (check/denials.go), as a window frees units
+-- only with time. What gives units back earlier marks the partition in the same step as
+-- it does so; these processes compare the mark, and forget.
+--
+-- The mark is a number in one field of the levels hash, and changes each time. (No key
+-- begins with a line feed, and the fields of versions have two digits after theirs.)
+--
+-- include: prelude
+
+-- mark_freed is called among the writes, after the type of levels was proven.
+local function mark_freed(levels)
+  local n = tonumber(call('HGET', levels, '\nfreed') or nil)
+  if not n or n % 1 ~= 0 or n < 0 or n >= 4503599627370496 then n = 0 end
+  call('HSET', levels, '\nfreed', int(n + 1))
+end
