@@ -69,7 +69,7 @@ func counterUnder(ctx context.Context, c *redis.Client, prefix string, rule wind
 		return nil, nil, err
 	}
 	counter := windows.NewRedis(c, keys)
-	return counter, rules, counter.Learn(ctx, rules)
+	return counter, rules, counter.RecordRules(ctx, rules)
 }
 
 func checks(ctx context.Context, c *redis.Client, algorithm string) ([]operation, error) {
