@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -47,15 +46,25 @@ func ValidateKey(key string) error {
 	return validateText(key, MaxKeyBytes, ErrBadKey)
 }
 
-// invisible are a zero width space, a word joiner and a byte order mark. With them,
-// and with what turns the direction of text (U+202E), two keys look alike. Joiners
-// of letters and emoji (U+200C, U+200D) are allowed.
-const invisible = "\u200B\u2060\uFEFF"
+// invisible are characters that show nothing: spaces of no width, a soft hyphen, fillers,
+// operators, tags. With them, and with what turns the direction of text (U+202E), two
+// keys look alike. Joiners of letters and emoji (U+200C, U+200D) and their variants are
+// allowed.
+var invisible = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{Lo: 0x00AD, Hi: 0x00AD, Stride: 1}, {Lo: 0x034F, Hi: 0x034F, Stride: 1}, {Lo: 0x115F, Hi: 0x1160, Stride: 1},
+		{Lo: 0x180E, Hi: 0x180E, Stride: 1}, {Lo: 0x200B, Hi: 0x200B, Stride: 1},
+		{Lo: 0x2060, Hi: 0x2064, Stride: 1}, {Lo: 0x206A, Hi: 0x206F, Stride: 1}, {Lo: 0x3164, Hi: 0x3164, Stride: 1},
+		{Lo: 0xFEFF, Hi: 0xFEFF, Stride: 1}, {Lo: 0xFFA0, Hi: 0xFFA0, Stride: 1}, {Lo: 0xFFF9, Hi: 0xFFFB, Stride: 1},
+	},
+	R32:         []unicode.Range32{{Lo: 0xE0000, Hi: 0xE007F, Stride: 1}},
+	LatinOffset: 1,
+}
 
 // Unprintable reports whether no key may have r: a control character, an invisible
 // one, or one that turns the direction of text.
 func Unprintable(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || strings.ContainsRune(invisible, r)
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(invisible, r)
 }
 
 func validateText(s string, most int, bad error) error {

@@ -16,7 +16,10 @@ func validKey(key string) bool {
 	}
 	for _, r := range key {
 		invisible := strings.ContainsRune("\u061c\u200b\u200e\u200f\u202a\u202b\u202c"+
-			"\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff", r)
+			"\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"+
+			"\u00ad\u034f\u115f\u1160\u180e\u2061\u2062\u2063\u2064"+
+			"\u206a\u206b\u206c\u206d\u206e\u206f\u3164\uffa0\ufff9\ufffa\ufffb", r) ||
+			r >= 0xe0000 && r <= 0xe007f
 		if r < 0x20 || r >= 0x7f && r < 0xa0 || invisible {
 			return false
 		}

@@ -20,6 +20,9 @@ const (
 	// MaxBytes of a reply; a string counts when it is announced. Redis takes no
 	// string above this (proto-max-bulk-len).
 	MaxBytes = 512 << 20
+	// MaxDepth of lists within lists: a reader goes as deep, and its stack grows with it.
+	// Our deepest reply, of events read from streams, has five.
+	MaxDepth = 32
 	// maxLine bounds a line: a status, an error, a number.
 	maxLine = 1 << 20
 )
@@ -69,10 +72,12 @@ type scanner struct {
 	kind   byte  // first byte of the line; 0: at the beginning of one
 	number int64 // in the line, so far
 	minus  bool
-	line   int   // bytes of the line so far
-	skip   int64 // bytes of a string that are still to come, with its CR LF
-	open   int64 // elements that are announced and have not come
-	bytes  int64 // of the reply
+	line   int                 // bytes of the line so far
+	skip   int64               // bytes of a string that are still to come, with its CR LF
+	open   int64               // elements that are announced and have not come
+	depth  int                 // lists that are not complete, each within the one before
+	left   [MaxDepth + 1]int64 // depth → elements of that list that have not come
+	bytes  int64               // of the reply
 }
 
 func (s *scanner) scan(p []byte) error {
@@ -112,6 +117,7 @@ func (s *scanner) header() error {
 	s.kind, s.line = 0, 0
 	if kind != '|' { // attributes stand before a value, and are none
 		s.open = max(s.open-1, 0)
+		s.left[s.depth]--
 	}
 	if s.minus { // nil
 		n = 0
@@ -119,12 +125,25 @@ func (s *scanner) header() error {
 		s.skip = n + 2
 		s.bytes += s.skip
 	}
+	elements := int64(0)
 	switch kind {
 	case '*', '~', '>':
-		s.open += n
+		elements = n
 	case '%', '|':
-		s.open += 2 * n
+		elements = 2 * n
 	}
+	if elements > 0 {
+		if s.depth == MaxDepth {
+			return fmt.Errorf("%w: it has lists in lists, deeper than %d", ErrTooLarge, MaxDepth)
+		}
+		s.depth++
+		s.left[s.depth] = elements
+	} else if kind != '|' { // a value is complete, and with it what it is the last of
+		for s.depth > 0 && s.left[s.depth] <= 0 {
+			s.depth--
+		}
+	}
+	s.open += elements
 	switch {
 	case s.open > MaxElements:
 		return fmt.Errorf("%w: it announces %d elements, expected at most %d", ErrTooLarge, s.open, MaxElements)

@@ -33,6 +33,8 @@ var harmless = []string{
 	"$20\r\n*1000000000\r\n1234567\r\n", // in a string
 	"*2\r\n$3\r\na\r\n\r\n*1\r\n:5\r\n", "%1\r\n+a\r\n*2\r\n:1\r\n:2\r\n", "|1\r\n+a\r\n:1\r\n*1\r\n:1\r\n",
 	">2\r\n+m\r\n+n\r\n",
+	strings.Repeat("*1\r\n", 32) + ":1\r\n" + strings.Repeat("*2\r\n:1\r\n", 32) + "*0\r\n",
+	strings.Repeat("*2\r\n*1\r\n:1\r\n|1\r\n+a\r\n+b\r\n*1\r\n$-1\r\n", 100), // as deep again and again
 	"*262144\r\n" + strings.Repeat(":1\r\n", 262144),
 	strings.Repeat("*100000\r\n"+strings.Repeat("$1\r\na\r\n", 100000), 4), // each for itself
 }
@@ -53,6 +55,7 @@ var hostile = []string{
 	"|1000000000\r\n",
 	"$1000000000\r\n", "=1000000000\r\n", "!1000000000\r\n",
 	strings.Repeat("*100000\r\n", 3), // one in the other
+	strings.Repeat("*1\r\n", 33), strings.Repeat("|1\r\n+a\r\n%1\r\n+a\r\n", 40),
 	"+" + strings.Repeat("a", 2<<20),
 }
 
