@@ -32,7 +32,8 @@ func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 		}
 		defer c.Close()
 		fmt.Fprintf(c,
-			"INFO {\"server_id\":\"x\",\"version\":%q,\"headers\":true,\"max_payload\":1048576,\"jetstream\":true}\r\n", version)
+			`INFO {"server_id":"x","version":%q,"headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n",
+			version)
 		for in := bufio.NewScanner(c); in.Scan(); {
 			switch line := in.Text(); {
 			case line == "PING":

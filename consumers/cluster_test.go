@@ -265,7 +265,8 @@ func (l *load) audit() (lost int64) {
 			t.Errorf("%s stands at %d of %d, throttled: %v", key, counted[key], rule.Windows[0].Limit, throttled[key])
 		}
 	}
-	t.Logf("%d events acknowledged, %d unknown, %d refused; %d units of %d acknowledged are lost; %d keys throttled, %d transitions published",
+	t.Logf("%d events acknowledged, %d unknown, %d refused; %d units of %d acknowledged are lost; %d keys "+
+		"throttled, %d transitions published",
 		l.next.Load()*2-int64(l.failed+l.refused), l.failed, l.refused, lost, l.total, len(throttled),
 		int(w.sample("transitions_total")))
 	if len(throttled) == 0 {

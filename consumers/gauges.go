@@ -85,7 +85,8 @@ func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
 	far := ahead > farAhead
 	if far && !g.ahead[p] {
 		g.log.Error(
-			"an event has an ID of the future: the stream takes no event before that time, or none at all. Delete the stream to go on; its unread events are lost",
+			"an event has an ID of the future: the stream takes no event before that time, or none at all. "+
+				"Delete the stream to go on; its unread events are lost",
 			"stream", g.keys.Events(p), "id", newest[0].ID)
 	}
 	g.ahead[p] = far

@@ -57,17 +57,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		transitions: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_transitions_total",
 			Help: "Transitions published."}, []string{"rule", "state"}),
 		publishes: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_relay_publishes_total",
-			Help: "Publishes to NATS by outcome: acked, duplicate (stored before), failed (sent again), unexpected_duplicate (dropped as a copy, not sent before)."}, []string{"outcome"}),
+			Help: "Publishes to NATS by outcome: acked, duplicate (stored before), failed (sent again), " +
+				"unexpected_duplicate (dropped as a copy, not sent before)."}, []string{"outcome"}),
 		oldestUnread: gauge("oldest_unread_seconds", "Age of the oldest event that no worker has read."),
 		aheadOfClock: gauge("newest_event_ahead_seconds",
-			"How far the newest event's ID is ahead of Redis's clock; until then the stream takes no event with an ID of Redis's own."),
+			"How far the newest event's ID is ahead of Redis's clock; until then the stream takes no event with "+
+				"an ID of Redis's own."),
 		pending:     gauge("pending_events", "Events read and not yet counted."),
 		outboxDepth: gauge("outbox_depth", "Transitions waiting to be published."),
 		quarantined: gauge("partition_quarantined",
 			"1 while this process does not work on the partition, as a key of it is of another type than ours."),
 		outboxOldest: gauge("outbox_oldest_seconds", "Age of the oldest transition waiting."),
 		deadLetters: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_dead_letters_total",
-			Help: "Dead letters written, by kind: invalid (event), misplaced (event in the wrong partition), refused (event, by Redis), outbox (entry)."}, []string{"kind"}),
+			Help: "Dead letters written, by kind: invalid (event), misplaced (event in the wrong partition), " +
+				"refused (event, by Redis), outbox (entry)."}, []string{"kind"}),
 	}
 	for _, kind := range deadLetterKinds {
 		m.deadLetters.WithLabelValues(kind) // at 0, so that the first one is an increase

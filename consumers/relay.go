@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -126,34 +127,38 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 			}
 			continue
 		}
-		var publishing sync.WaitGroup
-		var mu sync.Mutex
-		failed := false
-		for _, s := range got {
-			p := byName[s.Stream]
-			publishing.Go(func() {
-				// The lease's end stops it, and so does the end of all work.
-				ctx, cancel := context.WithCancel(held[p])
-				defer cancel()
-				defer context.AfterFunc(work, cancel)()
-				if err := r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p]); err != nil {
-					mu.Lock()
-					failed = true
-					mu.Unlock()
-					if work.Err() == nil {
-						r.log.Warn("publishing failed midway, continuing with the first unpublished transition",
-							"partition", p, "error", err)
-					}
-				}
-			})
-		}
-		publishing.Wait()
-		if !failed {
+		if r.publishAll(work, got, byName, held, attempts) {
 			wait.reset()
 		} else if !wait.wait(work) {
 			return
 		}
 	}
+}
+
+// publishAll publishes what was read of several outboxes, each under its own lease,
+// and reports whether all of it went out. byName: name of an outbox → partition.
+func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map[string]int,
+	held map[int]context.Context, attempts map[int]*attempt) bool {
+	var publishing sync.WaitGroup
+	var failed atomic.Bool
+	for _, s := range got {
+		p := byName[s.Stream]
+		publishing.Go(func() {
+			// The lease's end stops it, and so does the end of all work.
+			ctx, cancel := context.WithCancel(held[p])
+			defer cancel()
+			defer context.AfterFunc(work, cancel)()
+			if err := r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p]); err != nil {
+				failed.Store(true)
+				if work.Err() == nil {
+					r.log.Warn("publishing failed midway, continuing with the first unpublished transition",
+						"partition", p, "error", err)
+				}
+			}
+		})
+	}
+	publishing.Wait()
+	return !failed.Load()
 }
 
 // underLease is done as its context is, and has failed as soon as the lease has ended.

@@ -200,7 +200,7 @@ func (r *Rules) index() {
 			switch {
 			case t.rule.Shadow && !t.rule.Exclusive:
 				b.shadows = append(b.shadows, t)
-			case len(b.tries) > 0 && b.tries[len(b.tries)-1].rest == "*": // what comes after a rule that takes all is never tried
+			case len(b.tries) > 0 && b.tries[len(b.tries)-1].rest == "*": // nothing after it is tried
 			default:
 				b.tries = append(b.tries, t)
 			}

@@ -53,7 +53,8 @@ func (s *store) useClock(now func() int64) { s.serve.Now, s.store.Now = now, now
 
 // learn tells both ends what the rules are.
 func (s *store) learn() error {
-	return errors.Join(s.store.RecordRules(context.Background(), s.rules), s.serve.RecordRules(context.Background(), s.rules))
+	return errors.Join(s.store.RecordRules(context.Background(), s.rules),
+		s.serve.RecordRules(context.Background(), s.rules))
 }
 
 // failer is a test or a property.

@@ -24,7 +24,8 @@ func TestUnreachableRulesAreTold(t *testing.T) {
 		{`a\*`, "a*", false}, {`a\*`, "ab", false}, {"a?c", "a*c", false}, {"a", "ab", false}, {"ab", "a", false},
 	} {
 		file := fmt.Sprintf("rules:\n  - {name: shadow, match: '*', windows: [{limit: 1, per: 1s}], shadow: true}\n"+
-			"  - {name: first, match: '%s', windows: [{limit: 1, per: 1s}]}\n  - {name: second, match: '%s', windows: [{limit: 1, per: 1s}]}\n", c.first, c.second)
+			"  - {name: first, match: '%s', windows: [{limit: 1, per: 1s}]}\n  - {name: second, match: '%s', "+
+			"windows: [{limit: 1, per: 1s}]}\n", c.first, c.second)
 		rules, err := Parse("rules.yml", []byte(file))
 		testkit.Must(t, err)
 		got := fmt.Sprint(rules.Warnings())

@@ -92,7 +92,7 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 		log = slog.New(slog.DiscardHandler)
 	}
 	vec := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_access_refused_total",
-		Help: "Requests that were refused for want of rights: no_token, unknown_token, scope (the token has another)."}, []string{"reason"})
+		Help: "Requests refused: no_token, unknown_token, scope (the token has another)."}, []string{"reason"})
 	t := &Tokens{refused: map[string]prometheus.Counter{}}
 	for _, reason := range []string{refusedNone, refusedUnknown, refusedScope} {
 		t.refused[reason] = vec.WithLabelValues(reason)

@@ -81,7 +81,8 @@ func TestGRPCCallsWantTheirScope(t *testing.T) {
 			}
 			// What is wrong comes with the answer: the stream may have ended before this.
 			_ = list.Send(
-				&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+				&reflectionpb.ServerReflectionRequest{
+					MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 			_, err = list.Recv()
 			return err
 		},

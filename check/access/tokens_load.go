@@ -42,7 +42,8 @@ func parseTokens(name string, data []byte) (*table, error) {
 					e := &tokenEntry{}
 					list = append(list, e)
 					return d.Mapping(
-						document.Field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &e.name, document.Text)},
+						document.Field{Name: "name", Need: document.Needed,
+							Set: document.Leaf(d, &e.name, document.Text)},
 						document.Field{Name: "token", Set: document.Leaf(d, &e.token, document.Text)},
 						document.Field{Name: "sha256", Set: document.Leaf(d, &e.sha256, document.Text)},
 						document.Field{Name: "scopes", Need: document.Needed, Set: d.List(func(n *document.Node,

@@ -194,7 +194,7 @@ func TestTokensReload(t *testing.T) {
 		}
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP streamcounter_access_refused_total Requests that were refused for want of rights: no_token, unknown_token, scope (the token has another).
+# HELP streamcounter_access_refused_total Requests refused: no_token, unknown_token, scope (the token has another).
 # TYPE streamcounter_access_refused_total counter
 streamcounter_access_refused_total{reason="no_token"} 0
 streamcounter_access_refused_total{reason="scope"} 0

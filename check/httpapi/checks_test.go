@@ -35,8 +35,9 @@ func TestChecksOfOnePartition(t *testing.T) {
 			t.Errorf("body (-want +got):\n%s", diff)
 		}
 		wantHeaders(t, a.header, map[string]string{
-			"RateLimit-Policy": `"user-1m";q=10;w=60, "user-1m";q=10;w=60`,
-			"RateLimit":        `"user-1m";r=1;t=60, "user-1m";r=9;t=60`, "X-RateLimit-Remaining": "1", "Retry-After": "",
+			"RateLimit-Policy":      `"user-1m";q=10;w=60, "user-1m";q=10;w=60`,
+			"RateLimit":             `"user-1m";r=1;t=60, "user-1m";r=9;t=60`,
+			"X-RateLimit-Remaining": "1", "Retry-After": "",
 		})
 
 		w.advance(time.Second)

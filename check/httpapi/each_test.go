@@ -10,7 +10,8 @@ import (
 // wrong with one stands in its place alone.
 func TestEach(t *testing.T) {
 	onEveryRedis(t, func(t *testing.T, w *world) {
-		a := w.post(t, `{"each":true,"checks":[{"key":"user:1","cost":9},{"key":"user:2"},{"key":"user:1","cost":2},{"key":"nobody"},
+		a := w.post(t, `{"each":true,"checks":[{"key":"user:1","cost":9},{"key":"user:2"},{"key":"user:1","cost":2},
+			{"key":"nobody"},
 			{"key":"user:3","cost":11},{"key":"user:\n"},{"key":"user:1","cost":0},{"key":"user:1"}]}`)
 		wantStatus(t, a, 200)
 		list, _ := a.body["checks"].([]any)

@@ -175,7 +175,8 @@ func TestShadowRuleBesideALiveOne(t *testing.T) {
 		for i := range 47 {
 			a := w.get(t, "user:1")
 			list, _ := a.body["shadow"].([]any)
-			if len(list) != 2 || a.str("rule") != "user" || (list[0].(map[string]any)["allowed"] == true) != (i < 4) || list[1].(map[string]any)["allowed"] != true {
+			if len(list) != 2 || a.str("rule") != "user" || (list[0].(map[string]any)["allowed"] == true) != (i < 4) ||
+				list[1].(map[string]any)["allowed"] != true {
 				t.Fatalf("check %d: %s", i+1, a.text)
 			}
 			if a.status == 200 {

@@ -142,7 +142,8 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 200, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"nobody"}]}`)
 	ask(open, 429, "POST", "/v1/check", `{"checks":[{"key":"user:3"},{"key":"user:2","cost":2}]}`)
 	ask(open, 200, "POST", "/v1/check",
-		`{"each":true,"checks":[{"key":"user:3"},{"key":"user:2","cost":2},{"key":"nobody"},{"key":"user:3","cost":11}]}`)
+		`{"each":true,"checks":[{"key":"user:3"},{"key":"user:2","cost":2},
+			{"key":"nobody"},{"key":"user:3","cost":11}]}`)
 	ask(open, 400, "POST", "/v1/check", `{"key":"user:2","cost":11}`)
 	ask(open, 413, "POST", "/v1/check", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "GET", "/v1/check?key=strict:1", "")

@@ -141,7 +141,8 @@ func TestEventsWithRedisStopped(t *testing.T) {
 	counts, _ := a.body["events"].(map[string]any)
 	refused, _ := counts["refused"].(float64)
 	unknown, _ := counts["unknown"].(float64)
-	if counts["accepted"] != 0.0 || refused+unknown != 2 || (unknown > 0) != (a.str("type") == "urn:streamcounter:outcome-unknown") {
+	if counts["accepted"] != 0.0 || refused+unknown != 2 || (unknown > 0) !=
+		(a.str("type") == "urn:streamcounter:outcome-unknown") {
 		t.Errorf("%s, want 2 events that are refused or unknown, and said to be", a.text)
 	}
 	server.Start()

@@ -136,7 +136,8 @@ func ownPage(r *http.Request) error {
 		return nil
 	}
 	return fmt.Errorf(
-		"%w: the Host is %s, expected localhost or 127.0.0.1: this server has no tokens and answers this machine alone", api.ErrForbidden, api.Shorten(r.Host))
+		"%w: the Host is %s, expected localhost or 127.0.0.1: this server has no tokens and answers this machine "+
+			"alone", api.ErrForbidden, api.Shorten(r.Host))
 }
 
 // hostOf is HOST:PORT of an Origin, empty where it has none ("null").

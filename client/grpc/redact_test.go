@@ -15,7 +15,8 @@ import (
 // No error shows a password that stands where a target should.
 func TestNoErrorShowsASecret(t *testing.T) {
 	for _, target := range []string{
-		"hunter2", "hunter2:8082", "user:hunter2@127.0.0.1:1", "user:hunter2@localhost", "dns:///user:hunter2@127.0.0.1",
+		"hunter2", "hunter2:8082", "user:hunter2@127.0.0.1:1", "user:hunter2@localhost",
+		"dns:///user:hunter2@127.0.0.1",
 		"http://user:hunter2@127.0.0.1:1", "passthrough:///user:hunter2@127.0.0.1:1", "hunter2://x/hunter2",
 		"dns://user:hunter2@host/x", "unix:hunter2", "%zz:hunter2", "hunter2/%zz", "passthrough:///x?hunter2",
 	} {

@@ -24,7 +24,8 @@ func (d *decision) transition(key string) api.Transition {
 	return api.Transition{
 		Rule: d.rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: d.limit,
 		WindowMs: d.windowMs,
-		Used:     d.used, Version: d.version, AtMs: d.atMs, SinceMs: d.sinceMs, UntilMs: d.untilMs, ExpiresMs: d.expiresMs,
+		Used:     d.used, Version: d.version, AtMs: d.atMs, SinceMs: d.sinceMs, UntilMs: d.untilMs,
+		ExpiresMs: d.expiresMs,
 	}
 }
 

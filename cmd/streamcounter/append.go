@@ -61,30 +61,11 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 	if !ok {
 		return fmt.Errorf("--format is %q: expected lines, ndjson or clf", format)
 	}
-	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
+	log, closeLog, err := openEventLog(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
-	target := c.Redis.URL
-	if err := notEmbedded("redis", target); err != nil {
-		return err
-	}
-	short, blocking, err := connectRedis(cmd.Context(), target, c.Redis.TLS, keys.Partitions)
-	if err != nil {
-		return err
-	}
-	defer short.Close()
-	defer blocking.Close()
-	if err := answersForAll(cmd.Context(), short, keys); err != nil {
-		return blame("redis", err)
-	}
-	if err := stream.CheckMeta(cmd.Context(), short, keys); err != nil {
-		return blame("partitions", err)
-	}
-	log, err := stream.NewLog(short, keys, c.Stream.Retention)
-	if err != nil {
-		return err
-	}
+	defer closeLog()
 	var sum appendSummary
 	var failure error
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
@@ -106,12 +87,7 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 			return nil
 		}
 		if err != nil {
-			sum.Rejected++
-			if sum.Rejected <= 20 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "line %d: %v\n", n, err)
-			} else if sum.Rejected == 21 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "more lines cannot be read; they are only counted")
-			}
+			sum.reject(cmd.ErrOrStderr(), n, err)
 			return nil
 		}
 		return producer.Append(cmd.Context(), e)
@@ -121,20 +97,10 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 	defer cancel()
 	closeErr := producer.Close(closing)
 	sum.Seconds = time.Since(start).Seconds()
-	if asJSON {
-		if err := json.NewEncoder(cmd.OutOrStdout()).Encode(sum); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintf(cmd.ErrOrStderr(), "appended %d events as %d entries in %.2fs", sum.Events, sum.Entries,
-			sum.Seconds)
-		if sum.Rejected > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), ", %d lines rejected", sum.Rejected)
-		}
-		if sum.Refused+sum.Unknown > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), ", %d not stored, %d perhaps stored", sum.Refused, sum.Unknown)
-		}
-		fmt.Fprintln(cmd.ErrOrStderr())
+	if !asJSON {
+		sum.print(cmd.ErrOrStderr())
+	} else if err := json.NewEncoder(cmd.OutOrStdout()).Encode(sum); err != nil {
+		return err
 	}
 	switch {
 	case failure != nil:
@@ -149,6 +115,58 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 		return exitError{code: 1}
 	}
 	return nil
+}
+
+// openEventLog connects to the Redis of --redis and checks that its prefix has as many
+// partitions as --partitions. Call closeLog when the log is no longer used.
+func openEventLog(ctx context.Context, c *config) (log *stream.Log, closeLog func(), err error) {
+	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := notEmbedded("redis", c.Redis.URL); err != nil {
+		return nil, nil, err
+	}
+	short, blocking, err := connectRedis(ctx, c.Redis.URL, c.Redis.TLS, keys.Partitions)
+	if err != nil {
+		return nil, nil, err
+	}
+	closeLog = func() {
+		_ = blocking.Close()
+		_ = short.Close()
+	}
+	if err = blame("redis", answersForAll(ctx, short, keys)); err == nil {
+		err = blame("partitions", stream.CheckMeta(ctx, short, keys))
+	}
+	if err == nil {
+		log, err = stream.NewLog(short, keys, c.Stream.Retention)
+	}
+	if err != nil {
+		closeLog()
+		return nil, nil, err
+	}
+	return log, closeLog, nil
+}
+
+// reject counts line n, which cannot be read, and reports the first 20 of these.
+func (s *appendSummary) reject(messages io.Writer, n int, err error) {
+	s.Rejected++
+	if s.Rejected <= 20 {
+		fmt.Fprintf(messages, "line %d: %v\n", n, err)
+	} else if s.Rejected == 21 {
+		fmt.Fprintln(messages, "more lines cannot be read; they are only counted")
+	}
+}
+
+func (s *appendSummary) print(messages io.Writer) {
+	fmt.Fprintf(messages, "appended %d events as %d entries in %.2fs", s.Events, s.Entries, s.Seconds)
+	if s.Rejected > 0 {
+		fmt.Fprintf(messages, ", %d lines rejected", s.Rejected)
+	}
+	if s.Refused+s.Unknown > 0 {
+		fmt.Fprintf(messages, ", %d not stored, %d perhaps stored", s.Refused, s.Unknown)
+	}
+	fmt.Fprintln(messages)
 }
 
 // maxLine bounds a line of input; a log line with a long user agent is far below.

@@ -45,7 +45,8 @@ The exit code is 1 where any call failed.`,
   streamcounter bench check --redis redis://127.0.0.1:6379 --algorithm all --entries 1000
   streamcounter bench check --redis redis://127.0.0.1:6379 --rate 5000 --duration 30s
   streamcounter bench fold --redis redis://127.0.0.1:6379 --keys 100000 --skew zipf --json
-  streamcounter bench --target grpc://127.0.0.1:8082 --metrics http://127.0.0.1:8080/metrics --redis redis://127.0.0.1:6379`,
+  streamcounter bench --target grpc://127.0.0.1:8082 --metrics http://127.0.0.1:8080/metrics \
+    --redis redis://127.0.0.1:6379`,
 		ValidArgs: bench.Operations,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			run.Operations, run.Partitions, run.Batch = args, c.Stream.Partitions, c.Work.Batch
@@ -72,7 +73,8 @@ The exit code is 1 where any call failed.`,
 	f.DurationVar(&run.Warmup, "warmup", 500*time.Millisecond,
 		"how long each part runs before it is measured; 0: not at all")
 	f.Float64Var(&run.Rate, "rate", 0,
-		"checks and peeks started per second whatever becomes of the earlier ones; 0: each connection waits for its answers")
+		"checks and peeks started per second whatever becomes of the earlier ones; 0: each connection waits for "+
+			"its answers")
 	f.Uint64Var(&run.Seed, "seed", 1, "chooses the keys")
 	f.BoolVar(&run.asJSON, "json", false, "print as JSON")
 	targetFlags(f, &run.target)

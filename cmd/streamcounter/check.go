@@ -20,7 +20,8 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check KEY [COST]",
 		Short: "Ask whether a key may spend now, and charge it if so",
-		Long:  "Asks a running server (--http) whether KEY may spend COST units (1 if not given) and charges them if it may.\nExit code: 0 allowed, 1 denied, 2 error.",
+		Long: "Asks a running server (--http) whether KEY may spend COST units (1 if not given) and charges " +
+			"them if it may.\nExit code: 0 allowed, 1 denied, 2 error.",
 		Example: `  streamcounter check user:42
   streamcounter check user:42 5 --json
   streamcounter check user:42 && ./send-mail`,

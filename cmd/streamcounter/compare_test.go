@@ -75,7 +75,8 @@ func TestCompareLog(t *testing.T) {
 	text, err := os.ReadFile(page)
 	testkit.Must(t, err)
 	if !strings.Contains(string(text),
-		"streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s --redis "+url) {
+		"streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s "+
+			"--redis "+url) {
 		t.Errorf("the page does not say how to make it again:\n%.2000s", text)
 	}
 	if files, _ := os.ReadDir(filepath.Dir(page)); len(files) != 1 {

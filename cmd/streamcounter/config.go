@@ -205,7 +205,8 @@ func (c *config) table() []group {
 		}},
 		{"work", []setting{
 			set(&c.Work.Batch, "batch", 1000,
-				fmt.Sprintf("maximum events of one fold, and of one partition in a read, up to %d", consumers.LargestBatch)),
+				fmt.Sprintf("maximum events of one fold, and of one partition in a read, up to %d",
+					consumers.LargestBatch)),
 			zero(set(&c.Work.ReadPause, "read-pause", 2*time.Millisecond,
 				"maximum pause between two reads of events, so that folds are larger: none while events come one by "+
 					"one, all of it from some thousand a second; 0: none")),

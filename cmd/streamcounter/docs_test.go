@@ -39,7 +39,8 @@ func TestSettingsAreDocumented(t *testing.T) {
 		testkit.Must(t, os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644))
 		return
 	}
-	t.Errorf("the table of settings in %s is not that of config.go (go test ./cmd/streamcounter -run Documented -update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
+	t.Errorf("the table of settings in %s is not that of config.go (go test ./cmd/streamcounter -run Documented "+
+		"-update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
 }
 
 func settingsTable() string {

@@ -75,7 +75,8 @@ func newGRPCServer(n *node) server {
 			MaxConnectionIdle: n.config.GRPC.MaxIdle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
 			PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(256 << 10), grpc.MaxConcurrentStreams(uint32(n.config.GRPC.MaxStreams)), //nolint:gosec // validated
+		grpc.MaxRecvMsgSize(256 << 10),
+		grpc.MaxConcurrentStreams(uint32(n.config.GRPC.MaxStreams)), //nolint:gosec // validated
 		grpc.MaxHeaderListSize(maxMetadata), grpc.ConnectionTimeout(5 * time.Second),
 		grpc.InTapHandle(endCallsInTime), grpc.ChainStreamInterceptor(boundWatches()),
 		// Handlers wait for Redis, several of a run each: a goroutine that has served

@@ -38,7 +38,8 @@ func leastRules(limit int) string {
 	b.WriteString("rules:\n")
 	for _, a := range windows.Algorithms {
 		fmt.Fprintf(&b,
-			"  - name: %s\n    match: \"%s:*\"\n    algorithm: %s\n    windows: [{limit: %d, per: %dms}]\n    alerts: [50%%]\n    hold: 10ms\n", a, a, a, limit, leastWindow)
+			"  - name: %s\n    match: \"%s:*\"\n    algorithm: %s\n    windows: [{limit: %d, per: %dms}]\n    "+
+				"alerts: [50%%]\n    hold: 10ms\n", a, a, a, limit, leastWindow)
 	}
 	return b.String()
 }

@@ -84,7 +84,8 @@ func unreadable(part string) error {
 		return errors.New("it names no host: expected redis://HOST:PORT")
 	case u.RawQuery != "":
 		return errors.New(
-			"an option after the ? is unknown or has a bad value (a password stands before the host: redis://:PASSWORD@HOST:PORT)")
+			"an option after the ? is unknown or has a bad value (a password stands before the host: " +
+				"redis://:PASSWORD@HOST:PORT)")
 	}
 	return errors.New("expected redis://HOST:PORT/DATABASE, where DATABASE is a number")
 }

@@ -77,7 +77,8 @@ func TestSentinelOverTLS(t *testing.T) {
 	master := fmt.Sprint(testkit.FreePort(t))
 	streamtest.OwnRedis(t, append(tls, "--tls-port", master)...)
 	sentinel := streamtest.Sentinel(t, "tls-port", fmt.Sprintf(
-		"sentinel monitor main 127.0.0.1 %s 1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-replication yes\n",
+		"sentinel monitor main 127.0.0.1 %s 1\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file "+
+			"%s\ntls-replication yes\n",
 		master, cert, key, ours.CA))
 	args := []string{"append", "--redis", "rediss+sentinel://" + sentinel + "/main", "--redis-ca", ours.CA,
 		"--redis-cert", cert, "--redis-key", key}

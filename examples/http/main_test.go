@@ -19,7 +19,8 @@ func TestService(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked == 1 {
 			_, _ = w.Write([]byte(`{"allowed":true,"rule":"api","key":"user:42","cost":1,` +
-				`"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"reset_ms":10000,"next_free_ms":10000}],"source":"redis"}`))
+				`"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"reset_ms":10000,` +
+				`"next_free_ms":10000}],"source":"redis"}`))
 			return
 		}
 		w.WriteHeader(http.StatusTooManyRequests)

@@ -24,8 +24,9 @@ func TestZeroMeansDefault(t *testing.T) {
 
 func TestErrorsNameFlagAndValue(t *testing.T) {
 	for want, c := range map[string]Config{
-		`operation "chek": expected append, fold, check, peek`:              {Operations: []string{Check, "chek"}},
-		`--algorithm is "guess": expected all or some of sliding-log`:       {Algorithms: []string{windows.DefaultAlgorithm, "guess"}},
+		`operation "chek": expected append, fold, check, peek`: {Operations: []string{Check, "chek"}},
+		`--algorithm is "guess": expected all or some of sliding-log`: {
+			Algorithms: []string{windows.DefaultAlgorithm, "guess"}},
 		`--keys is -1: expected 1 to`:                                       {Keys: -1},
 		`--skew is "pareto": expected uniform or zipf`:                      {Skew: "pareto"},
 		`--zipf-s is 1: expected a number above 1`:                          {ZipfS: 1},

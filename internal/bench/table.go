@@ -26,7 +26,8 @@ func (r *Report) WriteText(to io.Writer) error {
 	row := func(operation, name string, f *Figures, x, median, wall *float64) {
 		writeRow(t, fmt.Sprintf("%-9s\t%-*s", operation, width, name), f, x, median, wall)
 	}
-	fmt.Fprintf(t, "operation\t%-*s\toperations\tops/s\tRedis µs/op\tx\tx median\tx time\tp50 µs\tp90\tp99\tp99.9\tmax\terrors\t\n", width, "algorithm")
+	fmt.Fprintf(t, "operation\t%-*s\toperations\tops/s\tRedis µs/op\tx\tx median\tx time\tp50 "+
+		"µs\tp90\tp99\tp99.9\tmax\terrors\t\n", width, "algorithm")
 	for _, p := range r.Parts {
 		row(p.Operation, p.Algorithm, &p.Figures, nil, nil, nil)
 		for _, y := range p.Yardsticks {
@@ -53,7 +54,8 @@ func (r *Report) writeHead(w io.Writer) {
 	if s.ZipfS > 0 {
 		skew += fmt.Sprintf(" s=%g", s.ZipfS)
 	}
-	fmt.Fprintf(w, "%d keys, %s, %d entries each; limit %d per %s; %d connections, batches of %d, %d partitions, seed %d\n\n",
+	fmt.Fprintf(w, "%d keys, %s, %d entries each; limit %d per %s; %d connections, batches of %d, %d partitions, "+
+		"seed %d\n\n",
 		s.Keys, skew, s.EntriesPerKey, s.Limit, short(time.Duration(s.PerMs)*time.Millisecond), s.Connections,
 		s.Batch, s.Partitions, s.Seed)
 }

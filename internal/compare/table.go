@@ -72,7 +72,8 @@ func (c *Comparison) notes() []string {
 // footer explains the columns, once for all.
 func footer(list []*Comparison) []string {
 	lines := []string{
-		"OVER: admitted, though some window of what this algorithm had admitted then held more than its limit; OVERSHOOT: by how many units at most.",
+		"OVER: admitted, though some window of what this algorithm had admitted then held more than its limit; " +
+			"OVERSHOOT: by how many units at most.",
 		"UNDER: denied, though every window had room. P50 and P99: wall time of a check, from here.",
 	}
 	if len(list) == 0 || list[0].Redis == nil {
@@ -97,7 +98,8 @@ func footer(list []*Comparison) []string {
 	for _, c := range list {
 		if c.Trace.Keys < MinKeysForMemory {
 			return append(lines, fmt.Sprintf(
-				"Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers outweigh them.", MinKeysForMemory))
+				"Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers "+
+					"outweigh them.", MinKeysForMemory))
 		}
 	}
 	return lines

@@ -30,7 +30,8 @@ func version(s *server) (Finding, bool) {
 	if have == "" {
 		return Finding{Check: check, Severity: Note,
 				Found: "the server says no version: an embedded one, or something in between",
-				Why:   "the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ"},
+				Why: "the embedded Redis is for trying things out: it keeps nothing, and its clock and " +
+					"trimming differ"},
 			true
 	}
 	name := have
@@ -86,9 +87,11 @@ func policy(s *server) (Finding, bool) {
 	if s.bytes("maxmemory") == 0 {
 		f.Severity, f.Found = Warning, have+", without effect until maxmemory is set"
 	}
-	f.Why = "Redis may evict counters and events when its memory is full: limits would not hold and events would be lost"
+	f.Why = "Redis may evict counters and events when its memory is full: limits would not hold and events would " +
+		"be lost"
 	if strings.HasPrefix(have, "volatile-") {
-		f.Why = "Redis may evict counters and events when its memory is full, as all of them have an expiry: limits would not hold and events would be lost"
+		f.Why = "Redis may evict counters and events when its memory is full, as all of them have an expiry: " +
+			"limits would not hold and events would be lost"
 	}
 	f.Fix = "CONFIG SET maxmemory-policy noeviction"
 	return f, true
@@ -173,7 +176,8 @@ func nodeBytes(s *server) (Finding, bool) {
 	f := Finding{Check: "redis.stream-node-max-bytes", Severity: OK, Found: strconv.Itoa(n)}
 	if n == 0 || n > 1024 {
 		f.Severity = Warning
-		f.Why = "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; 0.7 KB at 512)"
+		f.Why = "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; 0.7 " +
+			"KB at 512)"
 		f.Fix = "CONFIG SET stream-node-max-bytes 512"
 	}
 	return f, ok
@@ -268,7 +272,8 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 		if off >= retention/2 {
 			f.Severity = Problem
 		}
-		f.Why = "producers forget events older than the retention by their own clock: one that is ahead of Redis forgets too early, and waits are told by Redis's"
+		f.Why = "producers forget events older than the retention by their own clock: one that is ahead of Redis " +
+			"forgets too early, and waits are told by Redis's"
 		f.Fix = "set both clocks by NTP (timedatectl set-ntp true)"
 		return f, true
 	})

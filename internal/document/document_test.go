@@ -61,7 +61,7 @@ func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"rows:\n- {a: 1, a: hunter2}":                `2:10: field "a" stands here twice; first in line 2`,
 		"rows:\n- {<<: {a: 1, a: hunter2}}":          `2:15: field "a" stands here twice`,
-		"rows:\n- {<<: hunter2}":                     `2:8: << "hunter2": want a mapping to take fields from, or a list of them`,
+		"rows:\n- {<<: hunter2}":                     `2:8: << "hunter2": want a mapping to take fields from`,
 		"rows:\n- {'<<': {a: 1}, hunter2: 1}":        `2:4: unknown field "<<"`,
 		"rows:\n- {? [hunter2] : 1}":                 `2:6: unknown field ""`,
 		"rows:\n- &x {a: 1}\n- {*x : 1}":             `3:4: unknown field "x"`,

@@ -29,7 +29,8 @@ func FuzzConfig(f *testing.F) {
 		}
 	}
 	f.Add([]byte("domain: d\ndescriptors: &a [{key: k, descriptors: *a}]"), "", "")
-	f.Add([]byte("domain: d\ndescriptors:\n- &x {key: k, rate_limit: &l {unit: day, requests_per_unit: 1}, descriptors: [{key: j, rate_limit: *l}, {key: j, value: '*', rate_limit: *l}]}"), "j", "b")
+	f.Add([]byte("domain: d\ndescriptors:\n- &x {key: k, rate_limit: &l {unit: day, requests_per_unit: 1}, "+
+		"descriptors: [{key: j, rate_limit: *l}, {key: j, value: '*', rate_limit: *l}]}"), "j", "b")
 	f.Fuzz(func(t *testing.T, data []byte, tag, value string) {
 		if len(data) > 16<<10 || len(tag) > maxTagName {
 			return

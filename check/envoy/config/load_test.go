@@ -158,7 +158,8 @@ func TestWhatIsTaken(t *testing.T) {
 		"unlimited only":   "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]\n",
 		"a limit of 0":     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 0}}]\n",
 		"a merged limit":   "domain: d\ndescriptors: [&a {key: k, " + day + "}, {<<: *a, key: j}]\n",
-		"merged fields":    "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: 9}}, {key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n",
+		"merged fields": "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: " +
+			"9}}, {key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n",
 		"shadow_mode: yes": "domain: d\ndescriptors: [{key: k, shadow_mode: yes, " + day + "}]\n",
 		"shadow_mode: ON":  "domain: d\ndescriptors: [{key: k, shadow_mode: ON, " + day + "}]\n",
 		"quota_mode: y":    "domain: d\ndescriptors: [{key: k, quota_mode: y, " + day + "}]\n",

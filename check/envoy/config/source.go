@@ -102,7 +102,8 @@ func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
 			first := first.Rules()[0]
 			return nil,
 				fmt.Errorf(
-					"rule %q (match %q) of the rules file also takes keys of the limit %q, such as %q: want a match that leaves these out",
+					"rule %q (match %q) of the rules file also takes keys of the limit %q, such as %q: want a "+
+						"match that leaves these out",
 					first.Name, first.Match, rule.Name, key)
 		}
 	}

@@ -120,7 +120,8 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 	}
 	for _, c := range []struct{ name, match, want string }{
 		{"all", "*",
-			`rule "all" (match "*") of the rules file also takes keys of the limit "edge--client", such as "edge/client=x"`},
+			`rule "all" (match "*") of the rules file also takes keys of the limit "edge--client", ` +
+				`such as "edge/client=x"`},
 		{"edge--client", "user:*", `rule "edge--client": want each name once`},
 		{"own", "edge/other=*", ""},
 	} {

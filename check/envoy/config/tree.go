@@ -162,7 +162,8 @@ func (b *builder) node(at walk, r *descriptor) (*node, error) {
 		if most := maxPart - sumBytes; tag && (len(n.pieces[0]) > most ||
 			strings.Trim(r.value[strings.IndexByte(r.value, '*'):], "*") != "") {
 			return nil, at.f.ErrorAt(r.at+".value",
-				"value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the end, after at most %d bytes", r.value, most)
+				"value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the "+
+					"end, after at most %d bytes", r.value, most)
 		}
 	}
 	down := at.to(r, n, tag, glob)
