@@ -138,7 +138,7 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 				f.keys.Events(right))))
 			continue
 		}
-		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID})
+		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID})
 	}
 	return events, letters
 }
@@ -165,8 +165,8 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	case refusal != nil && len(events) == 1:
 		e := events[0]
 		fields := map[string]any{"key": e.Key, "count": e.Count}
-		if e.Given != "" {
-			fields["id"] = e.Given
+		if e.ProducerID != "" {
+			fields["id"] = e.ProducerID
 		}
 		return nil, f.deadLetter(ctx, p, []deadLetter{letterOf(entry.Message{ID: e.ID, Values: fields}, refused,
 			refusal.Error())})
@@ -201,10 +201,10 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	}
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
-	f.metrics.alreadyCounted.Add(float64(folded.Gone))
-	f.metrics.duplicate.Add(float64(folded.Again))
+	f.metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))
+	f.metrics.duplicate.Add(float64(folded.Duplicate))
 	f.metrics.merged.Add(float64(folded.Merged))
-	f.metrics.corruptCounters.Add(float64(folded.Unreadable))
+	f.metrics.corruptCounters.Add(float64(folded.Corrupt))
 	return unmatched, nil, nil
 }
 

@@ -17,22 +17,22 @@ type Event struct {
 	Ms    int64 // the millisecond of ID
 	Key   string
 	Count int64
-	// Given is the id that its producer gave it, empty where it gave none: of
+	// ProducerID is the id that its producer gave it, empty where it gave none: of
 	// events of a key with the same id only the first counts.
-	Given string
+	ProducerID string
 }
 
 // Folded counts the events of a batch by what became of them.
 type Folded struct {
-	Folded int64 // counted
-	Late   int64 // acknowledged, but out of every window already
-	Gone   int64 // counted before, by somebody
-	Again  int64 // sent before by their producer, with the same id
-	Merged int64 // of all of these: events that shared another's entry
+	Folded         int64 // counted
+	Late           int64 // acknowledged, but out of every window already
+	AlreadyCounted int64 // counted before, by somebody
+	Duplicate      int64 // sent before by their producer, with the same id
+	Merged         int64 // of all of these: events that shared another's entry
 	// Transitions is how many levels changed.
 	Transitions int64
-	// Unreadable counters held foreign data. They start again from zero.
-	Unreadable int64
+	// Corrupt counters held foreign data. They start again from zero.
+	Corrupt int64
 }
 
 // Batch is the events of one partition that are folded together.
@@ -86,8 +86,8 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 		return Folded{}, unmatched, err
 	}
 	return Folded{
-		Folded: reply.Folded, Late: reply.Late, Gone: reply.AlreadyCounted, Again: reply.Duplicate,
-		Transitions: reply.Transitions, Unreadable: reply.Corrupt, Merged: int64(merged),
+		Folded: reply.Folded, Late: reply.Late, AlreadyCounted: reply.AlreadyCounted, Duplicate: reply.Duplicate,
+		Transitions: reply.Transitions, Corrupt: reply.Corrupt, Merged: int64(merged),
 	}, unmatched, nil
 }
 
@@ -162,17 +162,17 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 
 func (k *keyGroups) add(e Event) {
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
-		if g := &k.groups[i]; g.Count == e.Count && (g.ProducerIDs != nil) == (e.Given != "") {
+		if g := &k.groups[i]; g.Count == e.Count && (g.ProducerIDs != nil) == (e.ProducerID != "") {
 			g.IDs = append(g.IDs, e.ID)
-			if e.Given != "" {
-				g.ProducerIDs = append(g.ProducerIDs, e.Given)
+			if e.ProducerID != "" {
+				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)
 			}
 			return
 		}
 	}
 	g := lua.FoldGroup{Counter: k.counter, Count: e.Count, IDs: []string{e.ID}}
-	if e.Given != "" {
-		g.ProducerIDs = []string{e.Given}
+	if e.ProducerID != "" {
+		g.ProducerIDs = []string{e.ProducerID}
 	}
 	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)

@@ -98,7 +98,7 @@ func TestFoldingTogetherEqualsFoldingSeparately(t *testing.T) {
 						if i == 0 && some.IntN(4) == 0 {
 							ids[fmt.Sprint(p, e.ID)] = fmt.Sprint(some.IntN(30))
 						}
-						e.Given = ids[fmt.Sprint(p, e.ID)]
+						e.ProducerID = ids[fmt.Sprint(p, e.ID)]
 					}
 					batches = append(batches, windows.Batch{Partition: p, Events: read[p]})
 				}
@@ -130,7 +130,7 @@ func TestFoldingTogetherEqualsFoldingSeparately(t *testing.T) {
 				}
 				waiting := st.allPending(t)
 				sums[i] = st.foldBatches(t, batches)
-				if acked := waiting - st.allPending(t); sums[i].Folded+sums[i].Late+sums[i].Again != acked {
+				if acked := waiting - st.allPending(t); sums[i].Folded+sums[i].Late+sums[i].Duplicate != acked {
 					t.Fatalf("%d events were acknowledged, counted are %+v", acked, sums[i])
 				}
 			}
@@ -202,7 +202,7 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 					read := s.append(t, events...)
 					var batches []windows.Batch
 					for p := range s.keys.Partitions {
-						read[p][0].Given = fmt.Sprint("id", bad)
+						read[p][0].ProducerID = fmt.Sprint("id", bad)
 						batches = append(batches, windows.Batch{Partition: p, Events: read[p]})
 					}
 					key := name(s, bad)
@@ -224,7 +224,7 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 							t.Fatalf("%d events pending in %d of %d", n, b.Partition, len(b.Events))
 						}
 					}
-					if f := s.foldBatches(t, batches); f.Folded != 40 || f.Gone != 0 {
+					if f := s.foldBatches(t, batches); f.Folded != 40 || f.AlreadyCounted != 0 {
 						t.Fatalf("after the repair: %+v", f)
 					}
 				}

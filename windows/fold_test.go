@@ -49,11 +49,11 @@ func TestFoldCountsOnce(t *testing.T) {
 				t.Fatalf("first: %+v", first)
 			}
 			second := s.foldBatch(t, p, batch)
-			if second.Folded != 17 || second.Gone != 3 {
+			if second.Folded != 17 || second.AlreadyCounted != 3 {
 				t.Fatalf("second: %+v", second)
 			}
 			third := s.foldBatch(t, p, batch)
-			if third.Folded != 0 || third.Gone != 20 {
+			if third.Folded != 0 || third.AlreadyCounted != 20 {
 				t.Fatalf("third: %+v", third)
 			}
 		}

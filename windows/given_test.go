@@ -22,7 +22,7 @@ func (s *store) given(t testing.TB, key string, ids ...string) []windows.Event {
 	}
 	batch := s.append(t, events...)[s.keys.Partition(key)]
 	for i, id := range ids {
-		batch[i].Given = id
+		batch[i].ProducerID = id
 	}
 	return batch
 }
@@ -33,13 +33,13 @@ func TestRepeatedEventsCountOnce(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		p := s.keys.Partition("k")
 		batch := s.given(t, "k", "a", "b", "a", "", "c d", "")
-		if f := s.foldBatch(t, p, batch); f.Folded != 5 || f.Again != 1 || f.Gone != 0 {
+		if f := s.foldBatch(t, p, batch); f.Folded != 5 || f.Duplicate != 1 || f.AlreadyCounted != 0 {
 			t.Fatalf("%+v", f)
 		}
-		if f := s.foldBatch(t, p, batch); f.Folded != 0 || f.Again != 0 || f.Gone != 6 {
+		if f := s.foldBatch(t, p, batch); f.Folded != 0 || f.Duplicate != 0 || f.AlreadyCounted != 6 {
 			t.Fatalf("folded again: %+v", f)
 		}
-		if f := s.foldBatch(t, p, s.given(t, "k", "b", "e", "c", "c d")); f.Folded != 2 || f.Again != 2 {
+		if f := s.foldBatch(t, p, s.given(t, "k", "b", "e", "c", "c d")); f.Folded != 2 || f.Duplicate != 2 {
 			t.Fatalf("another batch: %+v", f)
 		}
 		// The id is the key's own.
@@ -69,7 +69,7 @@ func TestIdsAreForgotten(t *testing.T) {
 			s.foldBatch(t, p, s.given(t, "k", fmt.Sprint("between ", i)))
 		}
 		s.clock.ms += 39_999
-		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Again != 1 {
+		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Duplicate != 1 {
 			t.Fatalf("within the retention: %+v", f)
 		}
 		s.clock.ms += 2

@@ -209,7 +209,7 @@ func TestFoldCountsUnreadableCounters(t *testing.T) {
 		s.redis.Set(context.Background(), tale{t, s}.counter("k{k}"), "x", 0)
 		for p, batch := range s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1},
 			windows.Event{Key: "k", Ms: start, Count: 1}) {
-			if f := s.foldBatch(t, p, batch); f.Unreadable != 1 || f.Folded != 2 {
+			if f := s.foldBatch(t, p, batch); f.Corrupt != 1 || f.Folded != 2 {
 				t.Fatalf("%+v", f)
 			}
 		}

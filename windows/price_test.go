@@ -92,7 +92,7 @@ func BenchmarkFold(b *testing.B) {
 					for i, m := range batches[0].Messages {
 						e, err := m.Decode()
 						testkit.Must(b, err)
-						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Given: e.ID}
+						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID}
 					}
 					f, _, err := counter.Fold(ctx, 0, rules, events)
 					testkit.Must(b, err)

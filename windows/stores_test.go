@@ -152,11 +152,11 @@ func (s *store) foldBatches(t failer, batches []windows.Batch) (sum windows.Fold
 		}
 		sum.Folded += f.Folded
 		sum.Late += f.Late
-		sum.Gone += f.Gone
-		sum.Again += f.Again
+		sum.AlreadyCounted += f.AlreadyCounted
+		sum.Duplicate += f.Duplicate
 		sum.Merged += f.Merged
 		sum.Transitions += f.Transitions
-		sum.Unreadable += f.Unreadable
+		sum.Corrupt += f.Corrupt
 	}
 	return sum
 }

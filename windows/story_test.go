@@ -174,7 +174,7 @@ func (y *story) fold(batches []eventlog.Batch) string {
 			e, err := m.Decode()
 			testkit.Must(y.t, err)
 			fold.Events = append(fold.Events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
-				Given: e.ID})
+				ProducerID: e.ID})
 		}
 		folds = append(folds, fold)
 	}
@@ -183,8 +183,8 @@ func (y *story) fold(batches []eventlog.Batch) string {
 	if sum.Late > 0 {
 		out += fmt.Sprintf(", %d late", sum.Late)
 	}
-	if sum.Gone > 0 {
-		out += fmt.Sprintf(", %d already counted", sum.Gone)
+	if sum.AlreadyCounted > 0 {
+		out += fmt.Sprintf(", %d already counted", sum.AlreadyCounted)
 	}
 	return out
 }

@@ -85,8 +85,8 @@ func (r *room) fold(ctx context.Context) (contestant, error) {
 				return result{}, err
 			}
 			return result{
-				ops:    got.Folded + got.Late + got.Gone,
-				folded: got.Folded, merged: got.Merged, late: got.Late, gone: got.Gone,
+				ops:    got.Folded + got.Late + got.AlreadyCounted,
+				folded: got.Folded, merged: got.Merged, late: got.Late, gone: got.AlreadyCounted,
 			}, nil
 		},
 		tidy: func(ctx context.Context) error {
