@@ -21,7 +21,8 @@ func ExamplePublisher() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoSigs: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir,
+		NoSigs: true})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -24,7 +24,8 @@ func ExampleThrottleSubject() {
 // A subscriber reads the payload of a message.
 func ExampleTransition() {
 	var t api.Transition
-	payload := `{"rule":"api","key":"user:42","state":"throttled","level":100,"limit":100,"window_ms":60000,"version":7}`
+	payload := `{"rule":"api","key":"user:42","state":"throttled",` +
+		`"level":100,"limit":100,"window_ms":60000,"version":7}`
 	if err := json.Unmarshal([]byte(payload), &t); err != nil {
 		log.Fatal(err)
 	}

@@ -140,8 +140,10 @@ func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Ru
 		a := with.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
 		b := without.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
 		for i := range a {
-			fromMemory += compare(rt, api.ChecksAnswer{Allowed: a[i].Allowed, Checks: []api.CheckAnswer{a[i].CheckAnswer}},
-				api.ChecksAnswer{Allowed: b[i].Allowed, Checks: []api.CheckAnswer{b[i].CheckAnswer}}, a[i].Err, b[i].Err)
+			fromMemory += compare(rt, api.ChecksAnswer{Allowed: a[i].Allowed,
+				Checks: []api.CheckAnswer{a[i].CheckAnswer}},
+				api.ChecksAnswer{Allowed: b[i].Allowed, Checks: []api.CheckAnswer{b[i].CheckAnswer}}, a[i].Err,
+				b[i].Err)
 		}
 		return fromMemory
 	}
@@ -313,7 +315,8 @@ func TestThisProcessGivesBack(t *testing.T) {
 	for name, free := range map[string]func(p *process) error{
 		"reset": func(p *process) error { _, err := p.Reset(t.Context(), "user:1"); return err },
 		"refund": func(p *process) error {
-			_, err := p.Decide(t.Context(), []Request{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 3, Refund: true}})
+			_, err := p.Decide(t.Context(), []Request{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 3,
+				Refund: true}})
 			return err
 		},
 	} {

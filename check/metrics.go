@@ -18,7 +18,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	return &Metrics{
 		checks: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_checks_total",
-			Help: "Checks by rule and outcome: allowed, denied, of shadow rules shadow_allowed and shadow_denied, from memory cache_denied and cache_shadow_denied, and where Redis was away error_allow, error_deny, local_allowed, local_denied, local_shadow_denied; canceled where the caller went away. No rule: rule is empty."},
+			Help: "Checks by rule and outcome: allowed, denied, of shadow rules shadow_allowed and " +
+				"shadow_denied, from memory cache_denied and cache_shadow_denied, and where Redis was " +
+				"away error_allow, error_deny, local_allowed, local_denied, local_shadow_denied; " +
+				"canceled where the caller went away. No rule: rule is empty."},
 			[]string{"rule", "outcome"}),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_check_seconds",
 			Help:    "Time that answering one check took.",

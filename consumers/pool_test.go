@@ -123,7 +123,8 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		for _, m := range batches[0].Messages {
 			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
-		if f, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil || f.AlreadyCounted != 5 {
+		if f, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil ||
+			f.AlreadyCounted != 5 {
 			t.Fatalf("%+v, %v", f, err)
 		}
 		if n := w.used("user:1"); n != 10 {

@@ -21,7 +21,8 @@ func ExampleCheck() {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
 	defer client.Close()
 	// At most 5 in a minute; the level "throttled" (100 %) begins at 5.
-	rule := &lua.Rule{Algorithm: "sliding-log", Decides: 1, SpanMs: 60_000, Spec: "api;sliding-log;1000;0|60000,5,100=5",
+	rule := &lua.Rule{Algorithm: "sliding-log", Decides: 1, SpanMs: 60_000,
+		Spec:    "api;sliding-log;1000;0|60000,5,100=5",
 		Windows: []lua.Window{{Ms: 60_000, Limit: 5, Lowest: 5}}}
 	args := lua.CheckArgs{
 		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},

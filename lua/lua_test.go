@@ -211,7 +211,8 @@ func TestEachFileSaysWhatItIncludes(t *testing.T) {
 				"prelude": "local function int(", "totals": "local function running_totals(",
 				"aligned": "local function read_aligned(", "levels": levels, "deadstream": deadstream,
 			} {
-				if n := strings.Count(text, begins); n > 1 || n == 0 && file == "prelude" && !strings.HasPrefix(name, "quick-") {
+				if n := strings.Count(text, begins); n > 1 || n == 0 && file == "prelude" &&
+					!strings.HasPrefix(name, "quick-") {
 					t.Errorf("%s with %v has %s %d times", name, algorithms, file, n)
 				}
 			}

@@ -178,7 +178,7 @@ func (y *story) fold(batches []eventlog.Batch) string {
 		}
 		folds = append(folds, fold)
 	}
-	sum := y.store.foldBatches(y.t, folds)
+	sum := y.foldBatches(y.t, folds)
 	out := fmt.Sprintf("%d folded", sum.Folded)
 	if sum.Late > 0 {
 		out += fmt.Sprintf(", %d late", sum.Late)
@@ -269,7 +269,7 @@ func (y *story) clear() {
 	names, err := y.redis.Keys(ctx, y.keys.Prefix+":*").Result()
 	testkit.Must(y.t, err)
 	testkit.Must(y.t, y.redis.Del(ctx, names...).Err())
-	y.store.ids, y.store.versions = map[string]bool{}, map[string]int64{}
+	y.ids, y.versions = map[string]bool{}, map[string]int64{}
 }
 
 // published empties the outboxes: a line per transition.

@@ -89,7 +89,8 @@ func compare(path string, now figures) error {
 	scale := 1.0
 	if old.Redis != now.Redis && old.Each[yardstick] > 0 {
 		scale = now.Each[yardstick] / old.Each[yardstick]
-		fmt.Printf("figures are of Redis %s, this is %s: compared by the ratio to %s\n", old.Redis, now.Redis, yardstick)
+		fmt.Printf("figures are of Redis %s, this is %s: compared by the ratio to %s\n", old.Redis, now.Redis,
+			yardstick)
 	}
 	var grown []error
 	for name, n := range now.Each {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -27,7 +28,7 @@ const farAway = 1_000_000_000 // a limit whose levels no key comes near
 func operations(ctx context.Context, c *redis.Client, wanted func(name string) bool) ([]operation, error) {
 	ops := []operation{
 		{"GET", 1, func(ctx context.Context, _ int) error {
-			if err := c.Get(ctx, "get").Err(); err != nil && err != redis.Nil {
+			if err := c.Get(ctx, "get").Err(); err != nil && !errors.Is(err, redis.Nil) {
 				return err
 			}
 			return nil
