@@ -11,13 +11,14 @@
 --   'p'  6 base_ms  6 base_total  records, oldest first  places
 -- A large one has its newest records in a buffer behind the head, and the others in a
 -- ring that begins after it: record i of the ring stands at place (head + i) % size.
---   'P'  6 base_ms  6 base_total  4 size  4 head  4 n  8 x 4 hints  BUFFER places  size places
+--   'P'  6 base_ms  6 base_total  4 size  4 head  4 n  4 x 4 hints  BUFFER places  size places
 -- So the first bytes have the newest record, and a full buffer moves into the ring as a
 -- whole, over records that have left every window.
 --   base_ms     no record is older
 --   base_total  the total before the oldest record
 --   n           how many records the ring has; head + n is a multiple of BUFFER, as size is
---   hint w      which record of the log window w began with when the buffer last moved
+--   hint w      which record of the log window w began with when the buffer last moved; of
+--               the first four windows
 --
 -- A log as it was read is a table:
 --   counter, text (the front of the string), at (where the first record or the buffer begins
@@ -30,8 +31,8 @@
 
 local byte, char, rep, sub = string.byte, string.char, string.rep, string.sub
 
-local RECORD, SMALL, BUFFER = 11, 128, 64
-local SMALL_HEAD, LARGE_HEAD = 13, 57
+local RECORD, SMALL, BUFFER = 11, 21, 16
+local SMALL_HEAD, LARGE_HEAD = 13, 41
 local RING = LARGE_HEAD + BUFFER * RECORD           -- where the ring begins
 local FRONT = int(SMALL_HEAD + SMALL * RECORD - 1)  -- one read brings a whole small log
 local NO_RECORD = rep('\255', RECORD)
@@ -137,9 +138,10 @@ end
 -- packed_expiry gives how long a log lives that is written now, in ms, as text.
 local function packed_expiry(rule) return int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting)) end
 
--- write_small replaces a log by a small one of these records, n of them.
+-- write_small replaces a log by a small one of these records, n of them. It takes up what
+-- the allocator gives: 64, 112, 192 or 256 bytes.
 local function write_small(log, rule, records, n)
-  local places = math.min(SMALL, places_for(n + 1 + floor(n / 16), SMALL_HEAD))
+  local places = n < 2 and 2 or n < 8 and 8 or n < 15 and 15 or SMALL
   log.at, log.n, log.places = SMALL_HEAD + 1, n, places
   log.ring, log.size, log.head, log.stale, log.chunk = 0, 0, 0, false, false
   log.text = head_text('p', log) .. records .. rep(NO_RECORD, places - n)

@@ -3,6 +3,7 @@
 --
 -- include: prelude, packed
 
+local HINTS = 4
 local GIVE_BACK = 10000 -- records that a refund may touch, as a script is to stay short
 
 -- It stands in one function, as most logs are small and a script should not pay for what
@@ -53,22 +54,21 @@ local function open_rings()
   end
 
   local function hint_of(log, w)
+    if w > HINTS then return log.ring - BUFFER end
     local a, b, c, d = byte(log.text, 22 + w * 4, 25 + w * 4)
-    local hint = ((a * 256 + b) * 256 + c) * 256 + d
-    return hint < log.ring and hint or log.ring - BUFFER
+    return ((a * 256 + b) * 256 + c) * 256 + d
   end
 
   -- write_ring replaces a log by one whose ring has these n records, and whose buffer
   -- has one.
   local function write_ring(log, rule, records, n, newest)
-    local size = places_for(n + floor(n / 32), RING)
-    size = math.max(math.ceil(n / BUFFER), floor(size / BUFFER)) * BUFFER
+    local size = floor(places_for(math.ceil((n + floor(n / 32)) / BUFFER) * BUFFER, RING) / BUFFER) * BUFFER
     local head = -n % BUFFER
     log.at, log.n, log.places = LARGE_HEAD + 1, 1, BUFFER
     log.ring, log.size, log.head, log.stale, log.chunk = n, size, head, true, false
-    call('SET', log.counter, head_text('P', log) .. number_text(size, 4) .. number_text(head, 4) .. number_text(n, 4)
-      .. rep('\0', 32) .. newest .. rep(NO_RECORD, BUFFER - 1 + head) .. records .. rep(NO_RECORD, size - head - n),
-      'PX', packed_expiry(rule))
+    local begins = head_text('P', log) .. number_text(size, 4) .. number_text(head, 4) .. number_text(n, 4)
+    call('SET', log.counter, begins .. rep('\0', 4 * HINTS) .. newest .. rep(NO_RECORD, BUFFER - 1 + head) .. records
+      .. rep(NO_RECORD, size - head - n), 'PX', packed_expiry(rule))
   end
 
   -- ring_text gives the records of the ring from `from` on.
@@ -111,7 +111,7 @@ local function open_rings()
       return write_ring(log, rule, ring_text(log, aged) .. sub(buffer, aged_in_buffer * RECORD + 1), n, newest)
     end
     local hints = {}
-    for w = 1, 8 do
+    for w = 1, HINTS do
       local seen = log.starts and log.starts[w] or hint_of(log, w)
       hints[w] = number_text(math.max(0, seen - aged), 4)
     end

@@ -70,24 +70,35 @@ func TestEveryCounterExpires(t *testing.T) {
 	})
 }
 
-// Where a rule changes its algorithm while its keys live, the new one begins
-// with nothing, the old counter ends by itself, and a reset forgets both.
+// Where a rule changes its algorithm while its keys live, an exact one takes over what
+// another exact one has counted, and any other begins with nothing; an old counter ends by
+// itself, and a reset forgets all.
 func TestChangeOfAlgorithm(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		ctx := context.Background()
+		spent := int64(0) // by the exact ones
 		for _, a := range windows.Algorithms {
-			x := one(t, s, a, 10, time.Hour)
-			if v := x.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {
-				t.Fatalf("%s begins with %+v", a, v)
+			x := reloaded(one(t, s, a, 100, time.Hour))
+			want := int64(3)
+			if exact(a) {
+				spent += 3
+				want = spent
+			}
+			if v := x.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != want {
+				t.Fatalf("%s begins with %+v, expected %d", a, v, want)
 			}
 		}
-		x := one(t, s, windows.DefaultAlgorithm, 10, time.Hour)
-		if n := used(t, s, "k"); n != 3 {
-			t.Fatalf("used %d, expected the 3 of before", n)
+		x := reloaded(one(t, s, windows.DefaultAlgorithm, 100, time.Hour))
+		if n := used(t, s, "k"); n != spent {
+			t.Fatalf("used %d, expected the %d of before", n, spent)
 		}
 		for _, a := range windows.Algorithms {
 			name := s.keys.Counter(s.keys.Partition("k"), form[a], "k")
-			if ttl := s.redis.PTTL(ctx, name).Val(); ttl <= 0 {
+			if exact(a) && a != windows.DefaultAlgorithm {
+				if n := s.redis.Exists(ctx, name).Val(); n != 0 {
+					t.Errorf("%s is still there", name)
+				}
+			} else if ttl := s.redis.PTTL(ctx, name).Val(); ttl <= 0 {
 				t.Errorf("%s lives for %v", name, ttl)
 			}
 		}
@@ -95,7 +106,7 @@ func TestChangeOfAlgorithm(t *testing.T) {
 			t.Fatalf("reset: %v, %v", had, err)
 		}
 		for _, a := range windows.Algorithms {
-			x = one(t, s, a, 10, time.Hour)
+			x = reloaded(one(t, s, a, 10, time.Hour))
 			if n := used(t, s, "k"); n != 0 {
 				t.Errorf("%s: used %d after the reset", a, n)
 			}

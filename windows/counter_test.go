@@ -53,15 +53,16 @@ func TestCounterEqualsRecount(t *testing.T) {
 // timeline is one random run over one rule.
 type timeline struct {
 	*rapid.T
-	s        *store
-	rule     *windows.Rule
-	plan     *windows.Plan
-	limits   []streamtest.OracleWindow
-	oracle   *streamtest.Oracle
-	keys     []string
-	span     int64 // ms
-	largest  int64 // of a folded event
-	appended int64 // ms of the newest event: a stream's IDs only grow
+	s         *store
+	rule      *windows.Rule
+	plan      *windows.Plan
+	limits    []streamtest.OracleWindow
+	oracle    *streamtest.Oracle
+	keys      []string
+	span      int64 // ms
+	largest   int64 // of a folded event
+	noRefunds bool
+	appended  int64 // ms of the newest event: a stream's IDs only grow
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {

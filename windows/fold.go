@@ -81,6 +81,9 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 	if len(args.Partitions) == 0 {
 		return Folded{}, unmatched, nil
 	}
+	if err := s.carryEvents(ctx, rules, batches); err != nil {
+		return Folded{}, unmatched, err
+	}
 	reply, err := lua.Fold(ctx, s.redis, args)
 	if err != nil {
 		return Folded{}, unmatched, err

@@ -16,6 +16,9 @@ import (
 // were answered nevertheless; the others' have no Items.
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
 	verdicts := make([]Verdict, len(calls))
+	if err := s.carryCalls(ctx, calls); err != nil {
+		return verdicts, err
+	}
 	todo, err := s.quick(ctx, calls, verdicts)
 	if err != nil {
 		return verdicts, err

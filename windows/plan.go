@@ -36,6 +36,7 @@ type Plan struct {
 	resolutionMs int64
 	// quick: there are no shadows, and the rule's algorithm has a script for the common check.
 	quick bool
+	carry planCarry
 }
 
 // planCounter is one counter of a key.
@@ -91,6 +92,7 @@ func newPlan(live *Rule, shadows []*Rule) *Plan {
 	for i := range p.counters {
 		p.counters[i].compile(members[i])
 	}
+	p.setCarry()
 	for i, r := range p.Rules() {
 		c := p.places[i].counter
 		p.places[i].alone = p.counters[c].fresh

@@ -38,6 +38,9 @@ type Redis struct {
 
 	changed atomic.Int64 // ms: when the rules became what they are, at the latest
 	near    nearLevels
+	carried carriedKeys
+	// carryUntil is until when any key may have an old counter, in ms; 0 until RecordRules.
+	carryUntil atomic.Int64
 	// general leaves all to the general script, and answeredQuick is how many calls the quick
 	// one answered; for tests.
 	general       bool
@@ -71,18 +74,25 @@ func (s *Redis) RecordRules(ctx context.Context, rules *Rules) error {
 	before, since, _ := strings.Cut(known, "@")
 	switch before {
 	case print:
-		s.changed.Store(min(now, atoi(since)))
+		s.setChanged(min(now, atoi(since)), rules)
 		return nil
 	case "": // nothing was ever counted here
-		s.changed.Store(0)
 		now = 0
-	default:
-		s.changed.Store(now)
 	}
+	s.setChanged(now, rules)
 	if err := s.redis.HSet(ctx, s.keys.Meta(), "rules", fmt.Sprintf("%s@%d", print, now)).Err(); err != nil {
 		return fmt.Errorf("noting what rules are in use: %w", err)
 	}
 	return nil
+}
+
+func (s *Redis) setChanged(ms int64, rules *Rules) {
+	var span time.Duration
+	for _, r := range rules.List() {
+		span = max(span, r.Longest())
+	}
+	s.changed.Store(ms)
+	s.carryUntil.Store(ms + carryMs(span.Milliseconds()))
 }
 
 // script gives a counter's rule as the scripts take it now.
@@ -195,6 +205,9 @@ func (s *Redis) look(ctx context.Context, requests []Request) (Verdict, error) {
 
 // Peek implements Counter.
 func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, error) {
+	if err := s.carry(ctx, plan, key); err != nil {
+		return KeyState{}, err
+	}
 	counters, err := lua.Peek(ctx, s.redis, s.now(), s.counters(plan, key))
 	if err != nil {
 		return KeyState{}, err
@@ -285,6 +298,15 @@ func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string)
 	items := make([]lua.SweepItem, 0, len(fields))
 	for _, field := range fields {
 		items = s.sweepField(items, p, rules, field)
+	}
+	err = s.carryKeys(ctx, func(take func(plan *Plan, key string)) {
+		for _, field := range fields {
+			key, _, _ := strings.Cut(field, "\n")
+			take(rules.Match(key), key)
+		}
+	})
+	if err != nil {
+		return 0, 0, err
 	}
 	return lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
 }

@@ -11,6 +11,9 @@ import (
 // window holds. It must come while that window still counts what is given back,
 // and must not be sent again where its outcome is unknown.
 func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64) (given int64, st KeyState, err error) {
+	if err := s.carry(ctx, plan, key); err != nil {
+		return 0, KeyState{}, err
+	}
 	p := s.partition(s.keys.Partition(key))
 	given, counters, err := lua.Refund(ctx, s.redis, p, s.now(), units, s.counters(plan, key))
 	if err != nil {

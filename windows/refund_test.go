@@ -19,7 +19,7 @@ func exact(algorithm string) bool { return strings.HasPrefix(algorithm, "sliding
 // refund gives units back where the count is exact: the recount takes out the
 // oldest of the longest window, and from then on all must be as if they had never been.
 func (l *timeline) refund(key string) {
-	if l.s.serve == nil || !exact(l.rule.Algorithm) {
+	if l.s.serve == nil || l.noRefunds || !exact(l.rule.Algorithm) {
 		return
 	}
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")

@@ -1,0 +1,211 @@
+-- quick-sliding-log-packed.lua: the common check of sliding-log-packed.lua, as
+-- quick-sliding-log.lua has it: the same arguments, the same reply, and what is not common
+-- is left untouched. A small log takes one read and one write; a large one takes one more
+-- read where a window begins in its ring, near where it did when the buffer last moved.
+--
+-- packed.lua has the form of a log. Its numbers stand here as they are: a record has 11
+-- bytes; a small log has up to 21 of them behind a head of 13, a large one 16 behind a head
+-- of 41, and its ring begins at 217; times are kept modulo 2^40, totals modulo 2^47.
+-- A log that grows as a whole, or shrinks, is left to check.lua.
+
+local call, pcall, byte, char, find, sub, format = redis.call, redis.pcall, string.byte, string.char, string.find,
+  string.sub, string.format
+local KEYS, ARGV = KEYS, ARGV
+local NO_RECORD = '\255\255\255\255\255\255\255\255\255\255\255'
+
+local now, min_expiry = ARGV[1], 600000
+if now == '' then
+  local t = call('TIME')
+  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
+else
+  now = now + 0
+end
+
+-- record_at gives the total and the ms of the record at a place of a text.
+local function record_at(text, place, base, base_ms)
+  local a, b, c, d, e, f, g, h, i, j, k = byte(text, place, place + 10)
+  return (((((a * 256 + b) * 256 + c) * 256 + d) * 256 + e) * 256 + f - base) % 140737488355328,
+    base_ms + ((((g * 256 + h) * 256 + i) * 256 + j) * 256 + k - base_ms) % 1099511627776
+end
+
+-- first_after gives the first of the records from..to - 1 of a text whose ms is after
+-- `after`; `to` where none is. Record 0 is at `begin`.
+local function first_after(text, begin, from, to, after, base_ms)
+  while from < to do
+    local middle = from + to
+    middle = (middle - middle % 2) / 2
+    local place = begin + middle * 11
+    local g, h, i, j, k = byte(text, place + 6, place + 10)
+    if base_ms + ((((g * 256 + h) * 256 + i) * 256 + j) * 256 + k - base_ms) % 1099511627776 > after then
+      to = middle
+    else
+      from = middle + 1
+    end
+  end
+  return from
+end
+
+local reply, r, c, at = {}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
+local keys = #KEYS
+while c <= keys do
+  local rule = at
+  local span, trim_every, windows = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
+  local first_length, first_level = ARGV[at + 4] + 0, ARGV[at + 5] + 0
+  at = at + 4 + 2 * windows
+  for c = c, c + ARGV[rule] - 1 do
+    local counter, units, quick = KEYS[c], ARGV[at] + 0, false
+    at = at + 1
+    local text = pcall('GETRANGE', counter, '0', '243')
+    local tag, begin, places, n, last, total, base_ms, base = 112, 14, 0, 0, 0, 0, now, 0
+    local size, head, ring = 0, 0, 0
+    local first_total, first_ms
+    if text == '' then -- a log of no records
+      quick = true
+    elseif not text.err and #text >= 24 then
+      local m1, m2, m3, m4, m5, m6, t1, t2, t3, t4, t5, t6
+      tag, m1, m2, m3, m4, m5, m6, t1, t2, t3, t4, t5, t6 = byte(text, 1, 13)
+      base_ms = ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+      base = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
+      if tag == 112 then
+        places = (#text - 13) / 11
+        quick = places % 1 == 0
+      elseif tag == 80 and #text >= 217 then
+        local s1, s2, s3, s4, h1, h2, h3, h4, n1, n2, n3, n4 = byte(text, 14, 25)
+        size, head = ((s1 * 256 + s2) * 256 + s3) * 256 + s4, ((h1 * 256 + h2) * 256 + h3) * 256 + h4
+        ring = ((n1 * 256 + n2) * 256 + n3) * 256 + n4
+        begin, places = 42, 16
+        quick = size <= 16777216 and ring <= size and head < size and ring > 0
+      end
+      n = find(text, NO_RECORD, begin, true)
+      n = n and (n - begin + 10 - (n - begin + 10) % 11) / 11 or places
+      if n > places then n = places end
+      if n == 0 then quick = false end
+      if quick then
+        total, last = record_at(text, begin + n * 11 - 11, base, base_ms)
+        if last <= now - span or last > now + 86400000 or now - base_ms > 549755813888 then quick = false end
+        first_total, first_ms = record_at(text, begin, base, base_ms)
+      end
+    end
+
+    -- Where each window begins: record i, after `before` and with `with` units. The longest
+    -- begins with `aged`; before that the total is aged_total, as text.
+    local ms, place, starts = last > now and last or now, r + 1, nil
+    local sum, slot, aged, aged_total = total + units, n, 0, nil
+    if ms == last then slot = n - 1 end
+    if sum > 70368744177664 then quick = false end
+    for w = rule + 4, rule + 2 + 2 * windows, 2 do
+      if not quick then break end
+      local length, level, before, with, first = first_length, first_level, total, nil, ms
+      if w > rule + 4 then length, level = ARGV[w] + 0, ARGV[w + 1] + 0 end
+      local from, i, part, p = ms - length, ring + n, text, nil
+      if last > from then
+        if first_ms <= from then
+          i = first_after(text, begin, 1, n - 1, from, base_ms)
+          p, i = begin + i * 11, ring + i
+        elseif ring == 0 then
+          before, with, first, i = 0, first_total, first_ms, 0
+        else
+          -- In the ring: the records from the hint on, 16 of them and up to 48 more.
+          local hint = 26 + (w - rule - 4) * 2
+          local h1, h2, h3, h4 = byte(text, hint, hint + 3)
+          i = hint < 42 and ((h1 * 256 + h2) * 256 + h3) * 256 + h4 or ring
+          if i > 0 then i = i - 1 end
+          quick = false
+          for _ = 1, 4 do
+            local turn, records = (head + i) % size, 16
+            if size - turn < records then records = size - turn end
+            if ring - i < records then records = ring - i end
+            if records < 1 then break end
+            part = call('GETRANGE', counter, format('%d', 217 + turn * 11), format('%d', 216 + (turn + records) * 11))
+            if #part ~= records * 11 then break end
+            local k = first_after(part, 1, 0, records, from, base_ms)
+            if k < records then
+              quick, p, i = k > 0 or i == 0, 1 + k * 11, i + k
+              break
+            end
+            i = i + records - (records > 1 and 1 or 0)
+          end
+          if not quick then break end
+        end
+        if p then
+          if p > 11 then before = record_at(part, p - 11, base, base_ms) else before = 0 end
+          with, first = record_at(part, p, base, base_ms)
+          if length == span and p > 11 then aged_total = sub(part, p - 11, p - 6) end
+        end
+        if with <= before or with > total then quick = false end
+        if length == span then aged = i end
+      end
+      if sum - before >= level then quick = false end
+      reply[place], reply[place + 1] = sum - before, first + length
+      place = place + 2
+      if ring > 0 and slot == 16 then -- the buffer will move
+        starts = starts or {}
+        starts[#starts + 1] = i
+      end
+    end
+
+    if quick then
+      local x = (base + sum) % 140737488355328
+      local e = x % 16777216
+      local b = (x - e) / 16777216
+      x = ms % 1099511627776
+      local k = x % 65536
+      local h = (x - k) / 65536
+      local record = char((b - b % 65536) / 65536, (b % 65536 - b % 256) / 256, b % 256,
+        (e - e % 65536) / 65536, (e % 65536 - e % 256) / 256, e % 256,
+        (h - h % 65536) / 65536, (h % 65536 - h % 256) / 256, h % 256, (k - k % 256) / 256, k % 256)
+      if slot < places then
+        call('SETRANGE', counter, format('%d', begin - 1 + slot * 11), record)
+        if trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every then
+          call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
+        end
+      elseif ring == 0 then
+        -- What has left every window is cut off, and there are more places.
+        local count, begins = n - aged + 1, nil
+        quick = count <= 21
+        places = count < 2 and 2 or count < 8 and 8 or count < 15 and 15 or 21
+        if n == 0 then
+          x = (ms - k) / 65536
+          x, e = x % 4294967296, (k - k % 256) / 256
+          local y, z = x % 65536, (x - x % 65536) / 65536
+          begins = char(112, (z - z % 256) / 256, z % 256, (y - y % 256) / 256, y % 256, e, k % 256, 0, 0, 0, 0, 0, 0)
+        else
+          begins = sub(text, 1, 7) .. (aged_total or sub(text, 8, 13))
+        end
+        if quick then
+          call('SET', counter, begins .. sub(text, 14 + aged * 11, 13 + n * 11) .. record
+            .. string.rep(NO_RECORD, places - count), 'PX', format('%d', math.max(min_expiry, span + trim_every)))
+        end
+      else
+        -- The buffer moves into the ring, over records that have left every window.
+        local live, tail = ring - aged + 16, (head + ring) % size
+        quick = aged <= ring and live <= size and live * 2 >= size and live > 10 and tail % 16 == 0
+        if quick then
+          local numbers = {(head + aged) % size, live, 0, 0, 0, 0}
+          for w = 1, #starts do
+            if w < 5 then numbers[w + 2] = starts[w] - aged end
+          end
+          for i = 1, 6 do
+            x = numbers[i]
+            numbers[i] = char((x - x % 16777216) / 16777216, (x % 16777216 - x % 65536) / 65536,
+              (x % 65536 - x % 256) / 256, x % 256)
+          end
+          call('SETRANGE', counter, format('%d', 217 + tail * 11), sub(text, 42, 217))
+          call('SETRANGE', counter, '0', sub(text, 1, 7) .. (aged_total or sub(text, 8, 13)) .. sub(text, 14, 17)
+            .. table.concat(numbers) .. record .. string.rep(NO_RECORD, 15))
+          if trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every then
+            call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
+          end
+        end
+      end
+    end
+    if quick then
+      reply[r], r = ms, place
+    else
+      for i = r + 1, place - 1 do reply[i] = nil end
+      reply[r], r = 0, r + 1
+    end
+  end
+  c = c + ARGV[rule]
+end
+return reply
