@@ -82,8 +82,14 @@ while c <= keys do
       if n == 0 then quick = false end
       if quick then
         total, last = record_at(text, begin + n * 11 - 11, base, base_ms)
-        if last <= now - span or last > now + 86400000 or now - base_ms > 549755813888 then quick = false end
         first_total, first_ms = record_at(text, begin, base, base_ms)
+        if last > now + 86400000 or total > 70368744177664 then
+          quick = false
+        elseif last <= now - span then -- all has left every window: a new log takes its place
+          text, begin, places, n, ring, total, base_ms, base = '', 14, 0, 0, 0, 0, now, 0
+        elseif now - base_ms > 549755813888 then
+          quick = false
+        end
       end
     end
 

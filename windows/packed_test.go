@@ -153,3 +153,18 @@ func hostilePacked(now int64) map[string]string {
 		"between: more than any string has": small + strings.Repeat(packedRecord(2, now), 300),
 	}
 }
+
+// What comes in one millisecond is one record, however it comes.
+func TestPackedLogHasOneRecordPerMillisecond(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		x := one(t, s, packed, 100_000, time.Hour)
+		for i := range 60 {
+			s.serve.LeaveToGeneral(i%2 == 0)
+			x.check("k", 1)
+			s.fold(t, nil, windows.Event{Key: "k", Ms: start, Count: 2})
+		}
+		if n, size := used(t, s, "k"), s.redis.StrLen(t.Context(), x.counter("k")).Val(); n != 180 || size > 40 {
+			t.Errorf("used %d in %d B, expected 180 in one record", n, size)
+		}
+	})
+}

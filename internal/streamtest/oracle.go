@@ -78,6 +78,16 @@ func (o *Oracle) Clock(key string, now int64) int64 {
 	return now
 }
 
+// Oldest is when the first event of a key came that was put after `after`; 0 where there is none.
+func (o *Oracle) Oldest(key string, after int64) int64 {
+	for _, e := range o.events[key] {
+		if e.Put > after {
+			return e.Put
+		}
+	}
+	return 0
+}
+
 // GiveBack takes the oldest units of a window out, as if they had never been, and
 // says how many. Their time stays (see Clock) where trace is true.
 func (o *Oracle) GiveBack(key string, now, window, units int64, trace bool) int64 {
