@@ -25,6 +25,7 @@ type server struct {
 	dir    string
 	client *redis.Client
 	dumps  int
+	idle   float64 // instructions per second of a server that nobody asks
 }
 
 // startServer starts one on a free port of loopback, which keeps nothing.
@@ -58,6 +59,17 @@ func startServer(ctx context.Context) (*server, error) {
 			return nil, fmt.Errorf("redis-server under valgrind does not answer:\n%s", output.String())
 		}
 	}
+	if err := s.control("--zero"); err != nil {
+		s.stop()
+		return nil, err
+	}
+	began := time.Now()
+	pause.For(ctx, 3*time.Second)
+	if s.idle, err = s.sinceZero(); err != nil {
+		s.stop()
+		return nil, err
+	}
+	s.idle /= time.Since(began).Seconds()
 	return s, nil
 }
 
@@ -96,18 +108,23 @@ func (s *server) count(ctx context.Context, op operation) (float64, error) {
 	if err := s.control("--zero"); err != nil {
 		return 0, err
 	}
-	calls := max(1, counted/op.of)
+	calls, began := max(1, counted/op.of), time.Now()
 	for i := range calls {
 		if err := op.do(ctx, warm+i); err != nil {
 			return 0, err
 		}
 	}
+	total, err := s.sinceZero()
+	return (total - s.idle*time.Since(began).Seconds()) / float64(calls*op.of), err
+}
+
+// sinceZero gives the instructions since the last --zero.
+func (s *server) sinceZero() (float64, error) {
 	if err := s.control("--dump"); err != nil {
 		return 0, err
 	}
 	s.dumps++
-	total, err := totals(filepath.Join(s.dir, "out."+strconv.Itoa(s.dumps)))
-	return total / float64(calls*op.of), err
+	return totals(filepath.Join(s.dir, "out."+strconv.Itoa(s.dumps)))
 }
 
 func (s *server) control(what string) error {
