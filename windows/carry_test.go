@@ -118,7 +118,8 @@ func TestLargeLogsAreCarriedInOneStep(t *testing.T) {
 			pipe := s.redis.Pipeline()
 			for range 10_000 {
 				i++
-				pipe.Do(t.Context(), "XADD", from.counter(key), fmt.Sprintf("%d-*", start+i*day/entries), "count", 1, "total", i)
+				pipe.Do(t.Context(), "XADD", from.counter(key), fmt.Sprintf("%d-*", start+i*day/entries), "count", 1,
+					"total", i)
 			}
 			_, err := pipe.Exec(t.Context())
 			testkit.Must(t, err)
