@@ -265,7 +265,7 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*",
-			Windows: []windows.Window{{Limit: 2, Per: 50 * time.Millisecond}}, Hold: time.Millisecond})
+			Windows: []windows.Window{{Limit: 2, Per: time.Second}}, Hold: time.Millisecond})
 		r := &recorder{down: true}
 		w.start(r, nil)
 		const round = "raised 100, throttled 100, released 100, cleared 100"
