@@ -1,9 +1,18 @@
 package windows_test
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
-func TestMain(m *testing.M) { streamtest.Main(m) }
+// timelines is how many timelines each property is tried on; -rapid.checks says otherwise.
+var timelines = "100"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", timelines); err != nil {
+		panic(err)
+	}
+	streamtest.Main(m)
+}
