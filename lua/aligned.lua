@@ -1,15 +1,18 @@
 -- aligned.lua: what sliding-counter.lua and fixed-window.lua share. Windows are
 -- aligned: they begin at multiples of their length since 1970. A counter is one string:
---   last[ ms,current,previous]...
+--   last[ ms,current,previous]...[!]
 -- with `last` the newest event's ms, and per window of the rule the units of the
 -- one that holds `last` and of the one before. So the text alone says which
 -- windows it speaks of, and a window that the rule has got since reads as empty.
+--
+-- An exclamation mark is that of reservations (prelude.lua).
 --
 -- The state's `total` is a list: current and previous of the first window, of
 -- the second, and so on.
 --
 -- include: prelude
 
+local byte = string.byte
 local MOST = 4503599627370496 -- 2^52: counts stay there, far above any limit
 local LONG_NUMBER = string.rep('%d', 17) -- more digits than any number written here has
 
@@ -24,6 +27,10 @@ local function read_aligned(counter, now, rule)
     if text.err then is_wrong_type(text) end
     corrupt_counters = corrupt_counters + 1
     return 0, t, 0
+  end
+  if byte(text, -1) == 33 then
+    marks = marks or {}
+    marks[counter] = true
   end
   local bound = 0
   for ms, current, previous in string.gmatch(text, ' (%d+),(%d+),(%d+)') do
@@ -65,7 +72,8 @@ local function add_aligned(counter, rule, last, t, ms, count, spans)
     out[2 * w - 1], out[2 * w] = current, previous
     text[w + 1] = format(' %d,%d,%d', win, current, previous)
   end
-  call('SET', counter, table.concat(text), 'PX', int(math.max(MIN_EXPIRY_MS, spans * rule.span)))
+  if marks and marks[counter] then text[#text + 1] = '!' end
+  call('SET', counter, table.concat(text), 'PX', expiry(counter, spans * rule.span))
   return newest, out
 end
 

@@ -22,4 +22,6 @@ function fixed_window.free_at(s, w)
   return aligned_at(s.rule, w, s.last, s.total, s.now) + s.rule.ms[w]
 end
 
+function fixed_window.leaves(s, w, t) return t - t % s.rule.ms[w] + s.rule.ms[w] end
+
 function fixed_window.give_back(s, w, n) return give_back_aligned(s, w, n, 1) end

@@ -40,7 +40,9 @@ type FoldArgs struct {
 	Now        Now
 	Group      string
 	RememberMs int64 // how long ids are remembered
-	Partitions []FoldPartition
+	// TraceParent goes with the transitions that are written, for who publishes them; empty: none.
+	TraceParent string
+	Partitions  []FoldPartition
 }
 
 // FoldReply is what a batch came to.
@@ -91,6 +93,9 @@ func (a *FoldArgs) encode() (keys []string, args []any, algorithms []string) {
 			}
 		}
 	}
+	if a.TraceParent != "" {
+		e.args = append(e.args, a.TraceParent)
+	}
 	return e.keys, e.args, e.algorithms
 }
 
@@ -124,7 +129,7 @@ func (e *foldEncoder) number(r *Rule) int {
 		n = len(e.numbers) + 1
 		e.numbers[r] = n
 		e.args = r.appendTo(e.args)
-		e.algorithms = with(e.algorithms, r.Algorithm)
+		e.algorithms = r.addAlgorithms(e.algorithms)
 	}
 	return n
 }

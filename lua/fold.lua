@@ -11,6 +11,7 @@
 --        section whose groups they are, below zero, for the partition. All are numbered from 1
 --        then per group: count, number of events n, their n IDs, rising; or
 --        for all of a group, an ID, a space, and the id that its producer gave it
+--        then, where the fold is traced, its trace context, for the transitions (levels.lua)
 -- A group is one or more events of one key with the same count that may share
 -- an entry: it is put at the time of its newest event.
 --
@@ -104,6 +105,7 @@ for _, section in ipairs(sections) do
     end
   end
 end
+if at == #ARGV and match(ARGV[at], '^%x+%-%x+%-%x+%-%x+$') then traceparent, at = ARGV[at], at + 1 end
 if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
 
 -- What is written below and not read before has its type proven. (The only partition's
@@ -125,6 +127,12 @@ for _, section in ipairs(sections) do
   while i <= to do
     local counter, owner, planned = KEYS[first + i], k, 0
     local last, total, bound = open(counter, now, rule)
+    local held
+    if marks and marks[counter] then
+      held = read_reserved(KEYS[place + LEVELS], user_key(counter), now)
+      marks[counter] = held
+      if held then bound = bound + held.units end
+    end
     list[k + LAST] = last
     list[k + TOTAL] = total
     repeat
@@ -134,10 +142,11 @@ for _, section in ipairs(sections) do
       i, k = i + 1, k + SIZE
     until KEYS[first + i] ~= counter
     if bound + planned >= lowest_threshold then
-      local s = {rule = rule, counter = counter, now = last > now and last or now, last = last, total = total}
+      local s = {rule = rule, counter = counter, now = last > now and last or now, last = last, total = total,
+                 reserved = held}
       local used, close = {}, false
       for w = 1, rule.n do
-        used[w] = rule.algo.used(s, w)
+        used[w] = used_in(s, w)
         close = close or used[w] + planned >= rule.lowest[w]
       end
       if close then
@@ -149,7 +158,7 @@ for _, section in ipairs(sections) do
         end
         local key = user_key(counter)
         near[#near + 1] = {rule = rule, counter = counter, now = s.now, before = used, key = key, place = place,
-                           owner = owner, stop = k - 1,
+                           owner = owner, stop = k - 1, reserved = held,
                            text = rule.decides > 0 and call('HGET', KEYS[place + LEVELS], key) or nil}
       end
     end
@@ -233,7 +242,7 @@ local transitions = 0
 for _, c in ipairs(near or {}) do
   local rule = c.rule
   c.last, c.total, c.used = list[c.owner + LAST], list[c.owner + TOTAL], {}
-  for w = 1, rule.n do c.used[w] = rule.algo.used(c, w) end
+  for w = 1, rule.n do c.used[w] = used_in(c, w) end
   c.crossed = function(w, threshold)
     local used = c.before[w]
     for k = c.owner, c.stop, SIZE do

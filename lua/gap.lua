@@ -8,7 +8,8 @@
 -- entries-added - length entries have left the stream, entries-read have been
 -- read by the group. If more have left than were read, the difference was never
 -- read. The group's counter is then moved past them, so that each is found once
--- by whichever worker looks first.
+-- by whichever worker looks first. A server that was restarted can have lost count: where an event
+-- that the group has passed still stands, nothing before it was trimmed unread.
 --
 -- include: prelude, deadstream
 
@@ -16,6 +17,14 @@ local function pairs_of(flat)
   local t = {}
   for i = 1, #flat, 2 do t[flat[i]] = flat[i + 1] end
   return t
+end
+
+-- is_after compares two IDs.
+local function is_after(a, b)
+  local ms, seq = match(a, '^(%d+)%-(%d+)$')
+  local other_ms, other_seq = match(b, '^(%d+)%-(%d+)$')
+  if tonumber(ms) ~= tonumber(other_ms) then return tonumber(ms) > tonumber(other_ms) end
+  return tonumber(seq) > tonumber(other_seq)
 end
 
 -- Validate, and read.
@@ -34,6 +43,8 @@ for _, flat in ipairs(call('XINFO', 'GROUPS', KEYS[1])) do
     end
     local missing = added - length - read
     if missing <= 0 then return 0 end
+    local first = s['first-entry']
+    if first and not is_after(first[1], last) then return 0 end
     -- Write. XLEN proves the type of the dead stream.
     call('XLEN', KEYS[2])
     call('XGROUP', 'SETID', KEYS[1], ARGV[1], last, 'ENTRIESREAD', int(added - length))

@@ -23,18 +23,18 @@
 --
 -- include: prelude
 
--- user_key takes the key out of a counter's name, prefix:{partition}:form:key.
-local function user_key(counter) return match(counter, '^[^{]*{%d+}:[^:]*:(.*)$') end
-
 -- field_of gives the field of a key's record under the rule with this spec.
 local function field_of(key, spec)
   local name, shadow = match(spec, '^([^;]+);[^;]+;%d+;([01])')
   return shadow == '1' and key .. '\n' .. name or key
 end
 
+-- traceparent is the W3C trace context of this run, nil where it is not traced; it goes with the transitions.
+local traceparent
+
 -- The rest stands in one function, as most keys are far from any level and a
 -- script should not pay for what it does not use:
---   local check_types, judge, end_levels, drop = levels(LEVELS, DUE, OUTBOX)
+--   local check_types, judge, end_levels, drop, decide_block = levels(LEVELS, DUE, OUTBOX)
 local function levels(levels, due, outbox)
   -- A subscriber that receives nothing newer lets a key go this long after `until`
   -- and the hold: what the sweeper, the relay and NATS may take in all.
@@ -191,6 +191,8 @@ local function levels(levels, due, outbox)
       'limit', int(w.limit), 'window', int(w.ms), 'used', int(used), 'version', int(rec.version), 'at', int(x.now),
       'since', int(since), 'until', int(till), 'expires', int(expires),
       'flags', (x.shadow == '1' and 's' or '') .. (renewal and 'r' or '')}
+    if x.reason then entry[#entry + 1], entry[#entry + 2] = 'reason', x.reason end
+    if traceparent then entry[#entry + 1], entry[#entry + 2] = 'traceparent', traceparent end
     if refused(pcall(unpack(entry))) then
       recreate(outbox)
       call(unpack(entry))
@@ -221,6 +223,22 @@ local function levels(levels, due, outbox)
     rec.list, rec.by_ms, rec.throttle = {}, {}, nil
   end
 
+  -- ends_at gives when, with no more traffic, a window of the rule falls below a level: a throttle not
+  -- before the penalty is over.
+  local function ends_at(c, spec, i, pct, threshold)
+    local till = free_at(c, i, threshold - 1)
+    if pct == 100 and spec.shadow == '0' then till = math.max(till, penalty_of(c)) end
+    return till
+  end
+
+  -- punish begins the penalty of a throttle that begins, once.
+  local function punish(c, spec, rec, since)
+    if rec.throttle or c.punished or spec.shadow ~= '0' or not c.rule.algo.penalty then return end
+    local part, state = c.rule.algo.penalty(c)
+    c.punished = true
+    if part then part.algo.start(state.counter, part, c.now, state.total, since) end
+  end
+
   -- raise adds the levels that the windows of the rule have reached and do not stand at.
   -- It gives them in the order in which they were crossed, and the windows with a
   -- level, each with used, reached (the highest level that its use reaches) and threshold.
@@ -241,7 +259,8 @@ local function levels(levels, due, outbox)
           if not w.raised[place] or w.raised[place].pct > step.pct then
             local since = c.crossed(i, step.threshold)
             table.insert(w.raised, place, {pct = step.pct, since = since})
-            local till = c.rule.algo.free_at(c, i, step.threshold - 1)
+            if step.pct == 100 then punish(c, spec, rec, since) end
+            local till = ends_at(c, spec, i, step.pct, step.threshold)
             if place == #w.raised then w.till, w.moved = till, since end
             crossed[#crossed + 1] = {pct = step.pct, since = since, till = till, used = used, window = window,
                                      order = #crossed}
@@ -272,7 +291,7 @@ local function levels(levels, due, outbox)
     local reached = w.reached
     w.falls = function(pct) return pct > reached or not window.has[pct] end
     w.fell = rule_changed and c.now or math.min(ends, c.now)
-    if reached > 0 then w.till = c.rule.algo.free_at(c, w.index, w.threshold - 1) end
+    if reached > 0 then w.till = ends_at(c, spec, w.index, reached, w.threshold) end
     if reached == stands and not rule_changed then w.moved = c.now end
   end
 
@@ -300,6 +319,10 @@ local function levels(levels, due, outbox)
         x.shadow = said.shadow
         emit(x, 'released', 100, said, used, released_at or c.now, released_at or c.now)
         x.shadow = spec_shadow
+        if spec_shadow == '0' and penalty_of(c) > c.now then
+          local part, state = c.rule.algo.penalty(c)
+          part.algo.lift(state.counter, part, c.now, state.total)
+        end
       end
       rec.throttle = nil
       return
@@ -307,7 +330,7 @@ local function levels(levels, due, outbox)
     local since = said and said.since or speaks.raised[#speaks.raised].since
     local new = {ms = speaks.ms, limit = speaks.window and speaks.window.limit or speaks.limit, since = since,
                  till = speaks.till, hold = x.hold, shadow = x.shadow}
-    local differs = not said or new.till > said.till
+    local differs = not said or new.till > said.till or c.restate
     if c.falling and not differs then
       for _, name in ipairs({'ms', 'limit', 'till', 'hold', 'shadow'}) do
         differs = differs or new[name] ~= said[name]
@@ -329,6 +352,7 @@ local function levels(levels, due, outbox)
   --   c.crossed(w, threshold)  the time of the entry that made window w reach it
   --   c.falling         true in sweep: only there levels go down, and only there a
   --                     record passes from one rule to another
+  --   c.restate         true in a sweep that publishes the throttle decision again in any case
   --   c.refunded        true in refund: levels may end earlier than they were to
   local function judge_rule(c, spec, before, field, text)
     local rec = parse_record(text, c.now)
@@ -346,7 +370,8 @@ local function levels(levels, due, outbox)
     local changed = rec.corrupt or #crossed > 0
     if c.refunded then
       for _, w in ipairs(list) do
-        local ends = w.reached < top_of(w) and c.now or c.rule.algo.free_at(c, w.index, w.threshold - 1)
+        local ends = w.reached < top_of(w) and c.now or free_at(c, w.index, w.threshold - 1)
+        if top_of(w) == 100 and spec.shadow == '0' then ends = math.max(ends, penalty_of(c)) end
         w.till, changed = math.min(w.till, ends), true
       end
     end
@@ -391,5 +416,35 @@ local function levels(levels, due, outbox)
     return x.written, rec.corrupt
   end
 
-  return check_types, judge, end_levels, drop
+  -- decide_block makes the decision of an operator's block of a key what it should be, and returns how
+  -- many transitions it wrote. Its record is under the key, a line feed and "override", with no
+  -- windows: it stands beside that of the key's rule.
+  --   block    {till, hold, reason}; nil where the key is not blocked (any more)
+  --   changed  the block was set anew: it is restated
+  local function decide_block(key, now, block, changed)
+    local field = key .. '\noverride'
+    local text = call('HGET', levels, field)
+    local rec = parse_record(text, now)
+    local x = {key = key, field = field, now = now, hold = 0, rec = rec, rule = 'override', shadow = '0', written = 0}
+    local said = rec.rule == 'override' and rec.throttle
+    if not block then
+      if said then emit(x, 'released', 100, said, 0, now, now) end
+      if text then forget(field, rec.version) end
+      return x.written
+    end
+    local till = block.till
+    if said and not changed and now < said.till and said.till < till then till = said.till end
+    if changed or not said or till ~= said.till then
+      local since = said and said.since or now
+      local new = {ms = 0, limit = 0, since = since, till = till, hold = block.hold, shadow = '0'}
+      x.hold, x.reason = block.hold, block.reason
+      emit(x, 'throttled', 100, new, 0, since, till, said and true)
+      rec.rule, rec.algorithm, rec.list, rec.throttle = 'override', 'override', {}, new
+      call('HSET', levels, field, format_record(rec))
+    end
+    call('ZADD', due, int(till), field)
+    return x.written
+  end
+
+  return check_types, judge, end_levels, drop, decide_block
 end

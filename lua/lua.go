@@ -11,84 +11,28 @@ package lua
 import (
 	"cmp"
 	"context"
-	"embed"
 	"fmt"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed *.lua
-var files embed.FS
-
-// Algorithm is a way to count. Its script is the file of its name.
-type Algorithm struct {
-	Name string // as in a rule
-	Form string // of its counters in Redis: a word in their names
-}
-
-// Algorithms are those that there are scripts for, the default first. Each has an
-// entry here and a file, which sets algorithms[name] (prelude.lua says to what).
-var Algorithms = []Algorithm{
-	{"sliding-log", "log"},
-	{"sliding-log-packed", "packed"},
-	{"sliding-log-zset", "zset"},
-	{"sliding-counter", "pair"},
-	{"sliding-buckets", "buckets"},
-	{"fixed-window", "fixed"},
-}
-
-// AlgorithmNames gives the names of Algorithms, in their order.
-func AlgorithmNames() []string {
-	names := make([]string, len(Algorithms))
-	for i, a := range Algorithms {
-		names[i] = a.Name
+// IsOutOfPeriod gives the server's clock in ms where a script was handed other periods of the calendar
+// than that stands in. Nothing was written.
+func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
+	if err == nil {
+		return 0, false
 	}
-	return names
-}
-
-// Form gives the form of an algorithm's counters in Redis; "" where there is none of that name.
-func Form(algorithm string) string {
-	for _, a := range Algorithms {
-		if a.Name == algorithm {
-			return a.Form
-		}
+	_, text, found := strings.Cut(err.Error(), "PERIOD ")
+	if !found {
+		return 0, false
 	}
-	return ""
+	digits := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
+	nowMs, err = strconv.ParseInt(digits, 10, 64)
+	return nowMs, err == nil
 }
-
-// Rule is what the scripts receive of the rules that share one counter.
-type Rule struct {
-	Algorithm string
-	// Decides is how many of the windows decide; they stand first. The others
-	// belong to shadow rules.
-	Decides int
-	// Setting is one number for the algorithm. The logs: how often they are trimmed and
-	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Others: unused.
-	Setting int64
-	// SpanMs is the longest window.
-	SpanMs int64
-	// Spec is the levels as text, a line per rule; levels.lua says how.
-	Spec    string
-	Windows []Window
-}
-
-// Window is one window of a Rule, in milliseconds and units.
-type Window struct{ Ms, Limit, Lowest int64 }
-
-func (r *Rule) appendTo(args []any) []any {
-	args = append(args, r.Algorithm, r.Decides, r.Setting, r.SpanMs, r.Spec, len(r.Windows))
-	for _, w := range r.Windows {
-		args = append(args, w.Ms, w.Limit, w.Lowest)
-	}
-	return args
-}
-
-// shadows is how many windows do not decide.
-func (r *Rule) shadows() int { return len(r.Windows) - r.Decides }
 
 // Now stands in for the server's clock in tests, in ms; 0 means the server's.
 type Now int64
@@ -102,13 +46,18 @@ func (n Now) arg() any {
 
 // Counter is one counter of a key, and what it counts.
 type Counter struct {
-	Name string
-	Rule *Rule
+	Name   string
+	Levels string // the hash of levels of its partition; only Peek needs it
+	Rule   *Rule
 }
 
-// Peek runs peek.lua: it gives where the key of the counters stands in each.
+// Peek runs peek.lua: it gives where their keys stand in each counter.
 func Peek(ctx context.Context, c redis.Scripter, now Now, counters []Counter) ([]CheckResult, error) {
-	keys, args, algorithms, want := encode(nil, []any{now.arg()}, counters)
+	names, args, algorithms, want := encode(nil, []any{now.arg()}, counters)
+	keys := make([]string, 0, 2*len(names))
+	for i, name := range names {
+		keys = append(keys, name, counters[i].Levels)
+	}
 	n, err := eval(ctx, c, "peek", algorithms, keys, args, want)
 	if err != nil {
 		return nil, err
@@ -121,7 +70,7 @@ func Peek(ctx context.Context, c redis.Scripter, now Now, counters []Counter) ([
 func encode(keys []string, args []any, counters []Counter) (_ []string, _ []any, algorithms []string, want int) {
 	for _, c := range counters {
 		keys, args = append(keys, c.Name), c.Rule.appendTo(args)
-		algorithms = with(algorithms, c.Rule.Algorithm)
+		algorithms = c.Rule.addAlgorithms(algorithms)
 		want += 1 + 3*len(c.Rule.Windows)
 	}
 	return keys, args, algorithms, want
@@ -144,6 +93,8 @@ type SweepItem struct {
 	// Moved: the rule may just have become a shadow, or live, and have its record in
 	// the other field yet.
 	Moved bool
+	// Restate: its throttle decision is to be published again, though nothing about it changed.
+	Restate bool
 }
 
 // Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
@@ -161,11 +112,14 @@ func Sweep(
 			continue
 		}
 		kind := 1
-		if it.Moved {
+		switch {
+		case it.Restate:
+			kind = 3
+		case it.Moved:
 			kind = 2
 		}
 		args = it.Rule.appendTo(append(args, kind))
-		algorithms = with(algorithms, it.Rule.Algorithm)
+		algorithms = it.Rule.addAlgorithms(algorithms)
 	}
 	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 2)
 	if err != nil {
@@ -174,16 +128,18 @@ func Sweep(
 	return n[0], n[1], nil
 }
 
-// Reset runs reset.lua over all counters that a key may have, and the names of the
-// shadow rules that match it; it reports whether there was a counter.
+// Reset runs reset.lua over the holds of a key, the counters that it is counted in, others that it may
+// have, and the names of the shadow rules that match it; it reports whether there was a counter.
 func Reset(
-	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, counters, shadows []string,
+	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, holds string, counters []Counter,
+	others, shadows []string,
 ) (had bool, transitions int64, err error) {
-	args := []any{now.arg()}
+	keys, args, algorithms, _ := encode([]string{p.Levels, p.Due, p.Outbox, holds}, []any{now.arg(), len(counters)},
+		counters)
 	for _, name := range shadows {
 		args = append(args, name)
 	}
-	n, err := eval(ctx, c, "reset", nil, append([]string{p.Levels, p.Due, p.Outbox}, counters...), args, 2)
+	n, err := eval(ctx, c, "reset", algorithms, append(keys, others...), args, 2)
 	if err != nil {
 		return false, 0, err
 	}
@@ -284,6 +240,9 @@ func windowStates(n []int64, windows int) []WindowState {
 func eval(
 	ctx context.Context, c redis.Scripter, op string, algorithms, keys []string, args []any, want int,
 ) ([]int64, error) {
+	if slices.Contains(algorithms, Mixed) {
+		keys, args = withParts(keys, args)
+	}
 	v, err := script(op, algorithms).Run(ctx, c, keys, args...).Result()
 	if err != nil {
 		return nil, fmt.Errorf("%s script: %w", op, err)
@@ -302,57 +261,4 @@ func eval(
 		}
 	}
 	return out, nil
-}
-
-var scripts sync.Map // operation/algorithms → *redis.Script
-
-func script(op string, algorithms []string) *redis.Script {
-	name := op + "/" + strings.Join(algorithms, "+")
-	if s, ok := scripts.Load(name); ok {
-		return s.(*redis.Script)
-	}
-	s, _ := scripts.LoadOrStore(name, redis.NewScript(Source(op, algorithms...)))
-	return s.(*redis.Script)
-}
-
-// with adds a name to a sorted list that holds each once.
-func with(list []string, name string) []string {
-	i, found := slices.BinarySearch(list, name)
-	if found {
-		return list
-	}
-	return slices.Insert(list, i, name)
-}
-
-// Source composes the text of one operation: the algorithms, then the operation, each
-// after the files that it includes. Comments stay: Redis compiles a script once.
-func Source(op string, algorithms ...string) string {
-	var b strings.Builder
-	included := map[string]bool{}
-	for _, name := range append(slices.Clone(algorithms), op) {
-		include(&b, included, name)
-	}
-	return b.String()
-}
-
-// includes is a line such as "-- include: prelude, totals" in a script file.
-var includes = regexp.MustCompile(`(?m)^-- include: (.+)$`)
-
-// include writes a file after those that it includes, each once. It panics where there
-// is no such file: the names stand in this package's own code and files.
-func include(b *strings.Builder, included map[string]bool, name string) {
-	if included[name] {
-		return
-	}
-	included[name] = true
-	text, err := files.ReadFile(name + ".lua")
-	if err != nil {
-		panic(fmt.Errorf("no script file for %q: %w", name, err))
-	}
-	for _, line := range includes.FindAllSubmatch(text, -1) {
-		for _, other := range strings.Split(string(line[1]), ", ") {
-			include(b, included, other)
-		}
-	}
-	b.Write(text)
 }

@@ -12,6 +12,7 @@
 -- A large one has its newest records in a buffer behind the head, and the others in a
 -- ring that begins after it: record i of the ring stands at place (head + i) % size.
 --   'P'  6 base_ms  6 base_total  4 size  4 head  4 n  4 x 4 hints  BUFFER places  size places
+-- A log with the mark of reservations (prelude.lua) has 'q' and 'Q' in their place.
 -- So the first bytes have the newest record, and a full buffer moves into the ring as a
 -- whole, over records that have left every window.
 --   base_ms     no record is older
@@ -80,8 +81,13 @@ local function read_packed(counter, text)
   local tag, m1, m2, m3, m4, m5, m6, t1, t2, t3, t4, t5, t6 = byte(text, 1, SMALL_HEAD)
   local log = {
     counter = counter, text = text, at = SMALL_HEAD + 1, n = 0, places = (#text - SMALL_HEAD) / RECORD, total = 0,
-    base_ms = 0, base = 0, origin = 0, ring = 0, size = 0, head = 0, stale = false, chunk = false,
+    base_ms = 0, base = 0, origin = 0, ring = 0, size = 0, head = 0, stale = false, chunk = false, mark = false,
   }
+  if tag == 113 or tag == 81 then
+    tag, log.mark = tag - 1, true
+    marks = marks or {}
+    marks[counter] = true
+  end
   if tag == 80 and #text >= RING then
     local function number_at(i)
       local a, b, c, d = byte(text, i, i + 3)
@@ -121,6 +127,8 @@ end
 
 -- head_text gives what small and large logs begin with.
 local function head_text(tag, log)
+  log.mark = marks and marks[log.counter] and true or false
+  if log.mark then tag = char(byte(tag) + 1) end
   return tag .. number_text(log.base_ms, 6) .. number_text((log.origin + log.base) % TOTAL_MODULO, 6)
 end
 
@@ -135,9 +143,6 @@ local function places_for(records, before)
   return floor((math.ceil((length + overhead) / step) * step - overhead - before) / RECORD)
 end
 
--- packed_expiry gives how long a log lives that is written now, in ms, as text.
-local function packed_expiry(rule) return int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting)) end
-
 -- write_small replaces a log by a small one of these records, n of them. It takes up what
 -- the allocator gives: 64, 112, 192 or 256 bytes.
 local function write_small(log, rule, records, n)
@@ -145,5 +150,5 @@ local function write_small(log, rule, records, n)
   log.at, log.n, log.places = SMALL_HEAD + 1, n, places
   log.ring, log.size, log.head, log.stale, log.chunk = 0, 0, 0, false, false
   log.text = head_text('p', log) .. records .. rep(NO_RECORD, places - n)
-  call('SET', log.counter, log.text, 'PX', packed_expiry(rule))
+  call('SET', log.counter, log.text, 'PX', expiry(log.counter, rule.span + rule.setting))
 end

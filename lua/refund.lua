@@ -18,11 +18,13 @@ check_types()
 for i = 4, #KEYS do
   local rule, longest
   rule, at = rule_at(at)
-  local s = state_of(rule, KEYS[i], now)
+  local s = state_of(rule, KEYS[i], now, KEYS[1])
   longest = 1
   for w = 2, rule.decides > 0 and rule.decides or rule.n do
-    if rule.ms[w] > rule.ms[longest] then longest = w end
+    if rule.ms[w] > rule.ms[longest] and not (rule.in_flight and rule.in_flight[w]) then longest = w end
   end
+  s.charged_in = {} -- what is reserved cannot be given back here
+  for w = 1, rule.n do s.charged_in[w] = rule.algo.used(s, w) end
   s.key, s.longest = user_key(KEYS[i]), longest
   if rule.decides > 0 then s.text = call('HGET', KEYS[1], s.key) end
   states[i - 3] = s
@@ -32,12 +34,19 @@ end
 local reply, size, freed = {0}, 1, false
 for i, s in ipairs(states) do
   local rule, longest = s.rule, s.longest
-  local refunded = math.min(n, s.used[longest])
+  local refunded = math.min(n, s.charged_in[longest])
   if refunded > 0 then
+    s.used = s.charged_in
     refunded = rule.algo.give_back(s, longest, refunded)
     freed = true
-    local key, text = s.key, s.text
-    s = state_of(rule, KEYS[i + 3], now)
+    local key, text, r = s.key, s.text, s.reserved
+    if r then marks[s.counter] = nil end
+    s = state_of(rule, KEYS[i + 3], now, KEYS[1])
+    if r and not s.reserved then -- the newest entry is gone, and the mark with it
+      marks[s.counter] = r
+      rule.algo.add(s.counter, rule, s.last, s.total, math.max(1, s.last), nil, '0')
+      s = state_of(rule, KEYS[i + 3], now, KEYS[1])
+    end
     if text ~= false or rule.n > rule.decides then
       s.key, s.text = key, text
       s.refunded, s.crossed = true, function() return s.now end

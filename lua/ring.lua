@@ -68,7 +68,7 @@ local function open_rings()
     log.ring, log.size, log.head, log.stale, log.chunk = n, size, head, true, false
     local begins = head_text('P', log) .. number_text(size, 4) .. number_text(head, 4) .. number_text(n, 4)
     call('SET', log.counter, begins .. rep('\0', 4 * HINTS) .. newest .. rep(NO_RECORD, BUFFER - 1 + head) .. records
-      .. rep(NO_RECORD, size - head - n), 'PX', packed_expiry(rule))
+      .. rep(NO_RECORD, size - head - n), 'PX', expiry(log.counter, rule.span + rule.setting))
   end
 
   -- ring_text gives the records of the ring from `from` on.
@@ -91,23 +91,25 @@ local function open_rings()
     if aged == log.ring then
       aged_in_buffer = first_reaching(log, text, log.at, 0, log.n, ms_at, from + 1)
     end
+    local live = log.ring - aged
+    local n = live + log.n - aged_in_buffer
+    local moves = n >= SMALL / 2 and live + log.n <= log.size and log.n == BUFFER and n * 2 >= log.size
+    if moves then aged_in_buffer = 0 end -- it moves as a whole: no record may be before base_ms
     local before, place = text, log.at + (aged_in_buffer - 1) * RECORD
     if aged_in_buffer == 0 and aged > 0 then before, place = record_of(log, aged - 1) end
-    if aged + aged_in_buffer > 0 then
+    if before and aged + aged_in_buffer > 0 then
       log.base = total_at(log, before, place)
       log.base_ms = ms_at(log, before, place)
     end
     log.total = math.min(sum, log.base + MOST)
     local newest = text_of_record(log.origin + log.total, ms)
-    local live = log.ring - aged
-    local n = live + log.n - aged_in_buffer
     if n > MOST_RECORDS then -- it counts longer than it should, never shorter
       return call('SETRANGE', log.counter, int(LARGE_HEAD + (log.n - 1) * RECORD), newest)
     end
     if n < SMALL / 2 then
       return write_small(log, rule, ring_text(log, aged) .. sub(buffer, aged_in_buffer * RECORD + 1) .. newest, n + 1)
     end
-    if live + log.n > log.size or log.n < BUFFER or n * 2 < log.size then
+    if not moves then
       return write_ring(log, rule, ring_text(log, aged) .. sub(buffer, aged_in_buffer * RECORD + 1), n, newest)
     end
     local hints = {}

@@ -4,9 +4,10 @@
 -- size does not depend on the traffic.
 --
 -- A counter is one string: a line of text and then one ring per window.
---   last[ ms,buckets,bytes,total]...\n ring...
+--   last[ ms,buckets,bytes,total]...[!]\n ring...
 --   last   the newest event's ms
 --   total  the running total
+--   !      is the mark of reservations (prelude.lua)
 --   ring   slot b % slots has the running total at the end of bucket b, a number
 --          of `bytes` bytes, for the buckets before the one that holds `last`
 -- so the units in a window are, as in totals.lua, a difference of two totals.
@@ -85,7 +86,7 @@ end
 
 -- read_rings gives the newest event's ms, the rings of the rule's windows, and the
 -- greatest total of them; nothing where the text is corrupt.
-local function read_rings(text, now, rule)
+local function read_rings(counter, text, now, rule)
   local at = #text <= 589824 and find(text, '\n', 1, true) -- 9 rules take up to 57 KB each
   if not at then return end
   local head, rings, bound = sub(text, 1, at - 1), {}, 0
@@ -107,13 +108,18 @@ local function read_rings(text, now, rule)
     end
     at = stop
   end
-  if at == #text + 1 then return last, rings, bound end
+  if at ~= #text + 1 then return end
+  if byte(head, -1) == 33 then
+    marks = marks or {}
+    marks[counter] = true
+  end
+  return last, rings, bound
 end
 
 function sliding_buckets.open(counter, now, rule)
   local text, last, rings, bound = pcall('GET', counter), 0, nil, 0
   if text then
-    if text.err then is_wrong_type(text) else last, rings, bound = read_rings(text, now, rule) end
+    if text.err then is_wrong_type(text) else last, rings, bound = read_rings(counter, text, now, rule) end
     if not rings then corrupt_counters, last, bound = corrupt_counters + 1, 0, 0 end
   end
   rings = rings or {}
@@ -139,7 +145,8 @@ function sliding_buckets.add(counter, rule, last, rings, ms, _, count)
     head[w + 1] = format(' %d,%d,%d,%d', r.ms, rule.setting, r.bytes, r.total)
     body[w + 1] = r.ring
   end
-  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', int(math.max(MIN_EXPIRY_MS, 2 * rule.span)))
+  if marks and marks[counter] then head[#head + 1] = '!' end
+  call('SET', counter, table.concat(head) .. table.concat(body), 'PX', expiry(counter, 2 * rule.span))
   return ms, rings
 end
 

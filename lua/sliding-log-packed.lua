@@ -17,6 +17,7 @@ local function open_packed(counter, now, rule)
   local log = (not text.err or not is_wrong_type(text)) and read_packed(counter, text)
   local last = log and ms_at(log, text, log.at + (log.n - 1) * RECORD)
   if not log or last > now + DAY or log.total > MOST then
+    if was_carried(counter) then return 0, false, 0 end
     corrupt_counters = corrupt_counters + 1
     return 0, false, 0
   end
@@ -61,8 +62,15 @@ local function add_to_packed(counter, rule, last, log, ms, _, count)
   end
   call('SETRANGE', counter, int(log.at - 1 + n * RECORD), text_of_record(log.origin + sum, ms))
   log.n, log.total, log.stale = n + 1, sum, true
-  local every = rule.setting
-  if every == 0 or ms - ms % every ~= last - last % every then call('PEXPIRE', counter, packed_expiry(rule)) end
+  local every, mark = rule.setting, marks and marks[counter] and true or false
+  if mark ~= log.mark then
+    local tag = log.size > 0 and 'P' or 'p'
+    call('SETRANGE', counter, '0', mark and char(byte(tag) + 1) or tag)
+    log.mark = mark
+  end
+  if mark or every == 0 or ms - ms % every ~= last - last % every then
+    call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting))
+  end
   return ms, log
 end
 

@@ -1,6 +1,7 @@
 -- sliding-log-zset.lua: exact and weighted, on a sorted set. A member per event:
 -- its score is the ms, its text the running total in 16 digits, so that members
--- of one ms stand in their order and none comes twice, and the count after it.
+-- of one ms stand in their order and none comes twice, and the count after it. Behind that
+-- the newest has an exclamation mark where it has the mark of reservations (prelude.lua).
 -- totals.lua has the arithmetic. The rule's setting is as in sliding-log.lua.
 --
 -- include: prelude, totals
@@ -8,27 +9,44 @@
 local zset_log = {}
 algorithms['sliding-log-zset'] = zset_log
 
--- entry_of gives a member's total and count. Without its zeros: the embedded
+-- entry_of gives a member's total, count and mark. Without its zeros: the embedded
 -- Redis's Lua would read an octal number.
-local function entry_of(member) return match(member, '^0*(%d+):(%d+)$') end
+local function entry_of(member) return match(member, '^0*(%d+):(%d+)(!?)$') end
 
 function zset_log.open(counter, now, rule)
   local e = pcall('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
   if not e[1] then
-    if e.err and is_wrong_type(e) then return discard() end
+    if e.err and is_wrong_type(e) then return discard(counter) end
     return 0, 0, 0
   end
-  local last, total = tonumber(e[2]), entry_of(e[1])
-  total = tonumber(total)
-  if not (last and total and total >= 1 and total < TOP + ERA
+  local last, total, _, mark = tonumber(e[2]), entry_of(e[1])
+  total = tonumber(total or nil)
+  if not (last and total and total >= 0 and total < TOP + ERA
     and last >= 0 and last <= now + DAY and last % 1 == 0) then
-    return discard()
+    return discard(counter)
+  end
+  if mark == '!' then
+    marks = marks or {}
+    marks[counter] = true
   end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
 
+-- mark_newest writes the newest member again, with the mark or without.
+local function mark_newest(counter, rule, mark)
+  local newest = call('ZRANGE', counter, '-1', '-1', 'WITHSCORES')
+  call('ZREM', counter, newest[1])
+  call('ZADD', counter, newest[2], match(newest[1], '^%d+:%d+') .. mark)
+  call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting))
+end
+
 function zset_log.add(counter, rule, last, total, ms, _, count)
+  local mark = marks and marks[counter] and '!' or ''
+  if total > 0 and count + 0 == 0 then
+    mark_newest(counter, rule, mark)
+    return last, total
+  end
   if ms < last then ms = last end
   local sum, upkeep = grow(rule.setting, last, total, ms, count)
   if upkeep then
@@ -39,8 +57,8 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
       if aged > 0 then call('ZREMRANGEBYRANK', counter, '0', int(math.min(aged, TRIM) - 1)) end
     end
   end
-  call('ZADD', counter, ms_text(ms), format('%016d:%d', sum, count + 0))
-  if upkeep then call('PEXPIRE', counter, int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting))) end
+  call('ZADD', counter, ms_text(ms), format('%016d:%d%s', sum, count + 0, mark))
+  if upkeep or mark ~= '' then call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting)) end
   return ms, sum
 end
 
@@ -53,12 +71,13 @@ function zset_log.give_back(s, w, n)
   local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
   for i = 1, #list, 2 do
     local member = list[i]
-    local total = tonumber((entry_of(member)))
+    local total, _, mark = entry_of(member)
+    total = tonumber(total or nil)
     if not total or total >= 2 * TOP then return math.max(0, taken) end -- foreign
     while total > s.total do total = total - ERA end -- of before a step back
     call('ZREM', s.counter, member)
     if total > before + n then
-      call('ZADD', s.counter, list[i + 1], format('%s:%d', match(member, '^%d+'), total - before - n))
+      call('ZADD', s.counter, list[i + 1], format('%s:%d%s', match(member, '^%d+'), total - before - n, mark))
       return n
     end
     taken = total - before

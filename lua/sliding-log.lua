@@ -1,12 +1,17 @@
 -- sliding-log.lua: exact and weighted. One stream per key, an entry per event
 -- with its count and the running total; totals.lua has the arithmetic.
 -- The rule's setting is trim_every_ms: how often a log is trimmed and its expiry renewed,
--- 0 at each write.
+-- 0 at each write. The mark of reservations (prelude.lua) is a field of the newest entry, `reserved`.
 --
 -- include: prelude, totals
 
--- read_refund reads what the newest entry says of units that were given back.
-local function read_refund(counter, fields)
+-- read_more reads what the newest entry says of units that were given back, and the mark.
+local function read_more(counter, fields)
+  if fields[#fields - 1] == 'reserved' then
+    marks = marks or {}
+    marks[counter] = true
+  end
+  if fields[5] ~= 'refunded_total' then return end
   local refunded_total, till, longest = tonumber(fields[6]), tonumber(fields[8]), tonumber(fields[10] or nil)
   if refunded_total and till and longest and refunded_total >= 0 and refunded_total < TOP + ERA and longest < TOP then
     refunds[counter], any_refund = {refunded_total, till, longest}, true
@@ -17,16 +22,28 @@ local function open_log(counter, now, rule)
   local reply = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
   local e = reply[1]
   if not e then
-    if reply.err and is_wrong_type(reply) then return discard() end
+    if reply.err and is_wrong_type(reply) then return discard(counter) end
     return 0, 0, 0
   end
   local last, total = match(e[1], '^%d+') + 0, tonumber(e[2][4])
-  if not (total and total >= 1 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then
-    return discard()
+  if not (total and total >= 0 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then
+    return discard(counter)
   end
+  if e[2][5] then read_more(counter, e[2]) end
   if last <= now - rule.span then return last, -total, 0 end
-  if e[2][5] then read_refund(counter, e[2]) end
   return last, total, total
+end
+
+-- entry_with_more gives the XADD of an entry that tells more than its count and total.
+local function entry_with_more(counter, from, id, count, total, refund)
+  local entry = {'XADD', counter, 'MINID', '~', from, id, 'count', count, 'total', total}
+  local more = refund and {'refunded_total', int(refund[1]), 'until', int(refund[2]), 'window', int(refund[3])} or {}
+  if marks and marks[counter] then
+    more[#more + 1] = 'reserved'
+    more[#more + 1] = '1'
+  end
+  for _, text in ipairs(more) do entry[#entry + 1] = text end
+  return entry
 end
 
 -- An event older than the newest entry is put at that entry's time, as IDs only
@@ -38,11 +55,13 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
   if ms == last or not id then id = next_id(ms) end
   local sum, upkeep = grow(rule.setting, last, total, ms, count)
   local t, reply = int(sum), nil
-  local refund = any_refund and total > 0 and refunds[counter]
-  if refund and refund[2] > ms then
-    reply = pcall('XADD', counter, 'MINID', '~', int(ms - rule.span), id, 'count', count, 'total', t,
-      'refunded_total', int(refund[1]), 'until', int(refund[2]), 'window', int(refund[3]))
-    call('PEXPIRE', counter, int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting)))
+  if any_refund and total <= 0 then refunds[counter] = nil end -- the log starts over
+  local refund = any_refund and refunds[counter]
+  if refund and refund[2] <= ms then refund = nil end
+  if refund or marks and marks[counter] then
+    local from = int(math.max(0, ms - rule.span))
+    reply = pcall(unpack(entry_with_more(counter, from, id, count, t, refund)))
+    call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting))
   elseif not upkeep then
     reply = pcall('XADD', counter, id, 'count', count, 'total', t)
   else
@@ -67,8 +86,8 @@ end
 -- The entry with refunded_total has the newest one's time: nothing was counted since.
 local function give_back_of_log(s, w, n)
   local refunded_total, longest = s.total - s.used[w] + n, s.rule.ms[w]
-  call('XADD', s.counter, next_id(s.last), 'count', '0', 'total', int(s.total),
-    'refunded_total', int(refunded_total), 'until', int(s.now + longest), 'window', int(longest))
+  call(unpack(entry_with_more(s.counter, '0', next_id(s.last), '0', int(s.total),
+    {refunded_total, s.now + longest, longest})))
   return n
 end
 

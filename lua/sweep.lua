@@ -5,7 +5,8 @@
 -- ARGV   1 now_ms ('' = the server's clock)
 --        then per record: 1 and its rule alone (prelude.lua), or 0 where that is gone;
 --        2 and the rule where that may just have become a shadow, or live: its record
---        then passes from the one field to the other
+--        then passes from the one field to the other; 3 and the rule where its throttle
+--        decision is to be published again, though nothing about it changed
 -- Reply  transitions written, records that were corrupt
 --
 -- Calling it early, late or twice does no harm: it reads the present counts and writes
@@ -27,11 +28,11 @@ for i = FIRST, #KEYS do
   if kind > 0 then
     local rule
     rule, at = rule_at(at)
-    item = state_of(rule, KEYS[i], now)
+    item = state_of(rule, KEYS[i], now, LEVELS)
     item.falling = true
     item.crossed = function() return item.now end
     item.field = field_of(key, rule.spec)
-    item.moved = kind == 2
+    item.moved, item.restate = kind == 2, kind == 3
   else
     item.field = key
   end
@@ -75,6 +76,7 @@ for _, item in ipairs(items) do
   local written, corrupt = 0, nil
   item.text = read_record(item)
   if item.rule and (item.text or near_a_level(item)) then
+    keep(item)
     written, corrupt = judge(item)
   elseif item.text then
     written, corrupt = end_levels(item.field, item.text, now)

@@ -24,7 +24,8 @@ local ERA, TOP = 2251799813685248, 4503599627370496 -- 2^51, 2^52
 local TRIM = 10000
 
 -- The state of a corrupt log is that of one that is to be unlinked.
-local function discard()
+local function discard(counter)
+  if was_carried(counter) then return 0, -TRIM, 0 end
   corrupt_counters = corrupt_counters + 1
   return 0, -TRIM, 0
 end

@@ -29,22 +29,27 @@ type carriedKeys struct {
 	known map[string]struct{}
 }
 
-// planCarry says which counter of a plan takes over what other exact algorithms have counted.
+// planCarry says which part of a plan's counters takes over what other exact algorithms have counted.
 type planCarry struct {
-	counter int      // of the plan
-	from    []string // algorithms that the plan does not use; none where nothing is to be carried
+	form string    // of the part that takes over
+	rule *lua.Rule // that part's
+	from []string  // algorithms that the plan does not use; none where nothing is to be carried
 }
 
 func (p *Plan) setCarry() {
 	var used []string
 	for i := range p.counters {
-		used = append(used, p.counters[i].fresh.Algorithm)
+		for j, part := range p.counters[i].fresh.parts {
+			used = append(used, part.algorithm)
+			if p.carry.rule == nil && lua.IsExact(part.algorithm) {
+				p.carry.form, p.carry.rule = part.form, p.counters[i].fresh.part(j)
+			}
+		}
 	}
-	p.carry.counter = slices.IndexFunc(used, func(a string) bool { return slices.Contains(lua.Logs, a) })
-	if p.carry.counter < 0 {
+	if p.carry.rule == nil {
 		return
 	}
-	for _, a := range lua.Logs {
+	for _, a := range lua.Exact() {
 		if !slices.Contains(used, a) {
 			p.carry.from = append(p.carry.from, a)
 		}
@@ -61,8 +66,23 @@ func (s *Redis) carryFor(plan *Plan, now int64) (look, always bool) {
 	if plan == nil || len(plan.carry.from) == 0 {
 		return false, false
 	}
-	c, changed := &plan.counters[plan.carry.counter], s.changed.Load()
-	return now < changed+carryMs(c.fresh.SpanMs), now < changed+overlap.Milliseconds()
+	changed := s.changed.Load()
+	return now < changed+carryMs(plan.carry.rule.SpanMs), now < changed+overlap.Milliseconds()
+}
+
+// carryFrom gives the algorithms whose counters of a plan's keys there may be.
+func (s *Redis) carryFrom(plan *Plan) []string {
+	known := s.logs.Load()
+	if known == nil {
+		return plan.carry.from
+	}
+	var from []string
+	for _, a := range plan.carry.from {
+		if slices.Contains(*known, a) {
+			from = append(from, a)
+		}
+	}
+	return from
 }
 
 // carrying gathers keys that may have an old counter.
@@ -71,16 +91,19 @@ type carrying struct {
 	of    []*Plan
 	rules []lua.CarryRule
 	once  []string // counters that need not be looked at again
+	// always: processes with the old rules may still count, and need markers.
+	always bool
 }
 
 // add takes a key in, unless its old counters are known to be carried.
 func (c *carrying) add(s *Redis, plan *Plan, key string, now int64) {
 	look, always := s.carryFor(plan, now)
-	if !look {
+	if !look || len(s.carryFrom(plan)) == 0 {
 		return
 	}
-	p, of := s.keys.Partition(key), &plan.counters[plan.carry.counter]
-	name := s.keys.Counter(p, of.form, key)
+	c.always = c.always || always
+	p := s.keys.Partition(key)
+	name := s.keys.Counter(p, plan.carry.form, key)
 	if !always {
 		if s.carried.has(name, s.changed.Load()) {
 			return
@@ -90,11 +113,12 @@ func (c *carrying) add(s *Redis, plan *Plan, key string, now int64) {
 	i := slices.Index(c.of, plan)
 	if i < 0 {
 		i = len(c.of)
-		c.of, c.rules = append(c.of, plan), append(c.rules, lua.CarryRule{Rule: of.fresh, From: plan.carry.from})
+		c.of, c.rules = append(c.of, plan), append(c.rules, lua.CarryRule{Rule: plan.carry.rule,
+			From: s.carryFrom(plan)})
 	}
 	r := &c.rules[i]
 	r.Counters = append(r.Counters, name)
-	for _, a := range plan.carry.from {
+	for _, a := range r.From {
 		r.Counters = append(r.Counters, s.keys.Counter(p, lua.Form(a), key))
 	}
 }
@@ -104,7 +128,11 @@ func (c *carrying) run(ctx context.Context, s *Redis) error {
 	if len(c.rules) == 0 {
 		return nil
 	}
-	if _, err := lua.Carry(ctx, s.redis, s.now(), c.rules); err != nil {
+	var markerMs int64
+	if c.always {
+		markerMs = overlap.Milliseconds()
+	}
+	if _, err := lua.Carry(ctx, s.redis, s.now(), markerMs, c.rules); err != nil {
 		return err
 	}
 	s.carried.add(c.once, s.changed.Load())
@@ -138,7 +166,7 @@ func (s *Redis) carryEvents(ctx context.Context, rules *Rules, batches []Batch) 
 	})
 }
 
-// carryKeys carries the keys that `each` names, all of one lane. Later than an old counter can
+// carryKeys carries the keys that `each` names, all of one shard. Later than an old counter can
 // count it does not ask for them.
 func (s *Redis) carryKeys(ctx context.Context, each func(take func(plan *Plan, key string))) error {
 	now := time.Now().UnixMilli()

@@ -1,12 +1,16 @@
 package windows_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -15,11 +19,97 @@ import (
 func reloaded(x tale) tale {
 	x.t.Helper()
 	rules := x.s.rules
-	x.s.rules = rulesOf(x.t, &windows.Rule{Name: "before", Match: "before", Windows: rules.List()[0].Windows})
+	var before []*windows.Rule // under every algorithm, so that keys may have counters of each
+	for _, a := range windows.Algorithms {
+		before = append(before, &windows.Rule{Name: a, Match: a, Algorithm: a, Windows: rules.List()[0].Windows})
+	}
+	x.s.rules = rulesOf(x.t, before...)
 	testkit.Must(x.t, x.s.learn())
 	x.s.rules = rules
 	testkit.Must(x.t, x.s.learn())
 	return x
+}
+
+// Where one exact algorithm alone was ever in use, a change of the rules makes no check dearer.
+func TestOneAlgorithmCarriesNothing(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		scripts := &scriptCount{}
+		s.redis.AddHook(scripts)
+		counter := windows.NewRedis(s.redis, s.keys)
+		window := windows.Window{Limit: 1000, Per: time.Hour}
+		run := func(algorithm string, want int64) {
+			t.Helper()
+			rule := &windows.Rule{Name: "api", Match: "*", Algorithm: algorithm, Windows: []windows.Window{window}}
+			rules := rulesOf(t, rule)
+			testkit.Must(t, counter.RecordRules(t.Context(), rules))
+			ask := []windows.Request{{Plan: planOf(rules), Key: "a", Cost: 1}}
+			_, err := counter.Check(t.Context(), ask) // loads the scripts
+			testkit.Must(t, err)
+			scripts.n.Store(0)
+			_, err = counter.Check(t.Context(), ask)
+			testkit.Must(t, err)
+			if n := scripts.n.Load(); n != want {
+				t.Errorf("a check by %s over %s ran %d scripts, want %d", algorithm, window.Per, n, want)
+			}
+		}
+		run("sliding-log", 1)
+		window.Per = 2 * time.Hour
+		run("sliding-log", 1)
+		run("fixed-window", 1)
+		run("sliding-log-packed", 2) // which looks for an old log first
+		run("sliding-log", 2)
+	})
+}
+
+// The plan that an override makes of a recorded rule is no sign of rules that are not recorded yet.
+func TestAnOverrideCarriesNothing(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		scripts := &scriptCount{}
+		s.redis.AddHook(scripts)
+		counter := windows.NewRedis(s.redis, s.keys)
+		overrides := windows.NewOverrides(counter, nil)
+		hour := []windows.Window{{Limit: 1000, Per: time.Hour}}
+		rules := rulesOf(t, &windows.Rule{Name: "api", Match: "*", Windows: hour},
+			&windows.Rule{Name: "gold", Windows: hour}).With(overrides)
+		testkit.Must(t, counter.RecordRules(t.Context(), rules))
+		for key, o := range map[string]api.Override{
+			"windows": {Windows: []api.OverrideWindow{{Limit: 500, Per: "1h"}}}, "rule": {Rule: "gold"},
+			"exempt": {Exempt: true},
+		} {
+			o.Key = key
+			_, err := overrides.Set(t.Context(), rules, o, time.Hour)
+			testkit.Must(t, err)
+			plan := rules.Match(key)
+			if plan == rules.Written(key) {
+				t.Fatalf("%s: there is no override", key)
+			}
+			ask := []windows.Request{{Plan: plan, Key: key, Cost: 1}}
+			_, err = counter.Check(t.Context(), ask)
+			testkit.Must(t, err)
+			scripts.n.Store(0)
+			_, err = counter.Check(t.Context(), ask)
+			testkit.Must(t, err)
+			if n := scripts.n.Load(); n != 1 {
+				t.Errorf("a check under the override %s ran %d scripts, expected 1", key, n)
+			}
+		}
+	})
+}
+
+// scriptCount counts scripts that are sent.
+type scriptCount struct{ n atomic.Int64 }
+
+func (c *scriptCount) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *scriptCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			c.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+func (c *scriptCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // TestReloadsBetweenExactAlgorithms is TestCounterEqualsRecount while the rule passes from one
@@ -37,6 +127,7 @@ func TestReloadsBetweenExactAlgorithms(t *testing.T) {
 			run++
 			l := newTimeline(rt, s, rapid.SampledFrom(logs).Draw(rt, "first"), fmt.Sprintf("user:%d-", run))
 			l.noRefunds = true // after which the clock of a key is another in each form
+			reloaded(tale{t, s})
 			for range rapid.IntRange(1, 6).Draw(rt, "reloads") {
 				if rapid.IntRange(0, 3).Draw(rt, "many") == 0 {
 					l.burst()

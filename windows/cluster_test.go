@@ -32,41 +32,29 @@ func TestRedisCluster(t *testing.T) {
 			})
 		}
 	})
-	t.Run("keys of several partitions", func(t *testing.T) { keysOfSeveralPartitions(t, client) })
+	t.Run("windows of several algorithms equal the recount", func(t *testing.T) {
+		s, run := newStore(t, client, client, client, nil), 0
+		rapid.Check(t, func(rt *rapid.T) {
+			run++
+			newMixedTimeline(rt, s, fmt.Sprintf("user:%d-", run)).run()
+		})
+	})
+	t.Run("a penalty", func(t *testing.T) {
+		s := newStore(t, client, client, client, rulesOf(t, &windows.Rule{Name: "r", Match: "*",
+			Windows: []windows.Window{{Limit: 2, Per: time.Second}}, Penalty: []time.Duration{time.Minute}}))
+		x := tale{t, s}
+		x.check("k", 2)
+		s.clock.ms += 2000
+		if v := x.check("k", 1); v.Allowed || v.Items[0].RetryAfter != 58*time.Second {
+			t.Errorf("2 s later: %+v", v)
+		}
+		if had, err := s.Reset(t.Context(), s.rules.Match("k"), "k"); !had || err != nil || !x.check("k", 1).Allowed {
+			t.Errorf("after a reset: %v, %v", had, err)
+		}
+	})
 	t.Run("levels, sweeps and resets", func(t *testing.T) { levelsOnACluster(t, client) })
 	t.Run("a clock that is ahead", func(t *testing.T) { aClockThatIsAhead(t, c) })
 	t.Run("checks while a slot moves", func(t *testing.T) { checksWhileASlotMoves(t, c, client) })
-}
-
-func keysOfSeveralPartitions(t *testing.T, client redis.UniversalClient) {
-	ctx := context.Background()
-	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Hour}}})
-	s := newStore(t, client, client, client, rules)
-	rule := planOf(rules)
-	ask := func(keys ...string) windows.Verdict {
-		t.Helper()
-		var asks []windows.Request
-		for _, k := range keys {
-			asks = append(asks, windows.Request{Plan: rule, Key: k, Cost: 1})
-		}
-		v, err := s.Check(ctx, asks)
-		testkit.Must(t, err)
-		return v
-	}
-	together, apart := []string{"a{x}", "b{x}"}, []string{"user:1", "user:2", "user:3", "user:4", "user:5", "user:6"}
-	for n := range 5 {
-		if v := ask(together...); v.Allowed != (n < 3) || !v.Atomic {
-			t.Errorf("check %d of keys in one partition: allowed %v, atomic %v", n, v.Allowed, v.Atomic)
-		}
-		if v := ask(apart...); v.Allowed != (n < 3) || v.Atomic {
-			t.Errorf("check %d of keys in several partitions: allowed %v, atomic %v", n, v.Allowed, v.Atomic)
-		}
-	}
-	for _, key := range append(together, apart...) {
-		if st, err := s.Peek(ctx, rule, key); err != nil || st.Windows[0].Used != 3 {
-			t.Errorf("%s has used %+v, %v; want 3", key, st.Windows, err)
-		}
-	}
 }
 
 // Keys of many partitions are throttled by events and released by sweeps.

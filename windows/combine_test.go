@@ -10,7 +10,7 @@ import (
 
 func TestCombineKeepsTheRulesAndTheirOrder(t *testing.T) {
 	make := func(name, match string) *Rules {
-		r, err := NewRules([]*Rule{{Name: name, Match: match, Windows: []Window{{1, time.Second}}}})
+		r, err := NewRules([]*Rule{{Name: name, Match: match, Windows: []Window{{Limit: 1, Per: time.Second}}}})
 		testkit.Must(t, err)
 		return r
 	}

@@ -11,8 +11,8 @@ import (
 // Counter answers for keys under rules, atomically. Redis is the shared one
 // (redis.go), Local this process's own (local.go).
 type Counter interface {
-	// Check charges all requests if all are admitted, else none. Keys differ from
-	// each other; costs are valid and within their rule's limits.
+	// Check charges all requests if all are admitted, else those that say so. Keys differ
+	// from each other, and costs are valid.
 	Check(ctx context.Context, requests []Request) (Verdict, error)
 	// Peek gives where a key stands.
 	Peek(ctx context.Context, plan *Plan, key string) (KeyState, error)
@@ -24,7 +24,31 @@ type Counter interface {
 type Request struct {
 	Plan *Plan
 	Key  string
-	Cost int64 // 0 charges nothing and requests whether one unit would be admitted
+	Cost int64    // 0 charges nothing and requests whether one unit would be admitted
+	Mode api.Mode // empty: api.ModeTake. All requests of a call are of api.ModeCharge, or none is
+	// Idempotency, in the first request of a call, is the key of the whole call; nil: it has none.
+	Idempotency *Idempotency
+}
+
+// Idempotency is the key under which the answer to a call is remembered, in the same step
+// as the call is charged.
+type Idempotency struct {
+	Key         string
+	Fingerprint string // of what is asked for; without spaces
+	// Retention is how long a new answer is remembered; 0: it is not, and an older one is found.
+	Retention time.Duration
+}
+
+// ChargesDenied says whether the cost counts where the request is denied: as the rule
+// that decides has on_deny: charge, or by the mode.
+func (r Request) ChargesDenied() bool {
+	switch r.Mode {
+	case api.ModeLook:
+		return false
+	case api.ModeCharge:
+		return true
+	}
+	return r.Plan.Live != nil && r.Plan.Live.OnDeny == OnDenyCharge
 }
 
 // Verdict is the answer to a check.
@@ -32,7 +56,11 @@ type Verdict struct {
 	Allowed bool
 	// Atomic: one step decided all requests.
 	Atomic bool
-	Items  []KeyState // in the order of the requests
+	// Replayed: the call was answered before, under its Idempotency, and this is that answer.
+	Replayed bool
+	// OtherBody: its Idempotency is that of a call with another fingerprint. Nothing was decided.
+	OtherBody bool
+	Items     []KeyState // in the order of the requests
 	// Transitions is how many levels changed.
 	Transitions int64
 }
@@ -62,32 +90,6 @@ func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) 
 		return
 	}
 	s.Shadows = append(s.Shadows, KeyState{NowMs: s.NowMs, RetryAfter: wait, Windows: states})
-}
-
-// Want sets RetryAfter for a's cost, of a state that a look without cost gave:
-// it is exact for one unit, else the earliest that it can be, when the first
-// units come back.
-func (s *KeyState) Want(a Request) {
-	if a.Cost <= 1 {
-		return
-	}
-	s.RetryAfter = s.wait(a.Cost)
-	for i := range s.Shadows {
-		s.Shadows[i].RetryAfter = s.Shadows[i].wait(a.Cost)
-	}
-}
-
-func (s *KeyState) wait(cost int64) time.Duration {
-	wait := s.RetryAfter
-	for _, w := range s.Windows {
-		switch {
-		case cost > w.Limit:
-			return -time.Millisecond
-		case w.Used+cost > w.Limit:
-			wait = longer(wait, w.NextFreeMs)
-		}
-	}
-	return wait
 }
 
 // After is the state that many whole milliseconds later, if nothing was charged and nothing given
@@ -125,6 +127,10 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
 	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows}
 	for i, one := range s.Shadows {
+		if i == 0 && p.exempt != nil {
+			out.Rule, out.Windows = p.exempt.Name, one.Windows
+			continue
+		}
 		out.Shadow = append(out.Shadow, api.ShadowState{Rule: p.Shadows[i].Name, Windows: one.Windows})
 	}
 	return out

@@ -53,16 +53,30 @@ func TestCounterEqualsRecount(t *testing.T) {
 // timeline is one random run over one rule.
 type timeline struct {
 	*rapid.T
-	s         *store
-	rule      *windows.Rule
-	plan      *windows.Plan
-	limits    []streamtest.OracleWindow
-	oracle    *streamtest.Oracle
-	keys      []string
-	span      int64 // ms
-	largest   int64 // of a folded event
-	noRefunds bool
-	appended  int64 // ms of the newest event: a stream's IDs only grow
+	s          *store
+	rule       *windows.Rule
+	plan       *windows.Plan
+	limits     []streamtest.OracleWindow
+	oracle     recount
+	calendars  map[int64]windows.Calendar // ms of a window → when its periods begin
+	keys       []string
+	span       int64 // ms
+	largest    int64 // of a folded event
+	noRefunds  bool
+	appended   int64               // ms of the newest event: a stream's IDs only grow
+	remembered map[string]answered // idempotency key → what was answered
+}
+
+// recount is what a timeline is held against: streamtest.Oracle, or one for each algorithm.
+type recount interface {
+	Admits(key string, now, cost int64, windows []streamtest.OracleWindow) bool
+	Add(key string, ms, count int64)
+	Clock(key string, now int64) int64
+	Used(key string, now, window int64) int64
+	Truth(key string, now, window int64) int64
+	GiveBack(key string, now, window, units int64, trace bool) int64
+	Oldest(key string, after int64) int64
+	Reset(key string)
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
@@ -89,6 +103,9 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 		rule.Windows = append(rule.Windows, windows.Window{Limit: limit, Per: ms(w)})
 		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w, Limit: limit})
 	}
+	if rapid.Bool().Draw(t, "on deny") {
+		rule.OnDeny = windows.OnDenyCharge
+	}
 	s.rules = rulesOf(t, rule)
 	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
 	l.span = l.rule.Longest().Milliseconds()
@@ -109,7 +126,9 @@ func (l *timeline) run() {
 		case "edge": // a ms before, at, or after the newest event leaves a window or an aligned one begins
 			w := rapid.SampledFrom(l.limits).Draw(l.T, "of").Ms
 			at := l.oracle.Clock(key, 0) + w
-			if rapid.Bool().Draw(l.T, "aligned") {
+			if c, ok := l.calendars[w]; ok {
+				_, at = c.Period(l.s.clock.ms)
+			} else if rapid.Bool().Draw(l.T, "aligned") {
 				at = (l.s.clock.ms/w + 1) * w
 			}
 			l.s.clock.ms = max(l.s.clock.ms, at+rapid.Int64Range(-1, 1).Draw(l.T, "beside"))
@@ -148,12 +167,12 @@ func (l *timeline) check(key string, cost int64) {
 	if v.Allowed != want || want && retry != 0 {
 		l.Fatalf("check of %d at %d: allowed %v, retry after %d ms; recount says %v", cost, now, v.Allowed, retry, want)
 	}
+	if want || l.chargesDenied() {
+		l.oracle.Add(key, now, cost)
+	}
 	if !want && (l.oracle.Admits(key, now+retry-1, cost, l.limits) || !l.oracle.Admits(key, now+retry, cost,
 		l.limits)) {
 		l.Fatalf("check of %d at %d: retry after %d ms is not when it is admitted", cost, now, retry)
-	}
-	if want {
-		l.oracle.Add(key, now, cost)
 	}
 	l.compare(key, v.Items[0])
 }
@@ -171,7 +190,7 @@ func (l *timeline) both(cost int64) {
 	if v.Allowed != want || !v.Atomic {
 		l.Fatalf("both: allowed %v atomic %v, recount says %v", v.Allowed, v.Atomic, want)
 	}
-	if want {
+	if want || l.chargesDenied() {
 		l.oracle.Add(a, nowA, cost)
 		l.oracle.Add(b, nowB, 1)
 	}

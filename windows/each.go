@@ -11,7 +11,7 @@ import (
 )
 
 // EachKey calls visit for each key that has the first counter of its plan, with its partition; a
-// key can come twice. It walks all keys of each server, a
+// key can come several times. It walks all keys of each server, a
 // thousand in a step; on a Cluster the masters at once, so visit may be called by several
 // goroutines. The first error ends it.
 func (s *Redis) EachKey(ctx context.Context, rules *Rules, visit func(p int, key string) error) error {
@@ -21,7 +21,7 @@ func (s *Redis) EachKey(ctx context.Context, rules *Rules, visit func(p int, key
 			_, rest, _ := strings.Cut(it.Val(), "}:")
 			form, key, ok := strings.Cut(rest, ":")
 			plan := rules.Match(key)
-			if !ok || plan == nil || plan.counters[0].form != form {
+			if !ok || plan == nil || !plan.counters[0].has(form) {
 				continue
 			}
 			if err := visit(s.keys.Partition(key), key); err != nil {

@@ -5,3 +5,6 @@ func (s *Redis) LeaveToGeneral(all bool) { s.general = all }
 
 // AnsweredQuick is how many calls the quick script has answered.
 func (s *Redis) AnsweredQuick() int64 { return s.answeredQuick.Load() }
+
+// SetClockAhead has it believe that the clock of Redis is so many ms ahead of this machine's.
+func (s *Redis) SetClockAhead(ms int64) { s.ahead.Store(ms) }

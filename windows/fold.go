@@ -33,18 +33,31 @@ type Folded struct {
 	Transitions int64
 	// Corrupt counters held foreign data. They start again from zero.
 	Corrupt int64
+	// Keys is what each key had of the events, those of one rule one after the other; it counts those
+	// too that were counted before.
+	Keys []FoldedKey
+}
+
+// FoldedKey is what a batch had of one key.
+type FoldedKey struct {
+	Rule          string // that decides; of a key with shadow rules alone, the first of them
+	Key           string
+	Events, Units int64
 }
 
 // Batch is the events of one partition that are folded together.
 type Batch struct {
 	Partition int
 	Events    []Event
+	// TraceParent is the W3C trace context of the fold, empty where it is not traced. It is the same for all
+	// batches of a call, and goes with the transitions.
+	TraceParent string
 }
 
 // Fold counts a batch of partition p, as FoldBatches does, and gives the IDs of events
 // that no rule matches.
 func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (Folded, []string, error) {
-	folded, unmatched, err := s.FoldBatches(ctx, rules, []Batch{{p, events}})
+	folded, unmatched, err := s.FoldBatches(ctx, rules, []Batch{{Partition: p, Events: events}})
 	return folded, unmatched[0], err
 }
 
@@ -55,6 +68,27 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 // caller's to acknowledge.
 func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
 	err error) {
+	s.noticeAll(rules)
+	keys := func() (keys []string) {
+		for _, b := range batches {
+			for _, e := range b.Events {
+				keys = append(keys, e.Key)
+			}
+		}
+		return keys
+	}
+	err = s.following(ctx, keys, func() error {
+		f, unmatched, err = s.foldBatches(ctx, rules, batches)
+		return err
+	})
+	return f, unmatched, err
+}
+
+func (s *Redis) foldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
+	err error) {
+	if err := s.carryEvents(ctx, rules, batches); err != nil {
+		return Folded{}, make([][]string, len(batches)), err
+	}
 	args := lua.FoldArgs{
 		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
 		Partitions: make([]lua.FoldPartition, 0, len(batches)),
@@ -62,9 +96,11 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 	scripts := map[*planCounter]*lua.Rule{} // a rule is the same for all partitions of a call
 	unmatched = make([][]string, len(batches))
 	merged := 0
+	var folded []FoldedKey
 	for i, b := range batches {
+		args.TraceParent = b.TraceParent
 		var grouped []lua.FoldRule
-		grouped, unmatched[i] = s.group(b.Partition, rules, b.Events, scripts)
+		grouped, unmatched[i] = s.group(b.Partition, rules, b.Events, scripts, &folded)
 		if len(grouped) == 0 {
 			continue
 		}
@@ -81,16 +117,13 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 	if len(args.Partitions) == 0 {
 		return Folded{}, unmatched, nil
 	}
-	if err := s.carryEvents(ctx, rules, batches); err != nil {
-		return Folded{}, unmatched, err
-	}
 	reply, err := lua.Fold(ctx, s.redis, args)
 	if err != nil {
 		return Folded{}, unmatched, err
 	}
 	return Folded{
 		Folded: reply.Folded, Late: reply.Late, AlreadyCounted: reply.AlreadyCounted, Duplicate: reply.Duplicate,
-		Transitions: reply.Transitions, Corrupt: reply.Corrupt, Merged: int64(merged),
+		Transitions: reply.Transitions, Corrupt: reply.Corrupt, Merged: int64(merged), Keys: folded,
 	}, unmatched, nil
 }
 
@@ -101,14 +134,17 @@ type keyGroups struct {
 	resolution int64  // ms
 	groups     []lua.FoldGroup
 	firsts     []int64 // group → ms of its first event
+	begins     []int64 // ms at which periods of the calendar begin: no group has events of both sides
+
+	events, units int64
 }
 
 // group puts a batch into the shape that fold.lua takes. Events of one key
 // share a group, and so an entry in its log, when their counts are the same and
 // their times lie within the plan's resolution. The same count is what keeps
 // the gate exact: XACK tells how many of a group were pending, not which.
-func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCounter]*lua.Rule) (folds []lua.FoldRule,
-	unmatched []string) {
+func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCounter]*lua.Rule,
+	folded *[]FoldedKey) (folds []lua.FoldRule, unmatched []string) {
 	script := func(c *planCounter) *lua.Rule {
 		if scripts[c] == nil {
 			scripts[c] = s.script(c)
@@ -116,8 +152,9 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 		return scripts[c]
 	}
 	type planKeys struct {
-		plan *Plan
-		keys []*keyGroups
+		plan   *Plan
+		keys   []*keyGroups
+		begins []int64
 	}
 	var order []*planKeys
 	byPlan := map[*Plan]*planKeys{}
@@ -125,7 +162,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 	for _, e := range events {
 		k := byKey[e.Key]
 		if k == nil {
-			plan := rules.Match(e.Key)
+			plan := s.match(rules, e.Key)
 			if plan == nil {
 				unmatched = append(unmatched, e.ID)
 				continue
@@ -133,11 +170,18 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 			pk := byPlan[plan]
 			if pk == nil {
 				pk = &planKeys{plan: plan}
+				for i := range plan.counters {
+					for _, w := range script(&plan.counters[i]).Windows {
+						if w.FromMs > 0 {
+							pk.begins = append(pk.begins, w.FromMs)
+						}
+					}
+				}
 				byPlan[plan] = pk
 				order = append(order, pk)
 			}
 			k = &keyGroups{key: e.Key, counter: s.keys.Counter(p, plan.counters[0].form, e.Key),
-				resolution: plan.resolutionMs}
+				resolution: plan.resolutionMs, begins: pk.begins}
 			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
 		}
@@ -145,9 +189,11 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 	}
 	for _, pk := range order {
 		fold := lua.FoldRule{Rule: script(&pk.plan.counters[0])}
+		rule := pk.plan.Rules()[0].Name
 		for _, k := range pk.keys {
 			k.sort()
 			fold.Groups = append(fold.Groups, k.groups...)
+			*folded = append(*folded, FoldedKey{rule, k.key, k.events, k.units})
 		}
 		for i := range pk.plan.counters[1:] {
 			c := &pk.plan.counters[1+i]
@@ -164,8 +210,10 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 }
 
 func (k *keyGroups) add(e Event) {
+	k.events, k.units = k.events+1, k.units+e.Count
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
-		if g := &k.groups[i]; g.Count == e.Count && (g.ProducerIDs != nil) == (e.ProducerID != "") {
+		g := &k.groups[i]
+		if g.Count == e.Count && (g.ProducerIDs != nil) == (e.ProducerID != "") && k.samePeriods(k.firsts[i], e.Ms) {
 			g.IDs = append(g.IDs, e.ID)
 			if e.ProducerID != "" {
 				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)
@@ -179,6 +227,15 @@ func (k *keyGroups) add(e Event) {
 	}
 	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)
+}
+
+func (k *keyGroups) samePeriods(a, b int64) bool {
+	for _, ms := range k.begins {
+		if (a < ms) != (b < ms) {
+			return false
+		}
+	}
+	return true
 }
 
 // sort orders the groups by their newest event, the time they are put at.

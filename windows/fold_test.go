@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -101,7 +103,7 @@ func TestFoldTellsUnmatched(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "user:*" })), func(t *testing.T, s *store) {
 		for p, batch := range s.append(t, windows.Event{Key: "other", Ms: start, Count: 1}) {
 			f, unmatched, err := s.store.Fold(context.Background(), p, s.rules, batch)
-			if err != nil || f != (windows.Folded{}) || len(unmatched) != 1 || unmatched[0] != batch[0].ID {
+			if err != nil || !cmp.Equal(f, windows.Folded{}) || len(unmatched) != 1 || unmatched[0] != batch[0].ID {
 				t.Fatalf("%+v, %v, %v", f, unmatched, err)
 			}
 		}

@@ -17,8 +17,11 @@ func asYAML(rules []*Rule) []byte {
 	b.WriteString("rules:\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b,
-			"  - name: %q\n    match: '%s'\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n",
-			r.Name, strings.ReplaceAll(r.Match, "'", "''"), r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow)
+			"  - name: %q\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n    on_deny: %s\n",
+			r.Name, r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow, r.OnDeny)
+		if r.Match != "" {
+			fmt.Fprintf(&b, "    match: '%s'\n", strings.ReplaceAll(r.Match, "'", "''"))
+		}
 		if r.Buckets != 0 {
 			fmt.Fprintf(&b, "    buckets: %d\n", r.Buckets)
 		}

@@ -32,8 +32,8 @@ func BenchmarkGroup(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if grouped, unmatched := s.group(0, rules, events, map[*planCounter]*lua.Rule{}); len(grouped) != 1 ||
-					len(unmatched) != 0 {
+				grouped, unmatched := s.group(0, rules, events, map[*planCounter]*lua.Rule{}, new([]FoldedKey))
+				if len(grouped) != 1 || len(unmatched) != 0 {
 					b.Fatal(len(grouped), len(unmatched))
 				}
 			}

@@ -2,6 +2,7 @@ package windows
 
 import (
 	"fmt"
+	"hash/crc32"
 	"strconv"
 	"strings"
 
@@ -18,29 +19,6 @@ func threshold(limit int64, pct int) int64 {
 // scripts never look for one.
 const outOfReach = 1<<53 - 1
 
-// compile turns the rules that share a counter into what the scripts receive; the
-// one that decides is the first. everyMs is how often a log is trimmed and its
-// expiry renewed.
-func compile(rules []*Rule, everyMs int64) *lua.Rule {
-	out := &lua.Rule{Algorithm: rules[0].Algorithm, Setting: everyMs}
-	if out.Algorithm == SlidingBuckets {
-		out.Setting = rules[0].Buckets
-	}
-	specs := make([]string, len(rules))
-	for i, r := range rules {
-		specs[i] = levelSpec(r)
-		for _, w := range r.Windows {
-			out.Windows = append(out.Windows, lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, Lowest: r.lowest(w)})
-		}
-		if !r.Shadow {
-			out.Decides = len(out.Windows)
-		}
-		out.SpanMs = max(out.SpanMs, r.Longest().Milliseconds())
-	}
-	out.Spec = strings.Join(specs, "\n")
-	return out
-}
-
 // lowest is the least use of a window that stands at a level.
 func (r *Rule) lowest(w Window) int64 {
 	switch {
@@ -52,29 +30,43 @@ func (r *Rule) lowest(w Window) int64 {
 	return w.Limit
 }
 
-// levelSpec writes a rule's levels in the form that levels.lua reads.
-func levelSpec(r *Rule) string {
-	var b strings.Builder
+// appendLevels writes a rule's levels in the form that levels.lua reads.
+func (r *Rule) appendLevels(b []byte, windows []lua.Window) []byte {
 	shadow := 0
 	if r.Shadow {
 		shadow = 1
 	}
-	algorithm := r.Algorithm
-	if r.Buckets > 0 {
-		algorithm = fmt.Sprintf("%s:%d", algorithm, r.Buckets) // others do not see the same units
-	}
-	fmt.Fprintf(&b, "%s;%s;%d;%d", r.Name, algorithm, r.Hold.Milliseconds(), shadow)
+	b = fmt.Appendf(b, "%s;%s;%d;%d", r.Name, r.countedBy(), r.Hold.Milliseconds(), shadow)
 	if r.Unlevelled {
-		return b.String() // no window has any
+		return b // no window has any
 	}
-	for _, w := range r.Windows {
-		fmt.Fprintf(&b, "|%d,%d", w.Per.Milliseconds(), w.Limit)
+	for _, w := range windows {
+		b = fmt.Appendf(b, "|%d,%d", w.Ms, w.Limit)
 		for _, pct := range r.Alerts {
-			fmt.Fprintf(&b, ",%d=%d", pct, threshold(w.Limit, pct))
+			b = fmt.Appendf(b, ",%d=%d", pct, threshold(w.Limit, pct))
 		}
-		fmt.Fprintf(&b, ",%d=%d", api.LevelThrottled, w.Limit)
+		b = fmt.Appendf(b, ",%d=%d", api.LevelThrottled, w.Limit)
 	}
-	return b.String()
+	return b
+}
+
+// countedBy names what counts the rule's windows: levels that another algorithm has raised are looked
+// at again, as it does not see the same units.
+func (r *Rule) countedBy() string {
+	if list := r.Algorithms(); len(list) == 1 && !r.punishes() {
+		if list[0] == SlidingBuckets {
+			return fmt.Sprintf("%s:%d", list[0], r.Buckets)
+		}
+		return list[0]
+	}
+	h := crc32.NewIEEE()
+	for _, w := range r.Windows {
+		fmt.Fprintf(h, "%s,", r.algorithmOf(w))
+	}
+	if r.punishes() {
+		fmt.Fprint(h, r.Penalty)
+	}
+	return fmt.Sprintf("%s:%x:%d", lua.Mixed, h.Sum32(), r.Buckets)
 }
 
 // parseThrottle reads the throttle decision out of a field of the levels hash

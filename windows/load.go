@@ -56,7 +56,12 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 	type field = document.Field
 	return d.Mapping(
 		field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
-		field{Name: "match", Need: document.Needed, Set: document.Leaf(d, &r.Match, document.Text)},
+		field{Name: "match", Set: func(n *document.Node, at string) error {
+			if err := document.Leaf(d, &r.Match, document.Text)(n, at); err != nil || r.Match != "" {
+				return err
+			}
+			return d.Errorf(n, `match "": want a pattern over keys, as "user:*", or "*" for all; a tier has none`)
+		}},
 		field{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
 		field{Name: "buckets", Set: func(n *document.Node, at string) error {
 			if err := document.Leaf(d, &r.Buckets, whole)(n, at); err != nil || r.Buckets != 0 {
@@ -66,20 +71,85 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 		}},
 		field{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
-			w := &r.Windows[len(r.Windows)-1]
-			return d.Mapping(
-				field{Name: "limit", Need: document.Needed, Set: document.Leaf(d, &w.Limit, whole)},
-				field{Name: "per", Need: document.Needed, Set: document.Leaf(d, &w.Per, duration)},
-			)(n, at)
+			return readWindow(d, &r.Windows[len(r.Windows)-1], n, at)
 		})},
 		field{Name: "alerts", Set: d.List(func(n *document.Node, at string) error {
 			r.Alerts = append(r.Alerts, 0)
 			return document.Leaf(d, &r.Alerts[len(r.Alerts)-1], percentage)(n, at)
 		})},
 		field{Name: "hold", Set: document.Leaf(d, &r.Hold, duration)},
+		field{Name: "penalty", Set: d.List(func(n *document.Node, at string) error {
+			r.Penalty = append(r.Penalty, 0)
+			return document.Leaf(d, &r.Penalty[len(r.Penalty)-1], duration)(n, at)
+		})},
+		field{Name: "forget", Set: document.Leaf(d, &r.Forget, duration)},
+		field{Name: "on_deny", Set: document.Leaf(d, (*string)(&r.OnDeny), document.Text)},
 		field{Name: "on_error", Set: document.Leaf(d, (*string)(&r.OnError), document.Text)},
+		field{Name: "on_expire", Set: document.Leaf(d, (*string)(&r.OnExpire), document.Text)},
 		field{Name: "shadow", Set: document.Leaf(d, &r.Shadow, document.Truth)},
+		field{Name: "lease", Set: func(n *document.Node, at string) error {
+			if err := document.Leaf(d, &r.Lease, duration)(n, at); err != nil || r.Lease != 0 {
+				return err
+			}
+			return d.Errorf(n, "lease 0s: %s", wantLease)
+		}},
 	)
+}
+
+func readWindow(d *document.Document, w *Window, n *document.Node, at string) error {
+	type field = document.Field
+	var per, inFlight, zone, starts *document.Node
+	keep := func(to **document.Node) document.Setter {
+		return func(n *document.Node, _ string) error {
+			*to = n
+			return nil
+		}
+	}
+	err := d.Mapping(
+		field{Name: "limit", Need: document.Needed, Set: document.Leaf(d, &w.Limit, whole)},
+		field{Name: "per", Set: keep(&per)},
+		field{Name: "zone", Set: keep(&zone)},
+		field{Name: "starts", Set: keep(&starts)},
+		field{Name: "in_flight", Set: keep(&inFlight)},
+		field{Name: "algorithm", Set: document.Leaf(d, &w.Algorithm, document.Text)},
+	)(n, at)
+	switch {
+	case err != nil:
+		return err
+	case per == nil && inFlight == nil:
+		return d.Errorf(n, "per is missing: want per, or in_flight, in a window")
+	case per != nil && inFlight != nil:
+		return d.Errorf(n, "per and in_flight: want one of them in a window")
+	case inFlight != nil && zone != nil:
+		return d.Errorf(zone, "zone: want none beside in_flight")
+	case inFlight != nil && starts != nil:
+		return d.Errorf(starts, "starts: want none beside in_flight")
+	case inFlight != nil:
+		w.InFlight = true
+		return document.Leaf(d, &w.Per, duration)(inFlight, at+".in_flight")
+	}
+	if !document.IsText(per) {
+		return document.Leaf(d, &w.Per, duration)(per, at+".per")
+	}
+	nodes := map[string]*document.Node{"per": per, "zone": zone, "starts": starts}
+	wrong, err := w.setPer(per.Value, textOf(zone), textOf(starts))
+	if err == nil {
+		return nil
+	}
+	fails := func(*document.Node) (struct{}, error) { return struct{}{}, err }
+	return document.Leaf(d, new(struct{}), fails)(nodes[wrong], at+"."+wrong)
+}
+
+// textOf gives a value as it is written, and a line feed, which nothing is, for a list or a mapping.
+func textOf(n *document.Node) string {
+	if n == nil {
+		return ""
+	}
+	text, err := document.Text(n)
+	if err != nil || text == "" {
+		return "\n"
+	}
+	return text
 }
 
 // faultIn says where in the file a fault of a rule is.
@@ -117,6 +187,10 @@ func duration(n *document.Node) (time.Duration, error) {
 }
 
 const day = 24 * time.Hour
+
+// ParseDuration reads a span of time as a rules file has it: time.ParseDuration with days of 24 hours in
+// front, as 1d12h.
+func ParseDuration(s string) (time.Duration, error) { return parseDuration(s) }
 
 // parseDuration is time.ParseDuration with days of 24 hours in front: -1d12h.
 func parseDuration(s string) (time.Duration, error) {

@@ -32,7 +32,8 @@ func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	list := make([]inprocess.Request, 0, len(requests))
 	for _, a := range requests {
 		for _, at := range a.Plan.places {
-			list = append(list, inprocess.Request{Rule: at.inProcess, Key: a.Key, Cost: a.Cost})
+			list = append(list, inprocess.Request{Rule: at.inProcess, Key: a.Key, Cost: a.Cost, Mode: a.Mode,
+				ChargesDenied: a.ChargesDenied()})
 		}
 	}
 	states, allowed := l.counter.Check(list)
@@ -66,6 +67,9 @@ func (r *Rule) inProcess() inprocess.Rule {
 	out := inprocess.Rule{Name: r.Name, Shadow: r.Shadow, Windows: make([]inprocess.Window, len(r.Windows))}
 	for i, w := range r.Windows {
 		out.Windows[i] = inprocess.Window{Limit: w.Limit, Per: w.Per}
+		if w.Calendar.Unit != "" {
+			out.Windows[i].Calendar, out.Windows[i].Period = w.Calendar.Unit, w.Calendar.Period
+		}
 	}
 	return out
 }

@@ -6,54 +6,94 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
 // CheckMany answers calls that came at the same time: each as Check would, one after
-// the other, and independent of the others. All keys lie in one lane. Transitions are those
+// the other, and independent of the others. All keys lie in one shard. Transitions are those
 // of all calls, in the first verdict. With an error come the verdicts of the calls that
 // were answered nevertheless; the others' have no Items.
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
 	verdicts := make([]Verdict, len(calls))
+	s.noticeRules(calls)
 	if err := s.carryCalls(ctx, calls); err != nil {
 		return verdicts, err
 	}
-	todo, err := s.quick(ctx, calls, verdicts)
+	todo, err := s.quick(ctx, s.followCalls(calls), verdicts)
 	if err != nil {
 		return verdicts, err
 	}
-	for len(todo) > 0 {
-		b := newCheckBatch(s, len(todo))
-		var taken, later []int
-		for _, i := range todo {
-			ok, err := b.add(calls[i])
-			switch {
-			case err != nil:
+	for moves := 0; len(todo) > 0; {
+		todo, err = s.checkSome(ctx, s.followCalls(calls), todo, verdicts)
+		switch {
+		case err == nil:
+		case moves < maxMoves && s.outOfPeriod(err):
+			moves++
+		case moves < maxMoves && lua.IsCarried(err):
+			moves++
+			if err := s.carriedMeanwhile(ctx, calls, todo); err != nil {
 				return verdicts, err
-			case ok:
-				taken = append(taken, i)
-			default: // its key is in this batch under another plan: the rules have just changed
-				later = append(later, i)
 			}
-		}
-		b.arrange()
-		reply, err := lua.Check(ctx, s.redis, b.args)
-		if err != nil {
+		default:
 			return verdicts, err
 		}
-		for n, i := range taken {
-			verdicts[i] = verdictOf(calls[i], reply.Calls[n])
-			s.noteLevels(calls[i], verdicts[i])
-		}
-		verdicts[0].Transitions += reply.Transitions
-		todo = later
 	}
 	return verdicts, nil
 }
 
+// checkSome asks the general script of those calls in todo that can share a run, and
+// gives the others. With an error it gives all of todo.
+func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (later []int,
+	err error) {
+	b := newCheckBatch(s, len(todo))
+	var taken []int
+	for _, i := range todo {
+		ok, err := b.add(calls[i])
+		switch {
+		case err != nil:
+			return todo, err
+		case ok:
+			taken = append(taken, i)
+		default: // its key is in this batch under another plan (the rules have just changed), or its idempotency key is
+			later = append(later, i)
+		}
+	}
+	b.arrange()
+	reply, err := lua.Check(ctx, s.redis, b.args)
+	if err != nil {
+		return todo, err
+	}
+	for n, i := range taken {
+		verdicts[i] = verdictOf(calls[i], reply.Calls[n])
+		s.noteLevels(calls[i], verdicts[i])
+	}
+	verdicts[0].Transitions += reply.Transitions
+	return later, nil
+}
+
+// carriedMeanwhile is called where a key of some calls was carried to another algorithm after
+// this process had looked: it carries it back, or follows it where this process has older rules.
+func (s *Redis) carriedMeanwhile(ctx context.Context, calls [][]Request, some []int) error {
+	var keys []string
+	of := make([][]Request, 0, len(some))
+	for _, i := range some {
+		of = append(of, calls[i])
+		for _, a := range calls[i] {
+			keys = append(keys, a.Key)
+		}
+	}
+	if err := s.carryCalls(ctx, of); err != nil {
+		return err
+	}
+	return s.noteMoved(ctx, keys)
+}
+
 func verdictOf(requests []Request, call lua.CheckCall) Verdict {
-	v := Verdict{Allowed: call.Allowed, Atomic: true, Items: make([]KeyState, len(requests))}
+	v := Verdict{Allowed: call.Allowed, Atomic: true, Replayed: call.Replayed, OtherBody: call.OtherBody,
+		Items: make([]KeyState, len(requests))}
 	items := call.Items
 	for i, a := range requests {
 		n := len(a.Plan.counters)
@@ -69,47 +109,98 @@ type checkBatch struct {
 	args       lua.CheckArgs
 	partitions map[int]int          // partition → index in args
 	rules      map[*planCounter]int // what a counter counts → index in args
-	counters   map[string]int       // name → index in args
-	countedAs  []*planCounter       // index of a counter → what it counts
+	keys       map[string]askedKey
+}
+
+// askedKey is a key of the batch. Its counters stand in args one after the other. Another plan can count
+// it in the same keys of Redis under other names, so there is one.
+type askedKey struct {
+	plan  *Plan
+	first int // index of its first counter in args
 }
 
 func newCheckBatch(s *Redis, calls int) *checkBatch {
 	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*planCounter]int{},
-		counters: make(map[string]int, calls)}
+		keys: make(map[string]askedKey, calls)}
 	b.args.Now = s.now()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
 	b.args.Counters = make([]lua.CheckCounter, 0, calls)
 	return b
 }
 
-// add takes a call in, if each of its keys is asked for under one plan only.
+// kind is what becomes of the cost, as the scripts take it.
+func (r Request) kind() lua.CheckKind {
+	switch {
+	case r.Mode == api.ModeLook:
+		return lua.Look
+	case r.Mode == api.ModeCharge:
+		return lua.Charge
+	case r.ChargesDenied():
+		return lua.ChargeDenied
+	}
+	return lua.Take
+}
+
+// asks says whether a call of the batch has the same idempotency key: its answer must stand
+// in Redis before the next one of that key is asked for.
+func (b *checkBatch) asks(name string) bool {
+	return slices.ContainsFunc(b.args.Remember, func(m lua.Idempotency) bool { return m.Name == name })
+}
+
+// IdempotencyName is the name in Redis of what is remembered under an idempotency key. On one
+// server the key alone chooses its partition. On a Cluster it stands where the first key of
+// the call does, as one script can touch no other: there the same key with another first
+// key can be another memory.
+func (s *Redis) IdempotencyName(key, first string) string {
+	if _, cluster := s.redis.(*redis.ClusterClient); cluster {
+		return s.keys.Idempotency(s.keys.Partition(first), key)
+	}
+	return s.keys.Idempotency(s.keys.Partition(key), key)
+}
+
+// add takes a call in, if each of its keys is asked for under one plan only, and its
+// idempotency key is no earlier one's.
 func (b *checkBatch) add(requests []Request) (bool, error) {
+	remembered, key := "", requests[0].Idempotency
+	if key != nil {
+		if remembered = b.store.IdempotencyName(key.Key, requests[0].Key); b.asks(remembered) {
+			return false, nil
+		}
+	}
 	items := make([]lua.CheckItem, 0, len(requests))
 	for _, a := range requests {
-		p := b.store.keys.Partition(a.Key)
-		for c := range a.Plan.counters {
-			of := &a.Plan.counters[c]
-			name := b.store.keys.Counter(p, of.form, a.Key)
-			i, known := b.counters[name]
-			if known && b.countedAs[i] != of {
-				if len(b.args.Calls) == 0 {
-					return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
-						api.Shorten(a.Key), a.Plan.Rules()[0].Name)
-				}
-				return false, nil
-			}
-			if !known {
-				i = len(b.args.Counters)
-				b.counters[name] = i
-				b.countedAs = append(b.countedAs, of)
-				b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: name, Rule: b.rule(of),
-					Partition: b.partition(p)})
-			}
-			items = append(items, lua.CheckItem{Counter: i, Cost: a.Cost})
+		k, known := b.keys[a.Key]
+		switch {
+		case !known:
+			k = b.addKey(a)
+		case k.plan == a.Plan:
+		case len(b.args.Calls) == 0:
+			return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
+				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
+		default:
+			return false, nil
 		}
+		for c := range a.Plan.counters {
+			items = append(items, lua.CheckItem{Counter: k.first + c, Cost: a.Cost, Kind: a.kind()})
+		}
+	}
+	if key != nil {
+		b.args.Remember = append(b.args.Remember, lua.Idempotency{Call: len(b.args.Calls), Name: remembered,
+			Fingerprint: key.Fingerprint, TTLMs: key.Retention.Milliseconds()})
 	}
 	b.args.Calls = append(b.args.Calls, items)
 	return true, nil
+}
+
+func (b *checkBatch) addKey(a Request) askedKey {
+	k, p := askedKey{a.Plan, len(b.args.Counters)}, b.store.keys.Partition(a.Key)
+	b.keys[a.Key] = k
+	for c := range a.Plan.counters {
+		of := &a.Plan.counters[c]
+		b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: b.store.keys.Counter(p, of.form, a.Key),
+			Rule: b.rule(of), Partition: b.partition(p)})
+	}
+	return k
 }
 
 // arrange puts counters of the same rule and partition together.

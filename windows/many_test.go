@@ -7,69 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// many asks several calls at once, of one or both keys each, some only to look.
-// They are answered as if they had come one after the other.
-func (l *timeline) many() {
-	var calls [][]windows.Request
-	for range rapid.IntRange(1, 6).Draw(l.T, "calls") {
-		var asks []windows.Request
-		for i := range rapid.IntRange(1, 2).Draw(l.T, "keys") {
-			key := l.keys[i]
-			if i == 0 && rapid.Bool().Draw(l.T, "other") {
-				key = l.keys[1]
-			}
-			cost := rapid.Int64Range(0, l.rule.Smallest()).Draw(l.T, "cost")
-			asks = append(asks, windows.Request{Plan: l.plan, Key: key, Cost: cost})
-		}
-		if len(asks) == 2 && asks[0].Key == asks[1].Key {
-			asks = asks[:1]
-		}
-		calls = append(calls, asks)
-	}
-	got := l.ask(calls)
-	for n, asks := range calls {
-		want := true
-		for _, a := range asks {
-			want = want && l.oracle.Admits(a.Key, l.oracle.Clock(a.Key, l.s.clock.ms), max(1, a.Cost), l.limits)
-		}
-		if got[n].Allowed != want {
-			l.Fatalf("call %d of %v: allowed %v, recount says %v", n, calls, got[n].Allowed, want)
-		}
-		for i, a := range asks {
-			now := l.oracle.Clock(a.Key, l.s.clock.ms)
-			admits := l.oracle.Admits(a.Key, now, max(1, a.Cost), l.limits)
-			retry := got[n].Items[i].RetryAfter.Milliseconds()
-			if admits != (retry == 0) {
-				l.Fatalf("call %d of %v: retry after %d ms, recount says %v", n, calls, retry, admits)
-			}
-			if last := n == len(calls)-1; last && !admits && !l.oracle.Admits(a.Key, now+retry, max(1, a.Cost),
-				l.limits) {
-				l.Fatalf("call %d of %v: retry after %d ms is too early", n, calls, retry)
-			}
-		}
-		for i, a := range asks {
-			now := l.oracle.Clock(a.Key, l.s.clock.ms)
-			if want && a.Cost > 0 {
-				l.oracle.Add(a.Key, now, a.Cost)
-			}
-			for w, limit := range l.limits {
-				if used, has := l.oracle.Used(a.Key, now, limit.Ms), got[n].Items[i].Windows[w].Used; used != has {
-					l.Fatalf("call %d of %v: used %d, recount says %d", n, calls, has, used)
-				}
-			}
-		}
-	}
-	for i, a := range calls[len(calls)-1] {
-		l.compare(a.Key, got[len(calls)-1].Items[i])
-	}
-}
 
 // ask sends calls in one run, or where there is none (in process) one by one.
 func (l *timeline) ask(calls [][]windows.Request) []windows.Verdict {

@@ -25,8 +25,11 @@ type Rules struct {
 	literals []string
 	branches []branch
 
-	plans    plans
+	plans    *plans
 	warnings []error // of Parse
+
+	overrides *Overrides // nil: none (With)
+	changed   *changedPlans
 }
 
 // branch belongs to the literal of the same position. Its tries are in file order,
@@ -69,7 +72,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
-	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list))}
+	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)), plans: &plans{},
+		changed: &changedPlans{}}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -95,7 +99,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 // Combine gives the rules of each in turn, the very same, under one index. A
 // name that two of them have is an error.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}}
+	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, plans: &plans{}, changed: &changedPlans{}}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
@@ -121,9 +125,19 @@ func (r *Rules) PlanOf(rule *Rule) *Plan { return r.alone[rule] }
 
 // Match gives the plan of a key, which is valid UTF-8: the first rule in file order
 // whose pattern fits and that is no shadow, and the shadow rules that fit, wherever
-// they stand. It is nil where none fits, and always the same for the same rules.
+// they stand. It is nil where none fits, and always the same for the same rules, under
+// overrides (With) as long as that of the key stays.
 // It does not allocate, but for the first key of a combination.
 func (r *Rules) Match(key string) *Plan {
+	plan := r.match(key)
+	if r.overrides != nil {
+		plan, _ = r.Apply(plan, key)
+	}
+	return plan
+}
+
+// match is Match without overrides.
+func (r *Rules) match(key string) *Plan {
 	// Every literal that key begins with is, or is a parent of, the last literal
 	// that does not sort after key.
 	i, found := slices.BinarySearch(r.literals, key)
@@ -180,6 +194,9 @@ func (t *try) fits(key string) bool {
 func (r *Rules) index() {
 	own := map[string][]*try{} // literal → its tries
 	for i, rule := range r.list {
+		if rule.Match == "" {
+			continue // a tier
+		}
 		literal, rest := cutLiteral(rule.Match)
 		own[literal] = append(own[literal], &try{rule, r.alone[rule], i, len(literal), rest})
 	}

@@ -37,7 +37,7 @@ func rulesOf(t testing.TB, patterns ...string) *Rules {
 	t.Helper()
 	list := make([]*Rule, len(patterns))
 	for i, p := range patterns {
-		list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
+		list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{Limit: 1, Per: time.Second}}}
 	}
 	rules, err := NewRules(list)
 	testkit.Must(t, err)
@@ -84,7 +84,7 @@ func TestMatchIsTheFirstThatFits(t *testing.T) {
 		patterns := rapid.SliceOfN(somePattern, 1, 12).Draw(t, "patterns")
 		list := make([]*Rule, len(patterns))
 		for i, p := range patterns {
-			list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{1, time.Second}}}
+			list[i] = &Rule{Name: fmt.Sprint(i), Match: p, Windows: []Window{{Limit: 1, Per: time.Second}}}
 		}
 		rules, err := NewRules(list)
 		testkit.Must(t, err)

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -55,6 +56,35 @@ func TestQuickPackedLogs(t *testing.T) {
 			t.Errorf("%d of %d checks were answered quickly", n, checks)
 		} else {
 			t.Logf("%d of %d checks were answered quickly", n, checks)
+		}
+	})
+}
+
+// Keys at a steady pace, of which the window holds from a few records to some buffers full: so the
+// records in the ring, and some of those in the buffer, have left it when the buffer moves.
+func TestPackedLogsAtASteadyPace(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: packed,
+			Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 100 * time.Millisecond}}}
+		s.rules = rulesOf(t, rule)
+		for _, general := range []bool{true, false} {
+			s.serve.LeaveToGeneral(general)
+			for pace := range int64(13) {
+				key, oracle := fmt.Sprint("user:", general, pace), &streamtest.Oracle{Formula: streamtest.Exact}
+				for i := range int64(150) {
+					s.clock.ms++
+					if i > 50 {
+						s.clock.ms += pace
+					}
+					v, err := s.Check(t.Context(), []windows.Request{{Plan: planOf(s.rules), Key: key, Cost: 1}})
+					testkit.Must(t, err)
+					oracle.Add(key, s.clock.ms, 1)
+					if got, want := v.Items[0].Windows[0].Used, oracle.Used(key, s.clock.ms, 100); got != want {
+						t.Fatalf("general %t, every %d ms, check %d: used %d, recount says %d", general, pace+1, i, got,
+							want)
+					}
+				}
+			}
 		}
 	})
 }

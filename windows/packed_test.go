@@ -124,7 +124,7 @@ func hostilePacked(now int64) map[string]string {
 		"half a record":                 small + packedRecord(1, now)[:5],
 		"a record and a half":           small + packedRecord(1, now) + packedRecord(2, now)[:6],
 		"no record":                     small + strings.Repeat(noRecord, 4),
-		"another tag":                   packedHead("q", now, 0) + packedRecord(1, now),
+		"another tag":                   packedHead("x", now, 0) + packedRecord(1, now),
 		"a record of tomorrow's morrow": small + packedRecord(1, now+2*86_400_000),
 		"a time before all records":     packedHead("p", 1<<47, 0) + packedRecord(1, now),
 		"a total below its base":        packedHead("p", now-10, 5) + packedRecord(4, now),

@@ -2,6 +2,7 @@ package windows
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -20,7 +21,8 @@ const MaxShadows = 8
 // Plan is what is evaluated for a key: the rule that decides, and beside it the
 // shadow rules that match, on the same count. It is compiled to counters, one per
 // form of state in Redis, each with a list of windows, and each window belongs to
-// one of the rules: rules of one algorithm share a counter. A plan never changes.
+// one of the rules: rules of one algorithm share a counter. Where one of them mixes algorithms
+// there is one counter for all, with a part per form. What a plan says never changes.
 // Rules.Match gives them, and PlanOf one of a rule alone.
 type Plan struct {
 	// Live decides; nil where only shadow rules match. Then nothing is denied.
@@ -36,7 +38,19 @@ type Plan struct {
 	resolutionMs int64
 	// quick: there are no shadows, and the rule's algorithm has a script for the common check.
 	quick bool
-	carry planCarry
+	// quickLease: the same of the common renewal of a lease.
+	quickLease bool
+	lease      time.Duration // see LeaseTime
+	carry      planCarry
+
+	mu    sync.Mutex
+	moved map[[2]string]*Plan // algorithms, from and to → the plan with the other one
+
+	// Of a plan that an override made: written is the one before, which may be nil. exempt is the rule
+	// that would decide, where nothing is denied.
+	written *Plan
+	exempt  *Rule
+	kept    map[string]int64 // form of a part → for how long it keeps at least what it counts, in ms
 }
 
 // planCounter is one counter of a key.
@@ -46,15 +60,17 @@ type planCounter struct {
 	// window. In the first such eighth after a change of the rules it is renewed at
 	// each write (fresh), as a counter that was written under a shorter window would
 	// end too early.
-	fresh, settled *lua.Rule
+	fresh, settled *scriptRule
 	everyMs        int64
 }
 
 // place says which windows are a rule's: those of counters[counter] from `from` on.
 type place struct {
 	counter, from int
-	alone         *lua.Rule // the rule without the others of its counter, for who only reads
-	inProcess     inprocess.Rule
+	// alone is the rule without the others of its counter, for who only reads, and form that of its counter.
+	alone     *scriptRule
+	form      string
+	inProcess inprocess.Rule
 }
 
 // PlanOf is the plan of a rule by itself.
@@ -65,50 +81,111 @@ func PlanOf(r *Rule) *Plan {
 	return newPlan(r, nil)
 }
 
-func newPlan(live *Rule, shadows []*Rule) *Plan {
-	p := &Plan{Live: live, Shadows: shadows, rules: shadows}
+func newPlan(live *Rule, shadows []*Rule) *Plan { return newPlanThatKeeps(live, shadows, nil) }
+
+// newPlanThatKeeps makes one whose counters keep what they count for some time at least: kept has it in ms,
+// by the form of a part.
+func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan {
+	p := &Plan{Live: live, Shadows: shadows, rules: shadows, kept: kept}
 	if live != nil {
 		p.rules = append([]*Rule{live}, shadows...)
-		p.quick = len(shadows) == 0 && lua.HasQuick(live.Algorithm)
 	}
-	var members [][]*Rule // counter → its rules
-	for _, r := range p.Rules() {
-		form := p.formFor(r)
-		c := slices.IndexFunc(p.counters, func(c planCounter) bool { return c.form == form })
-		if c < 0 {
-			c = len(p.counters)
-			p.counters, members = append(p.counters, planCounter{form: form}), append(members, nil)
-		}
+	p.lease = p.leaseTime()
+	p.places = make([]place, len(p.Rules()))
+	for c, members := range p.members() {
+		var rules []*Rule
 		from := 0
-		for _, m := range members[c] {
-			from += len(m.Windows)
+		for _, i := range members {
+			r := p.rules[i]
+			rules = append(rules, r)
+			p.places[i] = place{counter: c, from: from, inProcess: r.inProcess()}
+			from += len(r.Windows)
 		}
-		members[c] = append(members[c], r)
-		p.places = append(p.places, place{counter: c, from: from, inProcess: r.inProcess()})
+		p.counters = append(p.counters, p.newCounter(rules))
+		for _, i := range members {
+			at, one := &p.places[i], p.counters[c]
+			if len(members) > 1 {
+				one = p.newCounter([]*Rule{p.rules[i]})
+			}
+			at.alone, at.form = one.fresh, one.form
+		}
+	}
+	for _, r := range p.Rules() {
 		if ms := r.Resolution().Milliseconds(); p.resolutionMs == 0 || ms < p.resolutionMs {
 			p.resolutionMs = ms
 		}
 	}
-	for i := range p.counters {
-		p.counters[i].compile(members[i])
+	if first := p.counters[0].fresh; live != nil && len(shadows) == 0 && live.InFlight() == 0 && first.fixed != nil {
+		p.quick, p.quickLease = lua.HasQuick(first.fixed.Algorithm), lua.HasQuickLease(first.fixed.Algorithm)
 	}
 	p.setCarry()
-	for i, r := range p.Rules() {
-		c := p.places[i].counter
-		p.places[i].alone = p.counters[c].fresh
-		if len(members[c]) > 1 {
-			p.places[i].alone = compile([]*Rule{r}, 0)
-		}
-	}
 	return p
 }
 
-// formFor gives the form of the counter that a rule takes. Buckets of two sizes do
+// members gives the rules of each counter, by their place in Rules: those of one form, or all where one
+// of them mixes several.
+func (p *Plan) members() (members [][]int) {
+	var forms []string
+	for i, r := range p.Rules() {
+		parts := p.partsOf([]*Rule{r})
+		if len(parts) > 1 {
+			members = [][]int{{}}
+			for i := range p.Rules() {
+				members[0] = append(members[0], i)
+			}
+			return members
+		}
+		c := slices.Index(forms, parts[0].form)
+		if c < 0 {
+			c = len(forms)
+			forms, members = append(forms, parts[0].form), append(members, nil)
+		}
+		members[c] = append(members[c], i)
+	}
+	return members
+}
+
+// partsOf gives what each algorithm counts of some rules of the plan.
+func (p *Plan) partsOf(rules []*Rule) (parts []scriptPart) {
+	add := func(r *Rule, algorithm string) *scriptPart {
+		form := p.formFor(r, algorithm)
+		i := slices.IndexFunc(parts, func(s scriptPart) bool { return s.form == form })
+		if i < 0 {
+			i = len(parts)
+			parts = append(parts, scriptPart{form: form, algorithm: algorithm, buckets: r.Buckets,
+				spanMs: max(1, p.kept[form])})
+		}
+		return &parts[i]
+	}
+	window := 0
+	for _, r := range rules {
+		for _, w := range r.Windows {
+			if a := r.algorithmOf(w); a != "" {
+				part := add(r, a)
+				part.windows, part.spanMs = append(part.windows, window), max(part.spanMs, w.Per.Milliseconds())
+			}
+			window++
+		}
+		if r.punishes() {
+			add(r, lua.Penalty)
+		}
+		if !r.charges() {
+			part := add(r, r.Algorithm)
+			part.spanMs = max(part.spanMs, r.Longest().Milliseconds())
+		}
+	}
+	return parts
+}
+
+// formFor gives the form of the counter of an algorithm that a rule takes. Buckets of two sizes do
 // not fit into one counter: the first rule has the form's name, another its own.
-func (p *Plan) formFor(r *Rule) string {
-	form := lua.Form(r.Algorithm)
+func (p *Plan) formFor(r *Rule, algorithm string) string {
+	form := lua.Form(algorithm)
+	if algorithm != SlidingBuckets {
+		return form
+	}
 	for _, first := range p.Rules() {
-		if first.Algorithm == r.Algorithm {
+		if first.Buckets != 0 {
 			if first.Buckets != r.Buckets {
 				return fmt.Sprint(form, r.Buckets)
 			}
@@ -118,12 +195,40 @@ func (p *Plan) formFor(r *Rule) string {
 	return form
 }
 
-func (c *planCounter) compile(rules []*Rule) {
-	c.fresh = compile(rules, 0)
-	c.settled, c.everyMs = c.fresh, max(1, c.fresh.SpanMs/8)
-	if !rules[0].Unlevelled {
-		c.settled = compile(rules, c.everyMs)
+// newCounter gives the counter that rules of the plan share.
+func (p *Plan) newCounter(rules []*Rule) planCounter {
+	parts, ids := p.partsOf(rules), p.calendarIDs(rules)
+	forms := make([]string, len(parts))
+	for i, part := range parts {
+		forms[i] = part.form
 	}
+	c := planCounter{form: lua.MixedForm(forms), fresh: newScriptRule(rules, parts, ids, false)}
+	c.settled, c.everyMs = c.fresh, max(1, c.fresh.spanMs()/8)
+	if !rules[0].Unlevelled {
+		c.settled = newScriptRule(rules, parts, ids, true)
+	}
+	return c
+}
+
+// calendarIDs gives which of the calendar's windows those of some rules are, one number per window: 0
+// for another. They are numbered over all rules of the plan.
+func (p *Plan) calendarIDs(rules []*Rule) []int64 {
+	seen, ids := map[int]int64{}, map[*Rule][]int64{}
+	for _, r := range p.Rules() {
+		for _, w := range r.Windows {
+			id := int64(0)
+			if unit := w.Calendar.unit(); unit > 0 {
+				id = int64(unit)*100 + seen[unit]
+				seen[unit]++
+			}
+			ids[r] = append(ids[r], id)
+		}
+	}
+	var out []int64
+	for _, r := range rules {
+		out = append(out, ids[r]...)
+	}
+	return out
 }
 
 // Rules gives the rules of the plan, the one that decides first, if there is one. A
@@ -156,6 +261,24 @@ func (p *Plan) state(counters []lua.CheckResult) KeyState {
 	return s
 }
 
+// parts gives what each algorithm counts of the plan.
+func (p *Plan) parts() iter.Seq[scriptPart] {
+	return func(yield func(scriptPart) bool) {
+		for i := range p.counters {
+			for _, part := range p.counters[i].fresh.parts {
+				if !yield(part) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// has tells whether one of the counter's parts has this form.
+func (c *planCounter) has(form string) bool {
+	return slices.ContainsFunc(c.fresh.parts, func(p scriptPart) bool { return p.form == form })
+}
+
 // states gives what the scripts say of the rule's windows.
 func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 	out := make([]api.WindowState, len(list))
@@ -165,7 +288,9 @@ func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 			nextFree = time.Duration(u.NextFreeMs-nowMs) * time.Millisecond
 			reset = time.Duration(u.ResetMs-nowMs) * time.Millisecond
 		}
-		out[i] = api.NewWindowState(r.Windows[i].Limit, r.Windows[i].Per, u.Used, nextFree, reset)
+		length := time.Duration(r.Windows[i].lengthMs(nowMs)) * time.Millisecond
+		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, reset)
+		out[i].Calendar = r.Windows[i].Calendar.Unit
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -95,6 +96,11 @@ func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict
 	return rest, nil
 }
 
+// forQuick: nothing but a plain charge of one key.
+func (r Request) forQuick() bool {
+	return r.Cost > 0 && (r.Mode == "" || r.Mode == api.ModeTake) && r.Idempotency == nil
+}
+
 // forQuick says which calls may be answered by the quick script, by the name of their
 // counter, and which not. Those charge one key under one rule without shadows, which
 // was not near a level the last time; all calls that ask for one counter go one way,
@@ -104,7 +110,7 @@ func (s *Redis) forQuick(calls [][]Request) (names []string, rest []int) {
 	algorithm := "" // of the run
 	var others map[string]bool
 	for i, call := range calls {
-		if plan := call[0].Plan; len(call) == 1 && call[0].Cost > 0 && plan.quick && !s.general &&
+		if plan := call[0].Plan; len(call) == 1 && call[0].forQuick() && plan.quick && !s.general &&
 			(algorithm == "" || plan.Live.Algorithm == algorithm) {
 			name := s.counter(call[0], 0)
 			if !s.near.has(name) {
@@ -176,7 +182,7 @@ func (s *Redis) noteLevels(call []Request, v Verdict) {
 		}
 		near := v.Items[i].RetryAfter != 0
 		for w, state := range v.Items[i].Windows {
-			near = near || state.Used >= plan.counters[0].fresh.Windows[w].Lowest
+			near = near || state.Used >= plan.counters[0].fresh.fixed.Windows[w].Lowest
 		}
 		s.near.set(s.counter(a, 0), near)
 	}

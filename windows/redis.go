@@ -2,8 +2,6 @@ package windows
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -37,8 +35,13 @@ type Redis struct {
 	Remember time.Duration
 
 	changed atomic.Int64 // ms: when the rules became what they are, at the latest
+	ahead   atomic.Int64 // ms: how far Redis's clock was found to be ahead of this machine's
 	near    nearLevels
 	carried carriedKeys
+	moved   movedKeys
+	rules   atomic.Pointer[recordedRules] // nil until RecordRules
+	// logs are the exact algorithms that rules have ever counted by here; nil: perhaps all.
+	logs atomic.Pointer[[]string]
 	// carryUntil is until when any key may have an old counter, in ms; 0 until RecordRules.
 	carryUntil atomic.Int64
 	// general leaves all to the general script, and answeredQuick is how many calls the quick
@@ -58,49 +61,32 @@ func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 // redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// RecordRules compares the rules with those that counted here last, and notes since
-// when they are what they are. Call it at the start and after each reload.
-func (s *Redis) RecordRules(ctx context.Context, rules *Rules) error {
-	h := sha256.New()
-	for _, r := range rules.List() {
-		fmt.Fprintf(h, "%q %s %d %t\n", r.Match, r.Algorithm, r.Longest().Milliseconds(), r.Shadow)
-	}
-	now := time.Now().UnixMilli()
-	print := hex.EncodeToString(h.Sum(nil)[:8])
-	known, err := s.redis.HGet(ctx, s.keys.Meta(), "rules").Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("reading what rules were in use: %w", err)
-	}
-	before, since, _ := strings.Cut(known, "@")
-	switch before {
-	case print:
-		s.setChanged(min(now, atoi(since)), rules)
-		return nil
-	case "": // nothing was ever counted here
-		now = 0
-	}
-	s.setChanged(now, rules)
-	if err := s.redis.HSet(ctx, s.keys.Meta(), "rules", fmt.Sprintf("%s@%d", print, now)).Err(); err != nil {
-		return fmt.Errorf("noting what rules are in use: %w", err)
-	}
-	return nil
-}
-
-func (s *Redis) setChanged(ms int64, rules *Rules) {
-	var span time.Duration
-	for _, r := range rules.List() {
-		span = max(span, r.Longest())
-	}
-	s.changed.Store(ms)
-	s.carryUntil.Store(ms + carryMs(span.Milliseconds()))
-}
-
 // script gives a counter's rule as the scripts take it now.
 func (s *Redis) script(c *planCounter) *lua.Rule {
-	if time.Now().UnixMilli() < s.changed.Load()+c.everyMs {
-		return c.fresh
+	now := time.Now().UnixMilli()
+	if now < s.changed.Load()+c.everyMs {
+		return c.fresh.at(s.calendarNow(now))
 	}
-	return c.settled
+	return c.settled.at(s.calendarNow(now))
+}
+
+// calendarNow is about the clock of Redis. Where it differs from that at the end of a period, the script
+// says so (outOfPeriod).
+func (s *Redis) calendarNow(ms int64) int64 {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return ms + s.ahead.Load()
+}
+
+// outOfPeriod notes the clock of Redis where a script ended, before it wrote anything, as it was
+// handed a period of the calendar that this is not in.
+func (s *Redis) outOfPeriod(err error) bool {
+	now, ok := lua.IsOutOfPeriod(err)
+	if ok {
+		s.ahead.Store(now - time.Now().UnixMilli())
+	}
+	return ok
 }
 
 func (s *Redis) now() lua.Now {
@@ -116,7 +102,7 @@ func (s *Redis) counters(plan *Plan, key string) []lua.Counter {
 	out := make([]lua.Counter, len(plan.counters))
 	for i := range plan.counters {
 		c := &plan.counters[i]
-		out[i] = lua.Counter{Name: s.keys.Counter(p, c.form, key), Rule: s.script(c)}
+		out[i] = lua.Counter{Name: s.keys.Counter(p, c.form, key), Levels: s.keys.Levels(p), Rule: s.script(c)}
 	}
 	return out
 }
@@ -125,61 +111,24 @@ func (s *Redis) partition(p int) lua.CheckPartition {
 	return lua.CheckPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p)}
 }
 
-// Lanes is how many lanes there are: servers, or parts of one, that may answer or
-// not independently of each other. A single server is one lane, and each
+// Shards is how many shards there are: servers, or parts of one, that may answer or
+// not independently of each other. A single server is one shard, and each
 // partition of a Cluster is.
-func (s *Redis) Lanes() int { return len(eventlog.Shards(s.redis, s.keys)) }
+func (s *Redis) Shards() int { return len(eventlog.Shards(s.redis, s.keys)) }
 
-// Lane is the lane that answers for a key, from 0.
-func (s *Redis) Lane(key string) int {
+// Shard is the shard that answers for a key, from 0.
+func (s *Redis) Shard(key string) int { return s.ShardOf(s.keys.Partition(key)) }
+
+// ShardOf is the shard that answers for a partition.
+func (s *Redis) ShardOf(p int) int {
 	if _, cluster := s.redis.(*redis.ClusterClient); !cluster {
 		return 0
 	}
-	return s.keys.Partition(key)
+	return p
 }
 
-// Check implements Counter. On a Cluster, where keys lie in several partitions,
-// it looks first and then takes one partition after the other: a race can then
-// charge some keys of a check that is denied in the end, and Atomic is false.
+// Check implements Counter. All keys lie in one shard; package check decides over several.
 func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) {
-	byLane := map[int][]int{} // lane → indexes of requests
-	var order []int
-	for i, a := range requests {
-		lane := s.Lane(a.Key)
-		if byLane[lane] == nil {
-			order = append(order, lane)
-		}
-		byLane[lane] = append(byLane[lane], i)
-	}
-	if len(order) == 1 {
-		return s.checkOne(ctx, requests)
-	}
-	v, err := s.look(ctx, requests)
-	if err != nil || !v.Allowed {
-		return v, err
-	}
-	for _, lane := range order {
-		some := make([]Request, len(byLane[lane]))
-		for j, i := range byLane[lane] {
-			some[j] = requests[i]
-		}
-		got, err := s.checkOne(ctx, some)
-		if err != nil {
-			return v, err
-		}
-		v.Allowed = v.Allowed && got.Allowed
-		v.Transitions += got.Transitions
-		for j, i := range byLane[lane] {
-			v.Items[i] = got.Items[j]
-		}
-		if !v.Allowed {
-			break
-		}
-	}
-	return v, nil
-}
-
-func (s *Redis) checkOne(ctx context.Context, requests []Request) (Verdict, error) {
 	got, err := s.CheckMany(ctx, [][]Request{requests})
 	if err != nil {
 		return Verdict{}, err
@@ -187,52 +136,60 @@ func (s *Redis) checkOne(ctx context.Context, requests []Request) (Verdict, erro
 	return got[0], nil
 }
 
-// look answers a check without charging: what the answer for each key would be now.
-func (s *Redis) look(ctx context.Context, requests []Request) (Verdict, error) {
-	v := Verdict{Allowed: true, Items: make([]KeyState, len(requests))}
-	for i, a := range requests {
-		got, err := s.checkOne(ctx, []Request{{Plan: a.Plan, Key: a.Key}})
-		if err != nil {
-			return Verdict{}, err
-		}
-		st := got.Items[0]
-		st.Want(a)
-		v.Allowed = v.Allowed && st.RetryAfter == 0
-		v.Items[i] = st
-	}
-	return v, nil
-}
-
 // Peek implements Counter.
 func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, error) {
-	if err := s.carry(ctx, plan, key); err != nil {
-		return KeyState{}, err
-	}
-	counters, err := lua.Peek(ctx, s.redis, s.now(), s.counters(plan, key))
-	if err != nil {
-		return KeyState{}, err
-	}
-	return plan.state(counters), nil
+	s.noticePlan(plan)
+	var st KeyState
+	err := s.following(ctx, func() []string { return []string{key} }, func() error {
+		if err := s.carry(ctx, plan, key); err != nil {
+			return err
+		}
+		now := s.follow(plan, key)
+		counters, err := lua.Peek(ctx, s.redis, s.now(), s.counters(now, key))
+		if err == nil {
+			st = now.state(counters)
+		}
+		return err
+	})
+	return st, err
 }
 
 // Reset implements Counter. It forgets the key under every algorithm: what one
 // that the rule had before has left would count again if the rule went back to it.
 func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error) {
 	p := s.keys.Partition(key)
-	var counters, shadows []string
-	for _, a := range Algorithms {
-		counters = append(counters, s.keys.Counter(p, lua.Form(a), key))
-	}
-	for _, c := range s.counters(plan, key) {
-		if !slices.Contains(counters, c.Name) {
-			counters = append(counters, c.Name)
-		}
-	}
+	var shadows []string
 	for _, r := range plan.Shadows {
 		shadows = append(shadows, r.Name)
 	}
-	had, _, err := lua.Reset(ctx, s.redis, s.partition(p), s.now(), counters, shadows)
+	had := false
+	err := s.following(ctx, func() []string { return []string{key} }, func() (err error) {
+		now := s.follow(plan, key)
+		counters := s.counters(now, key)
+		had, _, err = lua.Reset(ctx, s.redis, s.partition(p), s.now(), s.keys.Holds(p, key), counters,
+			s.othersOf(now, key, counters), shadows)
+		return err
+	})
 	return had, err
+}
+
+// othersOf names what a key may have in Redis besides some counters: those of other algorithms, and parts.
+func (s *Redis) othersOf(plan *Plan, key string, counters []lua.Counter) (others []string) {
+	forms := []string{lua.Form(lua.Calendar), lua.Form(lua.Penalty)}
+	for _, a := range Algorithms {
+		forms = append(forms, lua.Form(a))
+	}
+	for part := range plan.parts() {
+		forms = append(forms, part.form)
+	}
+	slices.Sort(forms)
+	for _, form := range slices.Compact(forms) {
+		name := s.keys.Counter(s.keys.Partition(key), form, key)
+		if !slices.ContainsFunc(counters, func(c lua.Counter) bool { return c.Name == name }) {
+			others = append(others, name)
+		}
+	}
+	return others
 }
 
 // Next is when a partition is to be swept again.
@@ -292,36 +249,57 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 // transitions that wrote, and how many foreign records it removed.
 func (s *Redis) Sweep(ctx context.Context, p int, rules *Rules, fields []string) (transitions, forgotten int64,
 	err error) {
-	if len(fields) == 0 {
-		return 0, 0, nil
-	}
-	items := make([]lua.SweepItem, 0, len(fields))
-	for _, field := range fields {
-		items = s.sweepField(items, p, rules, field)
-	}
-	err = s.carryKeys(ctx, func(take func(plan *Plan, key string)) {
-		for _, field := range fields {
-			key, _, _ := strings.Cut(field, "\n")
-			take(rules.Match(key), key)
-		}
-	})
-	if err != nil {
+	return s.sweep(ctx, p, rules, fields, false)
+}
+
+func (s *Redis) sweep(ctx context.Context, p int, rules *Rules, fields []string, restate bool) (transitions,
+	forgotten int64, err error) {
+	fields, err = s.expire(ctx, p, rules, fields)
+	if len(fields) == 0 || err != nil {
 		return 0, 0, err
 	}
-	return lua.Sweep(ctx, s.redis, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.now(), items)
+	s.noticeAll(rules)
+	fields, written, err := s.sweepOverrides(ctx, p, rules, fields, restate)
+	if err != nil || len(fields) == 0 {
+		return written, 0, err
+	}
+	keys := make([]string, len(fields))
+	for i, field := range fields {
+		keys[i], _, _ = strings.Cut(field, "\n")
+	}
+	err = s.following(ctx, func() []string { return keys }, func() error {
+		err := s.carryKeys(ctx, func(take func(plan *Plan, key string)) {
+			for _, key := range keys {
+				take(rules.Match(key), key)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		items := make([]lua.SweepItem, 0, len(fields))
+		for _, field := range fields {
+			items = s.sweepField(items, p, rules, field)
+			own := &items[len(items)-1]
+			own.Restate = restate && own.Rule != nil
+		}
+		levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
+		transitions, forgotten, err = lua.Sweep(ctx, s.redis, levels, due, outbox, s.now(), items)
+		return err
+	})
+	return written + transitions, forgotten, err
 }
 
 // sweepField adds what is to be done for one record: that of a shadow rule by itself,
-// and with that of a key all rules that it has. A record passes to the other field
+// and with that of a key all rules that it has, its own last. A record passes to the other field
 // where its rule has become a shadow or live, and ends where that is gone.
 func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field string) []lua.SweepItem {
 	key, name, shadow := strings.Cut(field, "\n")
 	end := lua.SweepItem{Counter: s.keys.Counter(p, lua.Form(DefaultAlgorithm), field)}
-	plan := rules.Match(key)
+	plan := s.match(rules, key)
 	item := func(i int, moved bool) lua.SweepItem {
 		at := plan.places[i]
-		return lua.SweepItem{Counter: s.keys.Counter(p, plan.counters[at.counter].form, key), Rule: at.alone,
-			Moved: moved}
+		return lua.SweepItem{Counter: s.keys.Counter(p, at.form, key), Moved: moved,
+			Rule: at.alone.at(s.calendarNow(time.Now().UnixMilli()))}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })
@@ -346,20 +324,30 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field str
 func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for p := range s.keys.Partitions {
-			it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
-			for it.Next(ctx) {
-				key := it.Val()
-				if !it.Next(ctx) {
-					break
-				}
-				if t, ok := parseThrottle(key, it.Val()); ok && !yield(t, nil) {
+			for t, err := range s.ThrottledIn(ctx, p) {
+				if !yield(t, err) || err != nil {
 					return
 				}
 			}
-			if err := it.Err(); err != nil {
-				yield(api.Throttled{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
+		}
+	}
+}
+
+// ThrottledIn is Throttled of one partition.
+func (s *Redis) ThrottledIn(ctx context.Context, p int) iter.Seq2[api.Throttled, error] {
+	return func(yield func(api.Throttled, error) bool) {
+		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
+		for it.Next(ctx) {
+			key := it.Val()
+			if !it.Next(ctx) {
+				break
+			}
+			if t, ok := parseThrottle(key, it.Val()); ok && !yield(t, nil) {
 				return
 			}
+		}
+		if err := it.Err(); err != nil {
+			yield(api.Throttled{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
 		}
 	}
 }

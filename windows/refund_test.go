@@ -2,7 +2,6 @@ package windows_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,11 +9,12 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // exact tells whether an algorithm counts what happened, and nothing else.
-func exact(algorithm string) bool { return strings.HasPrefix(algorithm, "sliding-log") }
+func exact(algorithm string) bool { return lua.IsExact(algorithm) }
 
 // refund gives units back where the count is exact: the recount takes out the
 // oldest of the longest window, and from then on all must be as if they had never been.

@@ -240,11 +240,13 @@ func (s *store) isNew(t testing.TB, v map[string]any) {
 	s.ids[id], s.versions[tr.Rule+" "+tr.Key] = true, tr.Version
 }
 
-func (s *store) sweep(t testing.TB) {
+func (s *store) sweep(t failer) {
 	t.Helper()
 	for p := range s.keys.Partitions {
 		keys, err := s.store.Due(context.Background(), p, s.clock.ms, 1000)
-		testkit.Must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}

@@ -229,7 +229,7 @@ func standing(plan *windows.Plan, st windows.KeyState) string {
 	var parts []string
 	add := func(rule *windows.Rule, s windows.KeyState, what string) {
 		for i, w := range rule.Windows {
-			parts = append(parts, fmt.Sprintf("%d of %d per %s%s", s.Windows[i].Used, w.Limit, w.Per, what))
+			parts = append(parts, fmt.Sprintf("%d of %d per %s%s", s.Windows[i].Used, w.Limit, perOf(w), what))
 		}
 	}
 	if plan.Live != nil {
@@ -317,4 +317,11 @@ func (y *story) duration(s string) int64 {
 	d, err := time.ParseDuration(s)
 	testkit.Must(y.t, err)
 	return d.Milliseconds()
+}
+
+func perOf(w windows.Window) string {
+	if w.Calendar.Unit != "" {
+		return w.Calendar.String()
+	}
+	return w.Per.String()
 }

@@ -17,13 +17,13 @@ func unreachable(list []*Rule) map[int]int {
 	}
 	patterns := make([]pattern, len(list))
 	for i, r := range list {
-		if r.Shadow {
+		if r.Shadow || r.Match == "" {
 			continue
 		}
 		literal, _ := cutLiteral(r.Match)
 		patterns[i] = pattern{literal, tokensOf(r.Match)}
 		for j := range i {
-			if list[j].Shadow || !strings.HasPrefix(literal, patterns[j].literal) {
+			if list[j].Shadow || list[j].Match == "" || !strings.HasPrefix(literal, patterns[j].literal) {
 				continue
 			}
 			if covers(patterns[j].tokens, patterns[i].tokens) {

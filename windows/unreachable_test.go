@@ -43,7 +43,7 @@ func TestNoFalseWarning(t *testing.T) {
 		list := make([]*Rule, rapid.IntRange(2, 5).Draw(t, "rules"))
 		for i := range list {
 			list[i] = &Rule{Name: fmt.Sprint(i), Match: somePattern.Draw(t, "pattern"),
-				Windows: []Window{{1, time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
+				Windows: []Window{{Limit: 1, Per: time.Second}}, Shadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0}
 		}
 		rules, err := NewRules(list)
 		testkit.Must(t, err)

@@ -1,0 +1,98 @@
+package lua
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// OverridePartition names the keys of one partition that overrides touch.
+type OverridePartition struct {
+	CheckPartition
+	Overrides, Audit string
+}
+
+func (p OverridePartition) keys() []string {
+	return []string{p.Levels, p.Due, p.Outbox, p.Overrides, p.Audit}
+}
+
+// OverrideChange is one change of an override: a target (a key, or a line feed and a pattern) and
+// what it is to be, as JSON; "" removes it.
+type OverrideChange struct {
+	Target, Override, By, Reason string
+	Keep                         int64 // entries of the audit stream
+	// FromMs is the time from which the override's end was counted; 0: it was not.
+	FromMs int64
+}
+
+// OverrideOutcome is what became of a change.
+type OverrideOutcome int64
+
+// The outcomes.
+const (
+	OverrideChanged    OverrideOutcome = 1
+	OverrideNone       OverrideOutcome = 0  // there was none to remove
+	OverridePast       OverrideOutcome = -1 // its end has passed
+	OverrideUnreadable OverrideOutcome = -2
+	OverrideOtherTime  OverrideOutcome = -3 // FromMs is not the present
+)
+
+// OverrideReply is what SetOverride gives.
+type OverrideReply struct {
+	NowMs       int64
+	Outcome     OverrideOutcome
+	Transitions int64
+	Before      string // JSON; "" where there was none
+}
+
+// SetOverride runs override.lua. Sending it again sets the same again, with another entry in the
+// audit stream.
+func SetOverride(ctx context.Context, c redis.Scripter, p OverridePartition, now Now, o OverrideChange,
+) (r OverrideReply, err error) {
+	const op = "override"
+	v, err := script(op, nil).Run(ctx, c, p.keys(), now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
+		Now(o.FromMs).arg()).Result()
+	if err != nil {
+		return r, fmt.Errorf("%s script: %w", op, err)
+	}
+	list, ok := v.([]any)
+	if !ok || len(list) != 4 {
+		return r, fmt.Errorf("%s script: reply %v, expected three integers and a text", op, v)
+	}
+	var ok1, ok2, ok3, ok4 bool
+	var outcome int64
+	r.NowMs, ok1 = list[0].(int64)
+	outcome, ok2 = list[1].(int64)
+	r.Transitions, ok3 = list[2].(int64)
+	r.Before, ok4 = list[3].(string)
+	if !ok1 || !ok2 || !ok3 || !ok4 {
+		return r, fmt.Errorf("%s script: reply %v, expected three integers and a text", op, v)
+	}
+	r.Outcome = OverrideOutcome(outcome)
+	return r, nil
+}
+
+// ExpireItem is a target to look at, and the override of a pattern that applies where it has
+// none of its own, as JSON.
+type ExpireItem struct{ Target, Pattern string }
+
+// ExpireOverrides runs expire.lua over targets of one partition: it gives the transitions written and
+// how many overrides ended. It is safe to send again.
+// With restate, decisions that stand are published again.
+func ExpireOverrides(ctx context.Context, c redis.Scripter, p OverridePartition, now Now, keep int64, restate bool,
+	items []ExpireItem) (transitions, ended int64, err error) {
+	again := 0
+	if restate {
+		again = 1
+	}
+	args := append(make([]any, 0, 3+2*len(items)), now.arg(), keep, again)
+	for _, it := range items {
+		args = append(args, it.Target, it.Pattern)
+	}
+	n, err := eval(ctx, c, "expire", nil, p.keys(), args, 2)
+	if err != nil {
+		return 0, 0, err
+	}
+	return n[0], n[1], nil
+}

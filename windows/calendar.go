@@ -1,0 +1,245 @@
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Calendar says when the periods of a window begin and end. The zero value is of no calendar: a
+// window that slides.
+type Calendar struct {
+	Unit   string // day, week, month or year
+	Zone   string // IANA name of the time zone
+	Starts int    // day of the month; 1 (Monday) to 7 of a week; month*100+day of a year; 0 of a day
+}
+
+// units are those of the calendar: how long one lasts at least and at most.
+var units = []struct {
+	name        string
+	least, most time.Duration
+	starts      int // where nobody says
+}{
+	{"day", 22 * time.Hour, 26 * time.Hour, 0},
+	{"week", 7*day - 3*time.Hour, 7*day + 3*time.Hour, 1},
+	{"month", 27 * day, 32 * day, 1},
+	{"year", 364 * day, 367 * day, 101},
+}
+
+var weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// Calendars are the names that `per` can have instead of a span.
+func Calendars() []string {
+	names := make([]string, len(units))
+	for i, u := range units {
+		names[i] = u.name
+	}
+	return names
+}
+
+// unit is the place of the calendar's unit in units, from 1.
+func (c Calendar) unit() int { return slices.Index(Calendars(), c.Unit) + 1 }
+
+// setPer makes it a window of what a file or an override says: a span, or a unit of the calendar.
+// The name of the field that is wrong comes with the error.
+func (w *Window) setPer(per, zone, starts string) (field string, err error) {
+	i := slices.Index(Calendars(), per)
+	if i < 0 {
+		switch w.Per, err = parseDuration(per); {
+		case err != nil:
+			return "per", fmt.Errorf("%w; or %s", err, strings.Join(Calendars(), ", "))
+		case zone != "":
+			return "zone", errors.New("no zone, as per is no unit of the calendar")
+		case starts != "":
+			return "starts", errors.New("no starts, as per is no unit of the calendar")
+		}
+		return "", nil
+	}
+	u := units[i]
+	w.Per, w.Calendar = u.most, Calendar{Unit: u.name, Zone: zone, Starts: u.starts}
+	if zone == "" {
+		w.Calendar.Zone = "UTC"
+	} else if _, err := location(zone); err != nil {
+		return "zone", errors.New("the name of a time zone, as Europe/Berlin")
+	}
+	if starts == "" {
+		return "", nil
+	}
+	if w.Calendar.Starts, err = parseStarts(u.name, starts); err != nil {
+		return "starts", err
+	}
+	return "", nil
+}
+
+// CalendarWindow gives a window of the calendar: of a day, week, month or year, as a rules file has it.
+func CalendarWindow(limit int64, unit, zone, starts string) (Window, error) {
+	w := Window{Limit: limit}
+	if field, err := w.setPer(unit, zone, starts); err != nil {
+		value := map[string]string{"per": unit, "zone": zone, "starts": starts}[field]
+		return w, fmt.Errorf("%s %q: want %w", field, value, err)
+	}
+	return w, nil
+}
+
+// parseStarts reads when the periods of a unit start.
+func parseStarts(unit, text string) (int, error) {
+	switch unit {
+	case "week":
+		if i := slices.IndexFunc(weekdays, func(d string) bool { return d == text || d[:3] == text }); i >= 0 {
+			return i + 1, nil
+		}
+		return 0, errors.New("a day of the week, as monday or mon")
+	case "month":
+		if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= 31 && strconv.Itoa(n) == text {
+			return n, nil
+		}
+		return 0, errors.New("a day of the month from 1 to 31, on its last where it has fewer")
+	case "year":
+		// 2000 has a 29 February.
+		if t, err := time.Parse("2006-01-02", "2000-"+text); err == nil {
+			return int(t.Month())*100 + t.Day(), nil
+		}
+		return 0, errors.New("a month and a day, as 04-01")
+	}
+	return 0, errors.New("no starts, as a day starts at midnight")
+}
+
+// StartsText writes Starts as a rules file has it; "" where that is the unit's own.
+func (c Calendar) StartsText() string {
+	switch {
+	case c.Unit == "" || c.Starts == units[c.unit()-1].starts:
+		return ""
+	case c.Unit == "week":
+		return weekdays[c.Starts-1]
+	case c.Unit == "year":
+		return fmt.Sprintf("%02d-%02d", c.Starts/100, c.Starts%100)
+	}
+	return strconv.Itoa(c.Starts)
+}
+
+// String names the unit, with zone and starts where they are not UTC and the unit's own.
+func (c Calendar) String() string {
+	text := c.Unit
+	if c.Zone != "UTC" || c.StartsText() != "" {
+		text += " " + c.Zone
+	}
+	if starts := c.StartsText(); starts != "" {
+		text += " " + starts
+	}
+	return text
+}
+
+var locations sync.Map // name → *time.Location
+
+// location gives a time zone by its IANA name. The machine's own zone has none.
+func location(name string) (*time.Location, error) {
+	if l, ok := locations.Load(name); ok {
+		return l.(*time.Location), nil
+	}
+	if name == "" || name == "Local" {
+		return nil, fmt.Errorf("no time zone %q", name)
+	}
+	l, err := time.LoadLocation(name)
+	if err == nil {
+		locations.Store(name, l)
+	}
+	return l, err
+}
+
+// Period gives the period that holds a moment, from its first ms to the first after it, in ms since 1970.
+func (c Calendar) Period(ms int64) (from, to int64) {
+	l, err := location(c.Zone)
+	if err != nil {
+		l = time.UTC // Windows are validated before they count
+	}
+	y, m, d := time.UnixMilli(ms).In(l).Date()
+	n := 0 // the date is of the nth period before or after the one that is looked for
+	from = c.begin(y, m, d, n, l)
+	for from > ms {
+		n--
+		from = c.begin(y, m, d, n, l)
+	}
+	for {
+		n++
+		if to = c.begin(y, m, d, n, l); to > ms {
+			return from, to
+		}
+		from = to
+	}
+}
+
+// begin gives when the period of a date begins, or of n units after it: that of the same calendar
+// unit, which may be the one before or after the period that holds the date.
+func (c Calendar) begin(y int, m time.Month, d, n int, l *time.Location) int64 {
+	switch c.Unit {
+	case "week":
+		weekday := (int(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Weekday())+6)%7 + 1 // Monday is 1
+		return startOfDay(y, m, d-weekday+c.Starts+7*n, l)
+	case "month":
+		y, m, _ = time.Date(y, m+time.Month(n), 1, 0, 0, 0, 0, time.UTC).Date()
+		return startOfDay(y, m, min(c.Starts, daysIn(y, m)), l)
+	case "year":
+		y, m = y+n, time.Month(c.Starts/100)
+		return startOfDay(y, m, min(c.Starts%100, daysIn(y, m)), l)
+	}
+	return startOfDay(y, m, d+n, l)
+}
+
+func daysIn(y int, m time.Month) int { return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day() }
+
+// startOfDay gives the first ms of a date. Where clocks skip midnight, or the whole date, it is the
+// first ms after that.
+func startOfDay(y int, m time.Month, d int, l *time.Location) int64 {
+	t := time.Date(y, m, d, 0, 0, 0, 0, l)
+	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	reached := func(t time.Time) bool {
+		y, m, d := t.Date()
+		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
+	}
+	if reached(t) && !reached(t.Add(-time.Millisecond)) {
+		return t.UnixMilli()
+	}
+	low, high := t.Add(-26*time.Hour).UnixMilli(), t.Add(26*time.Hour).UnixMilli()
+	for high-low > 1 {
+		if middle := (low + high) / 2; reached(time.UnixMilli(middle).In(l)) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return high
+}
+
+// lengthMs is how long the window lasts: of the calendar, in the period that holds a moment.
+func (w Window) lengthMs(nowMs int64) int64 {
+	if w.Calendar.Unit == "" {
+		return w.Per.Milliseconds()
+	}
+	from, to := w.Calendar.Period(nowMs)
+	return to - from
+}
+
+// overlaps tells whether two windows can last equally long: a decision names its window by that.
+func (w Window) overlaps(o Window) bool {
+	bounds := func(w Window) (least, most time.Duration) {
+		if i := w.Calendar.unit(); i > 0 {
+			return units[i-1].least, units[i-1].most
+		}
+		return w.Per, w.Per
+	}
+	least, most := bounds(w)
+	otherLeast, otherMost := bounds(o)
+	return least <= otherMost && otherLeast <= most
+}
+
+// PerText writes the window's span as a rules file has it.
+func (w Window) PerText() string {
+	if w.Calendar.Unit != "" {
+		return w.Calendar.Unit
+	}
+	return inDays(w.Per)
+}

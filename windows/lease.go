@@ -1,0 +1,48 @@
+package windows
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bounds of a rule's lease.
+const (
+	MinLease = 10 * time.Millisecond
+	MaxLease = 10 * time.Second
+)
+
+var wantLease = fmt.Sprintf("want %s to %s in whole milliseconds; a rule without lease takes none", MinLease, MaxLease)
+
+// validateLease gives what is wrong with the rule's lease, nil if nothing is.
+func (r *Rule) validateLease() *fault {
+	i := slices.IndexFunc(r.Windows, func(w Window) bool { return w.InFlight })
+	switch {
+	case r.Lease == 0:
+		return nil
+	case i >= 0:
+		return &fault{"lease", fmt.Sprintf("windows[%d].in_flight", i), fmt.Sprintf(
+			"lease %s beside in_flight: a rule with an in_flight window takes reservations only; want one of the two",
+			inDays(r.Lease))}
+	case r.Lease < MinLease || r.Lease > MaxLease || r.Lease%time.Millisecond != 0:
+		return faultf("lease", "lease %s: %s", inDays(r.Lease), wantLease)
+	}
+	for i, w := range r.Windows {
+		if r.Lease > w.Per {
+			return &fault{"lease", fmt.Sprintf("windows[%d].per", i), fmt.Sprintf(
+				"lease %s: want no more than the shortest window, %s", inDays(r.Lease), inDays(r.shortest()))}
+		}
+	}
+	return nil
+}
+
+// shortest gives the shortest window of the rule that counts what was charged.
+func (r *Rule) shortest() time.Duration {
+	d := r.Longest()
+	for _, w := range r.Windows {
+		if !w.InFlight {
+			d = min(d, w.Per)
+		}
+	}
+	return d
+}

@@ -1,0 +1,104 @@
+package windows
+
+import (
+	"context"
+	"time"
+
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// Lease is what a process has of a key to answer from memory: units that are reserved in Redis.
+type Lease struct {
+	ID    string // of ReservationID
+	Key   string
+	TTL   time.Duration // from each renewal on, by Redis's clock
+	Units int64         // as the last reply had them, 0 where it is new
+}
+
+// Renewal is what a process asks for its lease.
+type Renewal struct {
+	Used  int64 // units that were used since the last one; they are charged
+	Keep  int64 // units that are not used, and may be used meanwhile
+	Want  int64 // units that it is to have; 0 ends the lease
+	Least int64 // units come in multiples of it; at least 1
+}
+
+// Leased is the answer. Where Units is 0, State.RetryAfter is when Least would be free.
+type Leased struct {
+	// Stood is false where the lease had expired, and was charged: it has no units.
+	Stood  bool
+	Units  int64
+	Resets int64 // changes at each reset of a key of the partition; see Resets
+	State  KeyState
+}
+
+// LeaseTime is how long a process may answer for a key of this plan from memory; 0: not at all.
+// An override's windows can be shorter than the rule's. Where a shadow rule counts what is in flight, a
+// lease would be.
+func (p *Plan) LeaseTime() time.Duration {
+	if p == nil {
+		return 0
+	}
+	return p.lease
+}
+
+// ShortestWindow is that of the rule that decides, of those which count what was charged.
+func (p *Plan) ShortestWindow() time.Duration { return p.Live.shortest() }
+
+func (p *Plan) leaseTime() time.Duration {
+	if p.Live == nil || p.Live.Lease == 0 {
+		return 0
+	}
+	for _, r := range p.rules {
+		if r.InFlight() > 0 {
+			return 0
+		}
+	}
+	return min(p.Live.Lease, p.Live.shortest())
+}
+
+// RenewLease takes, renews or ends a lease in one step with the charge of what was used of it, under the
+// plan that the key has now; nil where it has none any more. It may not be sent again: where the outcome is
+// unknown, the lease must not be used any more, and is charged when it expires.
+func (s *Redis) RenewLease(ctx context.Context, plan *Plan, lease Lease, ask Renewal) (Leased, error) {
+	requests := []Request{{Plan: plan, Key: lease.Key, Cost: ask.Used}}
+	var out Leased
+	err := s.counted(ctx, requests, func(now []*Plan) error {
+		args := lua.LeaseArgs{ReservationArgs: s.reservationArgs(lease.ID, now, requests), Had: lease.Units,
+			TTLMs: lease.TTL.Milliseconds(), Keep: ask.Keep, Want: ask.Want, Least: max(1, ask.Least)}
+		args.Keys[0].Leased = true
+		reply, err := s.renewLease(ctx, now[0], lease.Key, args)
+		if err != nil {
+			return err
+		}
+		out = Leased{Stood: reply.Stood, Units: reply.Units, Resets: reply.Resets}
+		if now[0] != nil {
+			out.State = now[0].state(reply.Counters)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// renewLease asks the quick script where it may know the answer, and the general one otherwise.
+func (s *Redis) renewLease(ctx context.Context, plan *Plan, key string, args lua.LeaseArgs) (lua.LeaseReply, error) {
+	if plan == nil || !plan.quickLease || s.general {
+		return lua.LeaseUnits(ctx, s.redis, args)
+	}
+	counter := args.Keys[0].Counters[0]
+	if args.Had > 0 && args.Want > 0 && args.Keys[0].Units > 0 && !s.near.has(counter.Name) {
+		if reply, ok, err := lua.QuickLease(ctx, s.redis, args, key); ok || err != nil {
+			s.answeredQuick.Add(1)
+			return reply, err
+		}
+	}
+	reply, err := lua.LeaseUnits(ctx, s.redis, args)
+	if err == nil {
+		near := false
+		for w, state := range reply.Counters[0].Windows {
+			near = near || state.Used >= counter.Rule.Windows[w].Lowest
+		}
+		s.near.set(counter.Name, near)
+	}
+	return reply, err
+}

@@ -1,0 +1,175 @@
+package windows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// Set sets the override of a key or a pattern, in place of the one before, and waits until it is in
+// effect in this process. lasts, if above 0, says when it ends: so long after now by Redis's clock.
+// The error wraps api.ErrBadOverride or ErrBadKey where it cannot be set.
+func (o *Overrides) Set(ctx context.Context, rules *Rules, one api.Override, lasts time.Duration) (api.Override,
+	error) {
+	if err := validateOverride(&one, rules); err != nil {
+		return one, err
+	}
+	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.globs()) >= MaxOverridePatterns {
+		return one, fmt.Errorf("%w: there are %d patterns, expected at most %d", api.ErrBadOverride,
+			len(o.set.globs()), MaxOverridePatterns)
+	}
+	p := o.store.keys.Partition(one.Key + one.Pattern)
+	one.AtMs = o.clock(p)
+	for attempt := 1; ; attempt++ {
+		r, err := o.setAt(ctx, p, &one, lasts)
+		if err != nil || r.Outcome != lua.OverrideOtherTime {
+			return one, err
+		}
+		if attempt == 5 {
+			return one, fmt.Errorf("%w: Redis's clock does not go on evenly, or Redis takes over a second to answer",
+				api.ErrUnavailable)
+		}
+		// What was known of the clock is from before a step of it.
+		o.ahead[p].Add(r.NowMs - one.AtMs)
+		one.AtMs = r.NowMs
+	}
+}
+
+// setAt sets an override that lasts so long after its AtMs, or, for 0, as it says itself. Where AtMs is
+// not the present by Redis's clock, one that lasts so long is not set.
+func (o *Overrides) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
+	err error) {
+	from := int64(0)
+	if lasts > 0 {
+		from, one.UntilMs = one.AtMs, one.AtMs+lasts.Milliseconds()
+	}
+	if one.UntilMs < 0 || one.UntilMs > one.AtMs+MaxOverrideFor.Milliseconds() {
+		return r, fmt.Errorf("%w: until: it ends in more than 100 years; leave it out for one without an end",
+			api.ErrBadOverride)
+	}
+	stored := *one
+	stored.Key, stored.Pattern = "", ""
+	value, err := json.Marshal(stored)
+	if err != nil {
+		return r, err
+	}
+	r, err = o.change(ctx, p, targetOf(one.Key, one.Pattern), string(value), one.By, one.Reason, from)
+	switch {
+	case err != nil:
+	case r.Outcome == lua.OverridePast:
+		err = fmt.Errorf("%w: until: %s has passed: Redis's clock is at %s", api.ErrBadOverride,
+			time.UnixMilli(one.UntilMs).UTC().Format(time.RFC3339), time.UnixMilli(r.NowMs).UTC().Format(time.RFC3339))
+	case r.Outcome == lua.OverrideUnreadable:
+		err = fmt.Errorf("%w: Redis cannot read it", api.ErrBadOverride)
+	}
+	return r, err
+}
+
+// Clear removes the override of a key or a pattern and waits until that is in effect in this process.
+// It is false where there was none.
+func (o *Overrides) Clear(ctx context.Context, key, pattern, by, reason string) (bool, error) {
+	if err := api.ValidateReason(reason); err != nil {
+		return false, err
+	}
+	r, err := o.change(ctx, o.store.keys.Partition(key+pattern), targetOf(key, pattern), "", by, reason, 0)
+	return r.Outcome == lua.OverrideChanged, err
+}
+
+func (o *Overrides) change(ctx context.Context, p int, target, value, by, reason string, from int64,
+) (lua.OverrideReply, error) {
+	r, err := lua.SetOverride(ctx, o.store.redis, o.store.overridePartition(p), o.store.now(), lua.OverrideChange{
+		Target: target, Override: value, By: by, Reason: reason, Keep: auditEntries, FromMs: from})
+	if err != nil {
+		return r, err
+	}
+	o.mu.Lock()
+	changed, err := o.catchUp(ctx, p)
+	if err != nil { // it is set all the same, and Run will read it
+		o.log.Warn("an override is set, and cannot be read back yet", "error", err)
+	}
+	o.mu.Unlock()
+	o.tell(changed)
+	return r, nil
+}
+
+// Get gives what Redis has for a key or a pattern now, nil where there is none or it has ended.
+func (o *Overrides) Get(ctx context.Context, key, pattern string) (*Override, error) {
+	p, target := o.store.keys.Partition(key+pattern), targetOf(key, pattern)
+	value, err := o.store.redis.HGet(ctx, o.store.keys.Overrides(p), target).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", o.store.keys.Overrides(p), err)
+	}
+	if one := newOverride(o, p, target, value); one != nil && one.stands() {
+		return one, nil
+	}
+	return nil, nil
+}
+
+// Page gives the first n overrides in effect whose targets come after one, by target: patterns come
+// before keys. `after` is "" for the first page.
+func (o *Overrides) Page(n int, after string) []api.Override {
+	list := o.set.page(n, func(one *Override) bool {
+		return one.target > after && one.stands()
+	})
+	out := make([]api.Override, len(list))
+	for i, one := range list {
+		out[i] = one.API()
+	}
+	return out
+}
+
+// PageAfter is the `after` of the page that follows one which ends with this override.
+func PageAfter(o api.Override) string { return targetOf(o.Key, o.Pattern) }
+
+// Change is one change of an override as the audit stream has it.
+type Change struct {
+	ID   string // of the stream's entry
+	AtMs int64
+	api.OverrideChange
+}
+
+// History gives up to n changes of the override of a key or a pattern, the newest first: those before
+// the entry with an ID, or the newest where that is "".
+func (o *Overrides) History(ctx context.Context, key, pattern string, n int, before string) ([]Change, error) {
+	p, target := o.store.keys.Partition(key+pattern), targetOf(key, pattern)
+	var out []Change
+	from := "+"
+	if before != "" {
+		from = "(" + before
+	}
+	for {
+		entries, err := o.store.redis.XRevRangeN(ctx, o.store.keys.Audit(p), from, "-", scanStep).Result()
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", o.store.keys.Audit(p), err)
+		}
+		for _, e := range entries {
+			if text(e, "target") != target {
+				continue
+			}
+			out = append(out, Change{e.ID, atoi(text(e, "at")), api.OverrideChange{By: text(e, "by"),
+				Reason: text(e, "reason"),
+				Before: api.ParseOverride(text(e, "before")), After: api.ParseOverride(text(e, "after"))}})
+			if len(out) == n {
+				return out, nil
+			}
+		}
+		if len(entries) < scanStep {
+			return out, nil
+		}
+		from = "(" + entries[len(entries)-1].ID
+	}
+}
+
+func (s *Redis) overridePartition(p int) lua.OverridePartition {
+	return lua.OverridePartition{CheckPartition: s.partition(p), Overrides: s.keys.Overrides(p), Audit: s.keys.Audit(p)}
+}

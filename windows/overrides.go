@@ -1,0 +1,276 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// How overrides are followed.
+const (
+	pollEvery  = 250 * time.Millisecond
+	clockEvery = 5 * time.Second // Redis's clock is compared with this process's
+	// auditEntries is how many changes a partition remembers, about: who follows and was away for longer
+	// reads all overrides of the partition again.
+	auditEntries = 10_000
+	versionField = "\nversion" // of the hash of overrides (lua/overrides.lua)
+	scanStep     = 1000
+)
+
+// Overrides has all overrides of a prefix in memory, and follows their changes: Load, then Run.
+// Rules.With puts rules under them.
+type Overrides struct {
+	store *Redis
+	log   *slog.Logger
+	set   *overrideSet
+
+	born   time.Time      // this process's monotonic clock starts here
+	bornMs int64          // in ms since 1970
+	ahead  []atomic.Int64 // partition → how far its server's clock is ahead of this process's, in ms
+
+	mu       sync.Mutex // one reads changes at a time
+	versions []string   // partition → what is known of it; "" until it was read
+	clockAt  time.Time  // when the clocks were last compared
+
+	hooks []func(targets []string)
+}
+
+// NewOverrides gives those in the keys of a store. A nil log means silence.
+func NewOverrides(s *Redis, log *slog.Logger) *Overrides {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	now := time.Now()
+	return &Overrides{store: s, log: log, set: newOverrideSet(), born: now, bornMs: now.UnixMilli(),
+		ahead: make([]atomic.Int64, s.keys.Partitions), versions: make([]string, s.keys.Partitions)}
+}
+
+// OnChange adds what is called after changes with their targets: keys, and patterns after a line
+// feed. Not for one that runs already. Calls come one at a time; none may set an override.
+func (o *Overrides) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
+
+// Len is how many there are, ended ones that nobody removed yet among them.
+func (o *Overrides) Len() int {
+	o.set.mu.Lock()
+	defer o.set.mu.Unlock()
+	return o.set.count
+}
+
+// Find gives what is in effect for a key now: its own, else that of the most specific
+// pattern which it fits (with the longest text before its first * or ?). Nil: none.
+func (o *Overrides) Find(key string) *Override { return o.set.find(key) }
+
+// FindPattern is Find without the key's own.
+func (o *Overrides) FindPattern(key string) *Override { return o.set.pattern(key) }
+
+// clock is that of a partition's server, in ms, as far as it is known.
+func (o *Overrides) clock(p int) int64 {
+	if o.store.Now != nil {
+		return o.store.Now()
+	}
+	return o.bornMs + time.Since(o.born).Milliseconds() + o.ahead[p].Load()
+}
+
+// On gives rules under these overrides, for who asks for the present ones each time.
+func (o *Overrides) On(rules func() *Rules) func() *Rules {
+	type pair struct{ of, under *Rules }
+	var last atomic.Pointer[pair]
+	return func() *Rules {
+		of := rules()
+		if p := last.Load(); p != nil && p.of == of {
+			return p.under
+		}
+		p := &pair{of, of.With(o)}
+		last.Store(p)
+		return p.under
+	}
+}
+
+// Clock is that of the server of a partition, in ms since 1970, as far as this process knows it:
+// it compares clocks every few seconds.
+func (o *Overrides) Clock(p int) int64 { return o.clock(p) }
+
+// Load reads all that there are. Where a partition cannot be read the error says why, and Run
+// tries again.
+func (o *Overrides) Load(ctx context.Context) error {
+	return o.Poll(ctx)
+}
+
+// Run follows the changes until ctx ends.
+func (o *Overrides) Run(ctx context.Context) {
+	var said time.Time
+	for pause.For(ctx, pollEvery) {
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := o.Poll(within)
+		cancel()
+		if err != nil && ctx.Err() == nil && time.Since(said) > 10*time.Second {
+			said = time.Now()
+			o.log.Warn("overrides cannot be read, those known stay in effect", "error", err)
+		}
+	}
+}
+
+// Poll reads what has changed since the last time.
+func (o *Overrides) Poll(ctx context.Context) error {
+	o.mu.Lock()
+	changed, err := o.poll(ctx)
+	o.mu.Unlock()
+	o.tell(changed)
+	return err
+}
+
+func (o *Overrides) tell(targets []string) {
+	if len(targets) > 0 {
+		for _, hook := range o.hooks {
+			hook(targets)
+		}
+	}
+}
+
+func (o *Overrides) poll(ctx context.Context) (changed []string, err error) {
+	failed := o.compareClocks(ctx)
+	pipe := o.store.redis.Pipeline()
+	versions := make([]*redis.StringCmd, o.store.keys.Partitions)
+	for p := range versions {
+		versions[p] = pipe.HGet(ctx, o.store.keys.Overrides(p), versionField)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for p, v := range versions {
+		version, err := v.Result()
+		if errors.Is(err, redis.Nil) {
+			version, err = "0-0", nil
+		}
+		if err == nil && version != o.versions[p] {
+			var targets []string
+			targets, err = o.catchUp(ctx, p)
+			changed = append(changed, targets...)
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("partition %d: %w", p, err))
+		}
+	}
+	return changed, failed
+}
+
+// compareClocks looks how far the servers' clocks are ahead, now and then.
+func (o *Overrides) compareClocks(ctx context.Context) error {
+	if o.store.Now != nil || time.Since(o.clockAt) < clockEvery {
+		return nil
+	}
+	asked := time.Now()
+	clocks, err := eventlog.Clocks(ctx, o.store.redis, o.store.keys)
+	answered := time.Now()
+	between := asked.Add(answered.Sub(asked) / 2)
+	for p, ms := range clocks {
+		o.ahead[p].Store(ms - (o.bornMs + between.Sub(o.born).Milliseconds()))
+	}
+	if err == nil {
+		o.clockAt = answered
+	}
+	return err
+}
+
+// catchUp comes to the present state of a partition: by the changes since, or, where these are not
+// all there any more (trimmed, or lost in a failover), by reading it whole.
+func (o *Overrides) catchUp(ctx context.Context, p int) ([]string, error) {
+	known := o.versions[p]
+	if known != "" {
+		entries, err := o.store.redis.XRevRangeN(ctx, o.store.keys.Audit(p), "+", "-", scanStep).Result()
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", o.store.keys.Audit(p), err)
+		}
+		for i, e := range entries { // the newest first
+			if i > 0 && text(entries[i-1], "from") != text(e, "version") {
+				break // one is missing
+			}
+			if text(e, "from") == known {
+				return o.take(p, entries[:i+1]), nil
+			}
+		}
+	}
+	return o.reload(ctx, p)
+}
+
+func text(e redis.XMessage, field string) string {
+	s, _ := e.Values[field].(string)
+	return s
+}
+
+// take applies changes, the newest first.
+func (o *Overrides) take(p int, entries []redis.XMessage) []string {
+	changes := map[string]*Override{}
+	for i := len(entries) - 1; i >= 0; i-- {
+		target := text(entries[i], "target")
+		changes[target] = o.read(p, target, text(entries[i], "after"))
+	}
+	o.versions[p] = text(entries[0], "version")
+	o.set.put(changes)
+	targets := make([]string, 0, len(changes))
+	for target := range changes {
+		targets = append(targets, target)
+	}
+	return targets
+}
+
+func (o *Overrides) read(p int, target, value string) *Override {
+	if value == "" {
+		return nil
+	}
+	one := newOverride(o, p, target, value)
+	if one == nil {
+		o.log.Warn("an override in Redis is corrupt or foreign and is ignored", "partition", p, "target",
+			api.Shorten(strings.TrimPrefix(target, "\n")))
+	}
+	return one
+}
+
+// reload reads a partition whole. What changes meanwhile has a later version, and is read then.
+func (o *Overrides) reload(ctx context.Context, p int) ([]string, error) {
+	name := o.store.keys.Overrides(p)
+	version, err := o.store.redis.HGet(ctx, name, versionField).Result()
+	if errors.Is(err, redis.Nil) {
+		version, err = "0-0", nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	changes := map[string]*Override{}
+	it := o.store.redis.HScan(ctx, name, 0, "", scanStep).Iterator()
+	for it.Next(ctx) {
+		target := it.Val()
+		if !it.Next(ctx) {
+			break
+		}
+		if target != versionField && target != "" {
+			changes[target] = o.read(p, target, it.Val())
+		}
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	o.set.each(func(old *Override) {
+		if _, stands := changes[old.target]; int(old.partition) == p && !stands {
+			changes[old.target] = nil
+		}
+	})
+	var targets []string
+	for target, one := range changes {
+		if old := o.set.get(target); old == nil || one == nil || *old != *one {
+			targets = append(targets, target)
+		}
+	}
+	o.set.put(changes)
+	o.versions[p] = version
+	return targets, nil
+}

@@ -1,0 +1,75 @@
+package windows
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// overrideField ends the field of levels and due that is of an override: of the block of a key its
+// record, and of each override that ends when it does.
+const overrideField = "\n" + api.OverrideRule
+
+// OverrideField is what Sweep takes to look at the override of a target that OnChange gave.
+func OverrideField(target string) string { return target + overrideField }
+
+// Matcher gives what tells whether the pattern of a target fits a key; nil for the target of a key.
+func Matcher(target string) func(key string) bool {
+	if !strings.HasPrefix(target, "\n") {
+		return nil
+	}
+	g := newGlob(&Override{target: target})
+	return g.Fits
+}
+
+// sweepOverrides looks at the overrides among the fields and gives the fields that remain for a sweep:
+// the others, and the keys whose override may just have ended.
+func (s *Redis) sweepOverrides(ctx context.Context, p int, rules *Rules, fields []string, restate bool) (rest []string,
+	written int64, err error) {
+	var items []lua.ExpireItem
+	for i, field := range fields {
+		target, ours := strings.CutSuffix(field, overrideField)
+		if !ours {
+			if rest != nil {
+				rest = append(rest, field)
+			}
+			continue
+		}
+		if rest == nil {
+			rest = append(make([]string, 0, len(fields)), fields[:i]...)
+		}
+		item := lua.ExpireItem{Target: target}
+		if !strings.HasPrefix(target, "\n") {
+			if !restate && !slices.Contains(fields, target) {
+				rest = append(rest, target)
+			}
+			item.Pattern = rules.patternOf(target)
+		}
+		items = append(items, item)
+	}
+	if len(items) == 0 {
+		return fields, 0, nil
+	}
+	written, _, err = lua.ExpireOverrides(ctx, s.redis, s.overridePartition(p), s.now(), auditEntries, restate, items)
+	return rest, written, err
+}
+
+// patternOf gives the override that a pattern sets for a key, as JSON; "" where none does.
+func (r *Rules) patternOf(key string) string {
+	if r.overrides == nil {
+		return ""
+	}
+	o := r.overrides.FindPattern(key)
+	if o == nil {
+		return ""
+	}
+	text, err := json.Marshal(o.API())
+	if err != nil { // it was read from JSON
+		return ""
+	}
+	return string(text)
+}

@@ -1,0 +1,178 @@
+package windows
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Reservation is what became of a request for one.
+type Reservation struct {
+	Verdict // in the order of the requests
+	State   lua.ReserveState
+	// ExpiresMs is until when it stands, by Redis's clock.
+	ExpiresMs int64
+}
+
+// ReservationID makes the id of a reservation of these keys out of a word (letters and
+// digits): it names their partitions, so that any process finds it.
+func (s *Redis) ReservationID(word string, requests []Request) string {
+	var parts []int
+	for _, a := range requests {
+		if p := s.keys.Partition(a.Key); !slices.Contains(parts, p) {
+			parts = append(parts, p)
+		}
+	}
+	slices.Sort(parts)
+	for _, p := range parts {
+		word += "-" + strconv.Itoa(p)
+	}
+	return word
+}
+
+// partitionsOf gives the partitions that an id names, nil where it is none.
+func (s *Redis) partitionsOf(id string) []int {
+	words := strings.Split(id, "-")
+	if len(id) > 1024 || words[0] == "" || strings.Trim(words[0], "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
+		return nil
+	}
+	var parts []int
+	for _, word := range words[1:] {
+		p, err := strconv.Atoi(word)
+		if err != nil || p < 0 || p >= s.keys.Partitions || strconv.Itoa(p) != word || slices.Contains(parts, p) {
+			return nil
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// ReservationShards gives the partitions that an id names, those of one shard together; none
+// where it is no id.
+func (s *Redis) ReservationShards(id string) [][]int {
+	parts := s.partitionsOf(id)
+	if _, cluster := s.redis.(*redis.ClusterClient); !cluster && len(parts) > 0 {
+		return [][]int{parts}
+	}
+	return slices.Collect(slices.Chunk(parts, 1))
+}
+
+// Reserve reserves the costs of the requests for ttl, all or none, under an id of ReservationID.
+// All keys lie in one shard; package check reserves over several. The fingerprint is a word for
+// the request: the same id may be sent again with the same one, and nothing is reserved twice.
+func (s *Redis) Reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string, requests []Request) (
+	Reservation, error,
+) {
+	var out Reservation
+	err := s.counted(ctx, requests, func(now []*Plan) error {
+		args := s.reservationArgs(id, now, requests)
+		reply, err := lua.Reserve(ctx, s.redis, args, ttl.Milliseconds(), fingerprint)
+		if err != nil {
+			return err
+		}
+		allowed := reply.State == lua.Reserved || reply.State == lua.StandsAlready
+		out = Reservation{State: reply.State, ExpiresMs: reply.ExpiresMs}
+		out.Verdict = Verdict{Allowed: allowed, Atomic: true, Transitions: reply.Transitions,
+			Items: make([]KeyState, len(requests))}
+		for i, plan := range now {
+			out.Items[i] = plan.state(reply.Counters[i])
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Withdraw takes back what Reserve reserved of keys of one shard, and forgets the id there, as
+// another shard denied the rest.
+func (s *Redis) Withdraw(ctx context.Context, id string, requests []Request) error {
+	free := slices.Clone(requests)
+	for i := range free {
+		free[i].Cost = 0
+	}
+	return s.counted(ctx, free, func(now []*Plan) error {
+		_, err := lua.Settle(ctx, s.redis, s.reservationArgs(id, now, free), lua.Withdraw, s.rememberMs(), "-")
+		return err
+	})
+}
+
+// counted calls do with the plans under which the keys of some requests are counted now, and
+// again where they turn out to be counted under others (moved.go).
+func (s *Redis) counted(ctx context.Context, requests []Request, do func(now []*Plan) error) error {
+	keys := make([]string, len(requests))
+	for i, a := range requests {
+		keys[i] = a.Key
+		s.noticePlan(a.Plan)
+	}
+	return s.following(ctx, func() []string { return keys }, func() error {
+		now := make([]*Plan, len(requests))
+		for i, a := range requests {
+			if err := s.carry(ctx, a.Plan, a.Key); err != nil {
+				return err
+			}
+			now[i] = s.follow(a.Plan, a.Key)
+		}
+		return do(now)
+	})
+}
+
+func (s *Redis) rememberMs() int64 { return cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds() }
+
+// reservationArgs names the keys of requests, with what their cost is, under the plans given.
+func (s *Redis) reservationArgs(id string, plans []*Plan, requests []Request) lua.ReservationArgs {
+	args := lua.ReservationArgs{Now: s.now(), ID: id}
+	for i, a := range requests {
+		s.addKey(&args, plans[i], a.Key, a.Cost)
+	}
+	return args
+}
+
+// addKey puts a key into the arguments; without a plan it has no counters.
+func (s *Redis) addKey(args *lua.ReservationArgs, plan *Plan, key string, units int64) {
+	p := s.keys.Partition(key)
+	names := lua.ReservationPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
+		Reservations: s.keys.Reservations(p)}
+	at := slices.Index(args.Partitions, names)
+	if at < 0 {
+		at = len(args.Partitions)
+		args.Partitions = append(args.Partitions, names)
+	}
+	k := lua.ReservationKey{Partition: at, Holds: s.keys.Holds(p, key), Units: units}
+	if plan != nil {
+		k.Counters = s.counters(plan, key)
+		k.Frees = plan.Live != nil && plan.Live.OnExpire == OnExpireFree
+	}
+	args.Keys = append(args.Keys, k)
+}
+
+// The ways to settle a reservation, and what becomes of it, as the scripts have them.
+type (
+	SettleOp     = lua.SettleOp
+	SettleState  = lua.SettleState
+	ReserveState = lua.ReserveState
+)
+
+// See package lua.
+const (
+	Commit = lua.Commit
+	Cancel = lua.Cancel
+	Renew  = lua.Renew
+
+	Reserved      = lua.Reserved
+	SettledBefore = lua.SettledBefore
+	OtherRequest  = lua.OtherRequest
+
+	Settled            = lua.Settled
+	DoneBefore         = lua.DoneBefore
+	UnknownReservation = lua.Unknown
+	WasCommitted       = lua.WasCommitted
+	WasCancelled       = lua.WasCancelled
+	HasExpired         = lua.HasExpired
+)

@@ -1,0 +1,188 @@
+package windows
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// peekStep is how many keys one script call looks at.
+const peekStep = 100
+
+// ThrottledPage gives the first n decisions that stand after one, by until when and by key, each with what
+// its window holds now, and the `after` of the next page, "" where there is none. It reads all
+// records of levels and holds one page.
+func (s *Redis) ThrottledPage(ctx context.Context, rules *Rules, n int, after string) (list []api.Throttled,
+	next string, err error) {
+	h, cursor, in := &throttledHeap{}, throttledPlace{}, map[throttledPlace]struct{}{}
+	if after != "" {
+		if cursor, err = parsePlace(after); err != nil {
+			return nil, "", err
+		}
+	}
+	for t, err := range s.ThrottledUnder(ctx, rules) {
+		if err != nil {
+			return nil, "", err
+		}
+		at := placeOf(t)
+		_, twice := in[at] // a scan can give a key twice
+		switch {
+		case twice || at.compare(cursor) <= 0:
+		case h.Len() <= n: // one more than the page, which tells whether there is another
+			heap.Push(h, t)
+			in[at] = struct{}{}
+		case at.compare(placeOf((*h)[0])) < 0:
+			delete(in, placeOf((*h)[0]))
+			in[at], (*h)[0] = struct{}{}, t
+			heap.Fix(h, 0)
+		}
+	}
+	list = *h
+	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
+	if len(list) > n {
+		list = list[:n]
+		next = placeOf(list[n-1]).String()
+	}
+	return list, next, s.fillUsed(ctx, rules, list)
+}
+
+// ThrottledUnder is Throttled, with until when and why of blocks as the overrides say.
+func (s *Redis) ThrottledUnder(ctx context.Context, rules *Rules) iter.Seq2[api.Throttled, error] {
+	return func(yield func(api.Throttled, error) bool) {
+		for t, err := range s.Throttled(ctx) {
+			if t.Rule == api.OverrideRule {
+				rules.wordBlock(&t)
+			}
+			if !yield(t, err) {
+				return
+			}
+		}
+	}
+}
+
+// wordBlock puts into a decision of a block what the override says: until when it really stands, 0
+// where it does not end by itself, and why.
+func (r *Rules) wordBlock(t *api.Throttled) {
+	if r.overrides == nil {
+		return
+	}
+	if o := r.overrides.Find(t.Key); o.Blocks() {
+		t.UntilMs, t.Reason = o.untilMs, o.Reason()
+	}
+}
+
+// fillUsed looks what the windows of the decisions hold now.
+func (s *Redis) fillUsed(ctx context.Context, rules *Rules, list []api.Throttled) error {
+	byShard := map[int][]int{}
+	for i, t := range list {
+		if plan := rules.Match(t.Key); plan != nil && t.Rule != api.OverrideRule {
+			byShard[s.Shard(t.Key)] = append(byShard[s.Shard(t.Key)], i)
+		}
+	}
+	for _, mine := range byShard {
+		for step := range slices.Chunk(mine, peekStep) {
+			keys := make([]string, len(step))
+			for j, i := range step {
+				keys[j] = list[i].Key
+			}
+			err := s.following(ctx, func() []string { return keys }, func() error {
+				return s.fillStep(ctx, rules, list, step)
+			})
+			if err != nil {
+				return fmt.Errorf("looking at throttled keys: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Redis) fillStep(ctx context.Context, rules *Rules, list []api.Throttled, step []int) error {
+	var counters []lua.Counter
+	plans := make([]*Plan, len(step))
+	for j, i := range step {
+		if plans[j] = s.match(rules, list[i].Key); plans[j] != nil {
+			counters = append(counters, s.counters(plans[j], list[i].Key)...)
+		}
+	}
+	got, err := lua.Peek(ctx, s.redis, s.now(), counters)
+	if err != nil {
+		return err
+	}
+	for j, i := range step {
+		if plan := plans[j]; plan != nil {
+			list[i].Used = plan.usedOf(got[:len(plan.counters)], list[i])
+			got = got[len(plan.counters):]
+		}
+	}
+	return nil
+}
+
+// usedOf gives what the window of a decision holds.
+func (p *Plan) usedOf(counters []lua.CheckResult, t api.Throttled) int64 {
+	for i, r := range p.Rules() {
+		if r.Name != t.Rule {
+			continue
+		}
+		for w, window := range r.Windows {
+			got := counters[p.places[i].counter]
+			if window.lengthMs(got.NowMs) == t.WindowMs {
+				return got.Windows[p.places[i].from+w].Used
+			}
+		}
+	}
+	return 0
+}
+
+// throttledPlace is where a decision stands in the list.
+type throttledPlace struct {
+	untilMs   int64
+	key, rule string
+}
+
+func placeOf(t api.Throttled) throttledPlace {
+	if t.UntilMs == 0 { // a block that does not end by itself: the last
+		return throttledPlace{math.MaxInt64, t.Key, t.Rule}
+	}
+	return throttledPlace{t.UntilMs, t.Key, t.Rule}
+}
+
+func (a throttledPlace) compare(b throttledPlace) int {
+	return cmp.Or(cmp.Compare(a.untilMs, b.untilMs), strings.Compare(a.key, b.key), strings.Compare(a.rule, b.rule))
+}
+
+// String has the key last, as it may hold anything.
+func (a throttledPlace) String() string { return fmt.Sprintf("%d/%s/%s", a.untilMs, a.rule, a.key) }
+
+func parsePlace(text string) (throttledPlace, error) {
+	until, rest, _ := strings.Cut(text, "/")
+	rule, key, ok := strings.Cut(rest, "/")
+	ms, err := strconv.ParseInt(until, 10, 64)
+	if !ok || err != nil || ms < 0 {
+		return throttledPlace{}, fmt.Errorf("%w: after=%s, expected `next` of a page", api.ErrBadRequest,
+			api.Shorten(text))
+	}
+	return throttledPlace{ms, key, rule}, nil
+}
+
+// throttledHeap has the last on top.
+type throttledHeap []api.Throttled
+
+func (h throttledHeap) Len() int           { return len(h) }
+func (h throttledHeap) Less(i, j int) bool { return placeOf(h[i]).compare(placeOf(h[j])) > 0 }
+func (h throttledHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *throttledHeap) Push(x any)        { *h = append(*h, x.(api.Throttled)) }
+func (h *throttledHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return t
+}
