@@ -44,3 +44,25 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 		t.Errorf("and then %s", <-heard)
 	}
 }
+
+// Alerts of one key stand in the stream as they were written, whatever their levels: those of one subject wait for
+// each other, and those of another subject of the key with them.
+func TestAlertsOfAKeyKeepTheirOrder(t *testing.T) {
+	nc, err := nats.Connect(streamtest.NATS(t))
+	testkit.Must(t, err)
+	defer nc.Close()
+	w := newWorld(t, nc)
+	var list []api.Transition
+	var want []string
+	for i := range int64(40) {
+		a := alert("user:1", []api.State{api.StateRaised, api.StateCleared}[i/2%2], i+1)
+		if i%4 == 3 {
+			a.Level = 95
+		}
+		list, want = append(list, a), append(want, word(a))
+	}
+	testkit.Must(t, w.publisher.Publish(t.Context(), list, 0))
+	if got := w.first(t, w.alerts, len(want)); !slices.Equal(got, want) {
+		t.Errorf("the stream has\n%v\nwant\n%v", got, want)
+	}
+}

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
@@ -27,7 +30,9 @@ type PublisherConfig struct {
 	// unexpected_duplicate, a transition that JetStream dropped although it was not sent
 	// before. May be nil.
 	OnOutcome func(outcome string)
-	Log       *slog.Logger
+	// Tracer makes a span for each transition that comes with a trace; nil: none.
+	Tracer trace.Tracer
+	Log    *slog.Logger
 }
 
 // Publisher stores transitions in JetStream. Several goroutines may use it, but
@@ -36,6 +41,8 @@ type Publisher struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	config PublisherConfig
+
+	throttle atomic.Pointer[jetstream.Stream] // of decisions; nil until it was asked for
 }
 
 // NewPublisher uses a connection of the caller's, which should reconnect for
@@ -82,11 +89,14 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
+	spans := spans{}
+	defer spans.end()
 	for i, t := range transitions {
 		m, err := message(p.config.Prefix, t)
 		if err != nil {
 			return err
 		}
+		spans.start(ctx, p.config.Tracer, t, m)
 		pending = append(pending, m)
 		if i < resent {
 			sent[m.Header.Get(jetstream.MsgIDHeader)] = true
@@ -97,6 +107,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 			return fmt.Errorf("%d of %d transitions not published: %w", len(pending), len(transitions), ctx.Err())
 		}
 		left, err := p.wave(ctx, pending, sent)
+		spans.keep(left, err)
 		if len(left) == 0 {
 			return nil
 		}
@@ -141,8 +152,11 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 	}
 	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not this time
 	inFlight := make(map[string]bool, len(pending))
+	waits := map[string]bool{} // keys of which an alert waits: the later ones, of any level, do too
 	for i, m := range pending {
-		if inFlight[m.Subject] {
+		key, isAlert := p.alertKey(m.Subject)
+		if inFlight[m.Subject] || isAlert && waits[key] {
+			waits[key] = waits[key] || isAlert
 			continue
 		}
 		inFlight[m.Subject] = true
@@ -190,6 +204,11 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		left = append(left, pending[i])
 	}
 	return left, last
+}
+
+// alertKey gives the key, as the subject has it, of an alert.
+func (p *Publisher) alertKey(subject string) (string, bool) {
+	return subject[strings.LastIndexByte(subject, '.')+1:], strings.HasPrefix(subject, p.config.Prefix+".alert.")
 }
 
 // acked notes that a message is stored. One that JetStream knew although it was sent for

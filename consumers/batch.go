@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -27,6 +28,9 @@ type folder struct {
 	log        *slog.Logger
 	quarantine *quarantine
 	dead       *deadLetters
+	overridden *overridden  // of the sweeper
+	activity   Activity     // may be nil
+	tracer     trace.Tracer // nil: nothing is traced
 }
 
 // fold sees a batch through until each of its events is acknowledged, trying
@@ -38,7 +42,9 @@ func (f *folder) fold(ctx context.Context, b eventlog.Batch) error {
 	}
 	events, letters := f.decode(b)
 	start := time.Now()
-	unmatched, err := f.count(ctx, b.Partition, events)
+	traced, spans, parent := f.startFold(ctx, b)
+	unmatched, err := f.count(traced, windows.Batch{Partition: b.Partition, Events: events, TraceParent: parent})
+	spans.end(err)
 	if err == nil {
 		f.observe(len(b.Messages), start)
 		err = f.finish(ctx, b.Partition, unmatched, letters)
@@ -78,12 +84,18 @@ func (f *folder) foldCall(ctx context.Context, batches []eventlog.Batch, errs []
 		folds[i].Events, letters[i] = f.decode(b)
 	}
 	start := time.Now()
-	unmatched, refusal, err := f.send(ctx, folds)
+	traced, spans, parent := f.startFold(ctx, batches...)
+	for i := range folds {
+		folds[i].TraceParent = parent
+	}
+	unmatched, refusal, err := f.send(traced, folds)
+	spans.end(errors.Join(err, refusal))
 	if err != nil || refusal != nil {
 		return refusal, err
 	}
 	f.observe(messages, start)
 	for i, b := range batches {
+		f.overridden.blockedByPattern(f.rules(), folds[i].Events)
 		errs[i] = f.examine(ctx, b.Partition, f.finish(ctx, b.Partition, unmatched[i], letters[i]))
 	}
 	return nil, nil
@@ -146,11 +158,12 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 // count folds events and gives the IDs of those that no rule matches. Where the
 // script refuses a batch, and not for the type of a key, it narrows down on the
 // event that does it, and makes that one alone a dead letter.
-func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unmatched []string, err error) {
+func (f *folder) count(ctx context.Context, b windows.Batch) (unmatched []string, err error) {
+	p, events := b.Partition, b.Events
 	if len(events) == 0 {
 		return nil, nil
 	}
-	sent, refusal, err := f.send(ctx, []windows.Batch{{Partition: p, Events: events}})
+	sent, refusal, err := f.send(ctx, []windows.Batch{b})
 	if refusal != nil {
 		quarantined, lookErr := f.quarantine.examine(ctx, p)
 		// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
@@ -173,11 +186,13 @@ func (f *folder) count(ctx context.Context, p int, events []windows.Event) (unma
 	case refusal != nil:
 		f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),
 			"error", refusal)
-		left, err := f.count(ctx, p, events[:len(events)/2])
+		first, second := b, b
+		first.Events, second.Events = events[:len(events)/2], events[len(events)/2:]
+		left, err := f.count(ctx, first)
 		if err != nil {
 			return nil, err
 		}
-		right, err := f.count(ctx, p, events[len(events)/2:])
+		right, err := f.count(ctx, second)
 		return append(left, right...), err
 	}
 	return sent[0], nil
@@ -205,7 +220,23 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	f.metrics.duplicate.Add(float64(folded.Duplicate))
 	f.metrics.merged.Add(float64(folded.Merged))
 	f.metrics.corruptCounters.Add(float64(folded.Corrupt))
+	f.record(folded.Keys)
 	return unmatched, nil, nil
+}
+
+// record notes what each rule and key had of the events that were folded.
+func (f *folder) record(keys []windows.FoldedKey) {
+	for i := 0; i < len(keys); {
+		rule, events, units := keys[i].Rule, int64(0), int64(0)
+		for ; i < len(keys) && keys[i].Rule == rule; i++ {
+			events, units = events+keys[i].Events, units+keys[i].Units
+			if f.activity != nil {
+				f.activity.Events(rule, keys[i].Key, keys[i].Events, keys[i].Units)
+			}
+		}
+		f.metrics.ruleEvents.WithLabelValues(rule).Add(float64(events))
+		f.metrics.ruleUnits.WithLabelValues(rule).Add(float64(units))
+	}
 }
 
 // deadLetter acknowledges events that cannot be counted and keeps them for a person to see.

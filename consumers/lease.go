@@ -16,7 +16,7 @@ import (
 
 // leases keeps this process's share of the partitions: one process at a time
 // relays a partition, as order needs one hand. A hold's context ends before
-// another process can have the lease, by this machine's monotonic clock.
+// another process can have the lease, by this machine's clocks.
 type leases struct {
 	redis redis.UniversalClient
 	keys  *stream.Keys
@@ -34,15 +34,29 @@ type hold struct {
 	context.Context
 	cancel context.CancelFunc
 	expire *time.Timer
-	until  atomic.Pointer[time.Time] // when it ends, if it is not renewed
+	until  atomic.Pointer[deadline] // when it ends, if it is not renewed
 }
 
-// Err goes by the clock too: a process that slept may run on before its timers do.
+// deadline is a moment by the monotonic clock, which nobody steps, and by the wall clock, which goes on
+// while the machine is suspended. The earlier of the two holds.
+type deadline struct {
+	monotonic time.Time
+	wall      int64 // ms since 1970
+}
+
+func newDeadline(t time.Time) *deadline { return &deadline{t, t.UnixMilli()} }
+
+func (d *deadline) passed() bool {
+	now := time.Now()
+	return !now.Before(d.monotonic) || now.UnixMilli() >= d.wall
+}
+
+// Err goes by the clocks too: a process that slept may run on before its timers do.
 func (h *hold) Err() error {
 	if err := h.Context.Err(); err != nil {
 		return err
 	}
-	if !time.Now().Before(*h.until.Load()) {
+	if h.until.Load().passed() {
 		return context.Canceled
 	}
 	return nil
@@ -84,7 +98,7 @@ func (l *leases) renew(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, parts := range eventlog.Shards(l.redis, l.keys) {
 		all.Go(func() {
-			if err := l.renewLane(within, ctx, parts); err != nil && ctx.Err() == nil {
+			if err := l.renewShard(within, ctx, parts); err != nil && ctx.Err() == nil {
 				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)
 			}
 		})
@@ -92,9 +106,9 @@ func (l *leases) renew(ctx context.Context) {
 	all.Wait()
 }
 
-// renewLane stops at the first failure: what is held runs out by its timer. Holds
+// renewShard stops at the first failure: what is held runs out by its timer. Holds
 // live as long as ctx lets them.
-func (l *leases) renewLane(within, ctx context.Context, parts []int) error {
+func (l *leases) renewShard(within, ctx context.Context, parts []int) error {
 	for _, p := range parts {
 		asked := time.Now()
 		ok, err := lua.Lease(within, l.redis, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
@@ -106,7 +120,7 @@ func (l *leases) renewLane(within, ctx context.Context, parts []int) error {
 		switch {
 		case ok && h != nil && h.Err() == nil:
 			// The answer came in time, so nobody else can have had it since the last.
-			h.until.Store(&until)
+			h.until.Store(newDeadline(until))
 			h.expire.Reset(time.Until(until))
 		case ok:
 			if h != nil {
@@ -114,7 +128,7 @@ func (l *leases) renewLane(within, ctx context.Context, parts []int) error {
 				h.cancel()
 			}
 			h := &hold{}
-			h.until.Store(&until)
+			h.until.Store(newDeadline(until))
 			h.Context, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
 			h.expire = time.AfterFunc(time.Until(until), h.cancel)
 			l.holds[p] = h

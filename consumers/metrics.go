@@ -12,12 +12,15 @@ import (
 // Metrics of the consumers. No label holds a key.
 type Metrics struct {
 	folded, merged, late, alreadyCounted, duplicate, trimmed, unmatched, claims, failures,
-	corruptCounters, corruptLevels prometheus.Counter
+	corruptCounters, corruptLevels, restated prometheus.Counter
 
-	batchEvents, foldSeconds prometheus.Histogram
-	transitions              *prometheus.CounterVec
-	publishes                *prometheus.CounterVec
-	deadLetters              *prometheus.CounterVec
+	batchEvents, foldSeconds, decisionSeconds prometheus.Histogram
+
+	ruleEvents, ruleUnits *prometheus.CounterVec
+	throttled             *prometheus.GaugeVec
+	transitions           *prometheus.CounterVec
+	publishes             *prometheus.CounterVec
+	deadLetters           *prometheus.CounterVec
 
 	oldestUnread, aheadOfClock, pending, outboxDepth, outboxOldest, quarantined *prometheus.GaugeVec
 }
@@ -48,12 +51,25 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		corruptCounters: counter("counters_corrupt_total",
 			"Counters that were corrupt or foreign when an event was folded; they start from zero."),
 		corruptLevels: counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
+		restated: counter("decisions_restated_total",
+			"Throttle decisions that did not stand in NATS as published, and were published again."),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_batch_events",
 			Help:    "Events per fold: what one read brought of all partitions, on a Cluster of one.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 8)}),
 		foldSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_seconds",
 			Help:    "Time that one fold took.",
 			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 14)}),
+		decisionSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_decision_seconds",
+			Help: "Time from the event or check that crossed a limit to the PubAck of the throttle decision, by " +
+				"Redis's clock.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}),
+		ruleEvents: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_rule_events_total",
+			Help: "Events folded, by the rule of their key."}, []string{"rule"}),
+		ruleUnits: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_rule_units_total",
+			Help: "Units of the events folded, by the rule of their key."}, []string{"rule"}),
+		throttled: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_throttled_keys",
+			Help: "Keys that are throttled now, by rule, in the partitions that this process relays: the sum over " +
+				"all processes is all of them."}, []string{"rule"}),
 		transitions: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_transitions_total",
 			Help: "Transitions published."}, []string{"rule", "state"}),
 		publishes: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_relay_publishes_total",
@@ -72,13 +88,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Dead letters written, by kind: invalid (event), misplaced (event in the wrong partition), " +
 				"refused (event, by Redis), outbox (entry)."}, []string{"kind"}),
 	}
+	m.startAtZero()
+	return m
+}
+
+// startAtZero makes the series whose labels are known, so that the first one counted is an increase.
+func (m *Metrics) startAtZero() {
 	for _, kind := range deadLetterKinds {
-		m.deadLetters.WithLabelValues(kind) // at 0, so that the first one is an increase
+		m.deadLetters.WithLabelValues(kind)
 	}
 	for _, outcome := range []string{"acked", "duplicate", "failed", "unexpected_duplicate"} {
 		m.publishes.WithLabelValues(outcome)
 	}
-	return m
 }
 
 // Publish counts one publish by its outcome; the publisher calls it.

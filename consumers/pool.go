@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/stream"
@@ -20,6 +21,14 @@ import (
 // LargestBatch is the largest Config.MaxBatch: folding one keeps Redis for 0.1 s, and the
 // reply that brings it stays far below what a client of Redis may allocate.
 const LargestBatch = 10_000
+
+// Activity records what happens.
+type Activity interface {
+	// Events of one key were folded, with so many units.
+	Events(rule, key string, events, units int64)
+	// Throttled keys of each rule, in the partitions that this process relays.
+	Throttled(byRule map[string]int64)
+}
 
 // Config of a Pool. Redis, Blocking, Keys, Counter, Rules and Publisher are
 // required; zero elsewhere means the default.
@@ -35,7 +44,13 @@ type Config struct {
 	Counter   *windows.Redis
 	Rules     func() *windows.Rules
 	Publisher Publisher
+	// Decisions tells what subscribers find; nil: decisions that were overwritten stay so.
+	Decisions Decisions
 	Metrics   *Metrics // required
+	// Activity records what is folded by key, and how many keys are throttled; nil: nobody does.
+	Activity Activity
+	// Overrides tell when one changed; nil: there are none. Rules gives rules that are under them.
+	Overrides *windows.Overrides
 
 	// Consumer is this process's name in the group, unique among all that run;
 	// default: host, process id and a random part.
@@ -61,9 +76,13 @@ type Config struct {
 	QuarantineFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
+	// CompareEvery is how often throttle decisions are compared with Decisions; default 1m.
+	CompareEvery time.Duration
 	// DrainTimeout bounds a clean stop; default 5s.
 	DrainTimeout time.Duration
-	Log          *slog.Logger
+	// Tracer makes the spans of folds whose events came with a trace; nil: nothing is traced.
+	Tracer trace.Tracer
+	Log    *slog.Logger
 
 	// For tests.
 	// each partition has a script call of its own, as on a Cluster
@@ -83,6 +102,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 	}
+	if c.Overrides != nil {
+		c.Rules = c.Overrides.On(c.Rules)
+	}
 	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
 	c.ReadPause = cmp.Or(c.ReadPause, 2*time.Millisecond)
 	c.Block = cmp.Or(c.Block, time.Second)
@@ -92,13 +114,14 @@ func (c Config) withDefaults() (Config, error) {
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
 	c.QuarantineFor = cmp.Or(c.QuarantineFor, 2*time.Second)
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
+	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.readPause == nil {
 		c.readPause = pause.For
 	}
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
-		c.DrainTimeout < 0 {
+		c.CompareEvery < 0 || c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
 	}
 	if c.MaxBatch > LargestBatch {
@@ -113,7 +136,9 @@ type Pool struct {
 	reclaimer *reclaimer
 	sweeper   *sweeper
 	relay     *relay
+	comparer  *comparer
 	gauges    *gauges
+	throttled *throttledKeys
 	consumer  string
 	drain     time.Duration
 }
@@ -128,14 +153,20 @@ func NewPool(c Config) (*Pool, error) {
 	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
 		until: map[int]time.Time{}}
 	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log,
-		quarantine: q,
-		dead:       dead}
+		quarantine: q, dead: dead, activity: c.Activity, tracer: c.Tracer}
+	sweeper := newSweeper(c, q)
+	f.overridden = &sweeper.overridden
 	pool := &Pool{
-		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: newSweeper(c, q), relay: newRelay(c, q, dead),
+		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead),
 		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,
 			ahead: map[int]bool{}},
 		consumer: c.Consumer, drain: c.DrainTimeout,
 	}
+	pool.comparer = &comparer{counter: c.Counter, rules: c.Rules, decisions: c.Decisions,
+		held: pool.relay.leases.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
+		again: c.CompareEvery / 12}
+	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.leases.held, quarantine: q,
+		gauge: c.Metrics.throttled, activity: c.Activity, every: c.GaugesEvery, log: c.Log, seen: map[string]bool{}}
 	q.back = pool.Recheck // the rules may have changed meanwhile
 	return pool, nil
 }
@@ -161,6 +192,8 @@ func (p *Pool) Run(ctx context.Context) {
 	rest.Go(func() { p.reclaimer.run(ctx, work) })
 	rest.Go(func() { p.sweeper.run(ctx) })
 	rest.Go(func() { p.gauges.run(ctx) })
+	rest.Go(func() { p.comparer.run(ctx) })
+	rest.Go(func() { p.throttled.run(ctx) })
 	rest.Wait()
 	stopRelay()
 	relay.Wait()

@@ -219,6 +219,7 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 	if err := r.publisher.Publish(ctx, transitions, resent); err != nil {
 		return err
 	}
+	r.observe(p, transitions)
 	if err := r.dead.ofOutbox(ctx, p, letters); err != nil {
 		return err
 	}
@@ -233,6 +234,19 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 		r.metrics.transition(t)
 	}
 	return nil
+}
+
+// observe notes how long the throttle decisions of partition p took that have just been stored.
+func (r *relay) observe(p int, transitions []api.Transition) {
+	now := time.Now().UnixMilli()
+	if r.config.Overrides != nil {
+		now = r.config.Overrides.Clock(p)
+	}
+	for _, t := range transitions {
+		if t.State == api.StateThrottled && !t.Renewal && t.Rule != api.OverrideRule {
+			r.metrics.decisionSeconds.Observe(float64(max(0, now-t.SinceMs)) / 1000)
+		}
+	}
 }
 
 // decodeTransition reads what levels.lua wrote; an error says why it is foreign.
@@ -256,7 +270,8 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), Version: number("version"),
 		AtMs:    number("at"),
 		SinceMs: number("since"), UntilMs: number("until"), ExpiresMs: number("expires"),
-		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"),
+		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"), Reason: text("reason"),
+		TraceParent: text("traceparent"),
 	}
 	if bad == nil {
 		bad = t.Validate()

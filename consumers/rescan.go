@@ -27,7 +27,8 @@ func (s *sweeper) rescan(ctx context.Context) {
 			if changed == nil {
 				break
 			}
-			if err := s.sweepWhere(ctx, changed); err != nil && ctx.Err() == nil {
+			itself := func(key string) string { return key }
+			if err := s.sweepWhere(ctx, changed, itself); err != nil && ctx.Err() == nil {
 				s.log.Warn("looking for keys over their new limits failed, trying again", "error", err)
 				wait.wait(ctx)
 				continue
@@ -38,8 +39,8 @@ func (s *sweeper) rescan(ctx context.Context) {
 	}
 }
 
-// sweepWhere sweeps the keys with a counter for which changed is true.
-func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool) error {
+// sweepWhere sweeps the keys with a counter for which changed is true: of each the field that `field` gives.
+func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool, field func(key string) string) error {
 	var mu sync.Mutex // masters of a Cluster are walked at once
 	waiting := map[int][]string{}
 	sweep := func(p int) error {
@@ -58,7 +59,7 @@ func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if waiting[p] = append(waiting[p], key); len(waiting[p]) < sweepStep {
+		if waiting[p] = append(waiting[p], field(key)); len(waiting[p]) < sweepStep {
 			return nil
 		}
 		return sweep(p)

@@ -26,6 +26,7 @@ type sweeper struct {
 	quarantine *quarantine
 
 	rulesChanged chan struct{} // look for others that are over a new limit (rescan.go)
+	overridden   overridden    // look at keys whose override changed (overrides.go)
 
 	// patience bounds the wait after a failed pass: short where other servers than
 	// the one that failed hold partitions too.
@@ -38,7 +39,11 @@ const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(c Config, q *quarantine) *sweeper {
 	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q,
-		recheck: make(chan struct{}, 1), rulesChanged: make(chan struct{}, 1), patience: longestWait}
+		recheck: make(chan struct{}, 1), rulesChanged: make(chan struct{}, 1), patience: longestWait,
+		overridden: overridden{some: make(chan struct{}, 1)}}
+	if c.Overrides != nil {
+		c.Overrides.OnChange(s.overridden.add)
+	}
 	if len(eventlog.Shards(c.Redis, c.Keys)) > 1 {
 		s.patience = c.SweepEvery
 	}
@@ -73,6 +78,7 @@ func (s *sweeper) run(ctx context.Context) {
 	var scanning sync.WaitGroup
 	defer scanning.Wait()
 	scanning.Go(func() { s.rescan(ctx) })
+	scanning.Go(func() { s.followOverrides(ctx) })
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.pass(ctx)

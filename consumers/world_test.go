@@ -252,6 +252,7 @@ type recorder struct {
 	mu   sync.Mutex
 	ids  map[string]bool
 	seen []string
+	all  []api.Transition
 	down bool
 }
 
@@ -269,6 +270,7 @@ func (r *recorder) Publish(_ context.Context, list []api.Transition, _ int) erro
 			r.ids = map[string]bool{}
 		}
 		r.ids[t.ID] = true
+		r.all = append(r.all, t)
 		r.seen = append(r.seen, fmt.Sprintf("%s %s %d", t.State, t.Key, t.Level))
 	}
 	return nil

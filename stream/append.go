@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,6 +75,28 @@ func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 		items[i] = item{e, 1}
 	}
 	return l.append(ctx, items)
+}
+
+// Once notes that a request with this idempotency key is under way, and what it asks for, for as
+// long as the ids of events are remembered. It is false where one with another fingerprint had
+// the key. It may be asked again.
+func (l *Log) Once(ctx context.Context, key, fingerprint string) (same bool, err error) {
+	name := l.keys.Appended(l.keys.Partition(key), key)
+	first, err := l.redis.SetNX(ctx, name, fingerprint, l.retention).Result()
+	if err != nil {
+		return false, fmt.Errorf("noting an idempotency key: %w", err)
+	}
+	if first {
+		return true, nil
+	}
+	before, err := l.redis.Get(ctx, name).Result()
+	if errors.Is(err, redis.Nil) { // it has just ended
+		return l.Once(ctx, key, fingerprint)
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading an idempotency key: %w", err)
+	}
+	return before == fingerprint, nil
 }
 
 // item is an event that stands for one or more of the same key.
@@ -152,6 +175,7 @@ func merge(events []api.Event) []item {
 		if i, ok := at[e.Key]; ok && merged[i].Count+e.Count <= api.MaxCount {
 			merged[i].Count += e.Count
 			merged[i].events++
+			merged[i].TraceParent = cmp.Or(merged[i].TraceParent, e.TraceParent)
 			continue
 		}
 		at[e.Key] = len(merged)

@@ -77,8 +77,27 @@ func (k *Keys) Dead(p int) string { return k.tags[p] + "dead" }
 // IDs is the sorted set of the ids that producers have given events.
 func (k *Keys) IDs(p int) string { return k.tags[p] + "ids" }
 
+// Idempotency is the string that remembers the answer to a check that came with an
+// idempotency key.
+func (k *Keys) Idempotency(p int, key string) string { return k.tags[p] + "idempotency:" + key }
+
+// Appended is the string that has the fingerprint of an append that came with an idempotency key.
+func (k *Keys) Appended(p int, key string) string { return k.tags[p] + "appended:" + key }
+
+// Reservations is the hash of the reservations whose keys lie in a partition.
+func (k *Keys) Reservations(p int) string { return k.tags[p] + "reservations" }
+
+// Holds is the sorted set of what is reserved of a key in partition p, by when it expires.
+func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + key }
+
 // Relay is the lease of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
+
+// Overrides is the hash of what operators have set for single keys and for patterns.
+func (k *Keys) Overrides(p int) string { return k.tags[p] + "overrides" }
+
+// Audit is the stream of who changed which override.
+func (k *Keys) Audit(p int) string { return k.tags[p] + "audit" }
 
 // Counter is the state of one key in partition p; form is the algorithm's
 // word in the name ("log" for the sliding log).
@@ -89,6 +108,9 @@ func (k *Keys) Meta() string { return k.Prefix + ":meta" }
 
 // Processes is the hash of the processes that run, and with which rules each does.
 func (k *Keys) Processes() string { return k.Prefix + ":processes" }
+
+// Activity is what one process has seen lately; it expires when that process ends.
+func (k *Keys) Activity(process string) string { return k.Prefix + ":activity:" + process }
 
 // All lists the partitions.
 func (k *Keys) All() []int {

@@ -1,0 +1,210 @@
+package alerts
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// History reads what JetStream keeps of single keys: the alerts of 7 days, among them those of level
+// 100, which tell when a key was throttled, and the last throttle decision of each rule. It creates
+// consumers alone, so the user `watch` of deploy/nats-permissions.conf may do it.
+type History struct {
+	js     jetstream.JetStream
+	prefix string
+}
+
+// How much is read to find the newest messages, as JetStream reads forwards alone.
+const (
+	readWhole = 1000                 // all messages of a key are read, if there are no more than these
+	firstSpan = 2 * time.Minute      // else those of so long before the page's end,
+	spanTimes = 8                    // then of so many times that, until there are enough
+	longest   = 8 * 24 * time.Hour   // the stream keeps 7 days
+	fetchStep = 500                  // messages of one fetch
+	unusedFor = 10 * time.Second     // after which the server forgets a consumer
+	slack     = 2 * time.Millisecond // that a stored time is rounded by
+)
+
+// NewHistory uses a connection of the caller's.
+func NewHistory(nc *nats.Conn, prefix string) (*History, error) {
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	return &History{js, prefix}, nil
+}
+
+// place is where an alert stands in the stream.
+type place struct {
+	sequence uint64
+	stored   time.Time
+}
+
+func (p place) String() string { return fmt.Sprintf("%d-%d", p.sequence, p.stored.UnixMilli()) }
+
+func parsePlace(text string) (place, error) {
+	sequence, stored, _ := strings.Cut(text, "-")
+	n, err := strconv.ParseUint(sequence, 10, 64)
+	ms, msErr := strconv.ParseInt(stored, 10, 64)
+	if err := errors.Join(err, msErr); err != nil {
+		return place{}, fmt.Errorf("%w: place %s of an alert", api.ErrBadRequest, api.Shorten(text))
+	}
+	return place{n, time.UnixMilli(ms).Add(slack)}, nil
+}
+
+// Alerts gives the newest n alerts of a key that stand before a place, the newest first, and the
+// place of each. before is "" for the newest of all.
+func (h *History) Alerts(ctx context.Context, key, before string, n int) ([]api.Transition, []string, error) {
+	end := place{sequence: 1<<64 - 1, stored: time.Now()}
+	if before != "" {
+		var err error
+		if end, err = parsePlace(before); err != nil {
+			return nil, nil, err
+		}
+	}
+	_, stream := StreamNames(h.prefix)
+	r := reading{h.js, stream, h.prefix + ".alert.*.*." + api.KeyToken(key), end}
+	list, whole, err := r.since(ctx, time.Time{}, readWhole)
+	for span := firstSpan; err == nil && !whole; span *= spanTimes {
+		if list, _, err = r.since(ctx, end.stored.Add(-span), 0); len(list) >= n || span > longest {
+			break
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading %s: %w", stream, err)
+	}
+	slices.Reverse(list)
+	list = list[:min(n, len(list))]
+	transitions, places := make([]api.Transition, len(list)), make([]string, len(list))
+	for i, one := range list {
+		transitions[i], places[i] = one.Transition, one.String()
+	}
+	return transitions, places, nil
+}
+
+// Decisions gives the last throttle decision of each rule of a key, the newest first.
+func (h *History) Decisions(ctx context.Context, key string) ([]api.Transition, error) {
+	stream, _ := StreamNames(h.prefix)
+	r := reading{h.js, stream, h.prefix + ".throttle.*." + api.KeyToken(key), place{sequence: 1<<64 - 1}}
+	list, _, err := r.since(ctx, time.Time{}, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", stream, err)
+	}
+	out := make([]api.Transition, len(list))
+	for i, one := range list {
+		out[i] = one.Transition
+	}
+	slices.SortFunc(out, func(a, b api.Transition) int {
+		return cmp.Or(cmp.Compare(b.AtMs, a.AtMs), strings.Compare(b.Rule, a.Rule))
+	})
+	return out, nil
+}
+
+// reading is of one subject filter, up to a place.
+type reading struct {
+	js              jetstream.JetStream
+	stream, subject string
+	end             place
+}
+
+type storedTransition struct {
+	api.Transition
+	place
+}
+
+// since reads what was stored from a time on; from the beginning where that is zero. It reads nothing
+// where there are more than `most` messages, if that is above 0, and says so.
+func (r reading) since(ctx context.Context, from time.Time, most uint64) (list []storedTransition, whole bool,
+	err error) {
+	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{r.subject},
+		DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: unusedFor}
+	if !from.IsZero() {
+		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &from
+	}
+	consumer, err := r.js.OrderedConsumer(ctx, r.stream, config)
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // nothing was published yet
+		return nil, true, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	pending := consumer.CachedInfo().NumPending
+	if most > 0 && pending > most {
+		return nil, false, nil
+	}
+	for pending > 0 && ctx.Err() == nil {
+		batch, err := consumer.FetchNoWait(int(min(pending, fetchStep)))
+		if err != nil {
+			return nil, false, err
+		}
+		got := uint64(0)
+		for m := range batch.Messages() {
+			got++
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, false, err
+			}
+			if meta.Sequence.Stream >= r.end.sequence {
+				return list, true, nil
+			}
+			var t api.Transition
+			if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
+				list = append(list, storedTransition{t, place{meta.Sequence.Stream, meta.Timestamp}})
+			}
+		}
+		if err := batch.Error(); err != nil || got == 0 {
+			return list, err == nil, err
+		}
+		pending -= min(got, pending)
+	}
+	return list, true, ctx.Err()
+}
+
+// Follow hands on each decision and alert that is stored from now on, until ctx ends. It waits for
+// streams that are not there yet. take is called by two goroutines.
+func (h *History) Follow(ctx context.Context, take func(api.Transition)) {
+	throttle, alert := StreamNames(h.prefix)
+	for stream, subject := range map[string]string{throttle: ".throttle.>", alert: ".alert.>"} {
+		for {
+			stop, err := h.follow(ctx, stream, h.prefix+subject, take)
+			if err == nil {
+				defer stop()
+				break
+			}
+			if !pause.For(ctx, time.Second) {
+				return
+			}
+		}
+	}
+	<-ctx.Done()
+}
+
+func (h *History) follow(ctx context.Context, stream, subject string, take func(api.Transition)) (func(), error) {
+	consumer, err := h.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverNewPolicy, InactiveThreshold: unusedFor})
+	if err != nil {
+		return nil, err
+	}
+	following, err := consumer.Consume(func(m jetstream.Msg) {
+		var t api.Transition
+		if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
+			take(t)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return following.Stop, nil
+}

@@ -1,0 +1,193 @@
+package sinks_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// alertmanager is Debian's, at one address over restarts. It keeps no alert over them.
+type alertmanager struct {
+	t             *testing.T
+	program, addr string
+	config        string
+	stop          func()
+}
+
+func newAlertmanager(t *testing.T) *alertmanager {
+	t.Helper()
+	a := &alertmanager{t: t, program: streamtest.Program(t, "prometheus-alertmanager"), addr: testkit.FreeAddr(t),
+		config: testkit.WriteFile(t, "alertmanager.yml", "route: {receiver: none}\nreceivers: [{name: none}]\n")}
+	a.start()
+	return a
+}
+
+func (a *alertmanager) start() {
+	a.t.Helper()
+	log := &syncBuffer{}
+	cmd := exec.Command(a.program, "--config.file="+a.config, "--storage.path="+a.t.TempDir(),
+		"--web.listen-address="+a.addr, "--cluster.listen-address=")
+	cmd.Stdout, cmd.Stderr = log, log
+	testkit.Must(a.t, cmd.Start())
+	a.stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if a.t.Failed() {
+			a.t.Logf("alertmanager:\n%s", log)
+		}
+	})
+	a.t.Cleanup(a.stop)
+	streamtest.Eventually(a.t, 30*time.Second, "Alertmanager is ready", func() (bool, string) {
+		resp, err := http.Get("http://" + a.addr + "/-/ready")
+		if err != nil {
+			return false, err.Error()
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, resp.Status
+	})
+}
+
+type amAlert struct {
+	Labels, Annotations map[string]string
+	StartsAt, EndsAt    time.Time
+}
+
+// firing gives the alerts that are active, by key and level.
+func (a *alertmanager) firing() map[string]amAlert {
+	a.t.Helper()
+	resp, err := http.Get("http://" + a.addr + "/api/v2/alerts?active=true")
+	testkit.Must(a.t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	testkit.Must(a.t, err)
+	var list []amAlert
+	if err := json.Unmarshal(body, &list); err != nil {
+		a.t.Fatalf("%v: %s", err, body)
+	}
+	out := map[string]amAlert{}
+	for _, x := range list {
+		out[x.Labels["key"]+" "+x.Labels["level"]+" "+x.Labels["window"]] = x
+	}
+	return out
+}
+
+func (a *alertmanager) await(what string, names ...string) map[string]amAlert {
+	a.t.Helper()
+	var got map[string]amAlert
+	streamtest.Eventually(a.t, 40*time.Second, what, func() (bool, string) {
+		got = a.firing()
+		for _, name := range names {
+			if _, ok := got[name]; !ok {
+				return false, fmt.Sprint(got)
+			}
+		}
+		return len(got) == len(names), fmt.Sprint(got)
+	})
+	return got
+}
+
+// A real Alertmanager: alerts fire until they clear, though their windows share a subject, though Alertmanager
+// starts anew, and though we do; both at once, too.
+func TestAlertmanager(t *testing.T) {
+	t.Parallel()
+	am := newAlertmanager(t)
+	w := newWorld(t, streamtest.NATS(t))
+	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q, resolve_after: 20s, keys: [\"user:*\"]}\n",
+		"http://"+am.addr))
+	p := w.start()
+	streamtest.Eventually(t, 30*time.Second, "the sink delivers", func() (bool, string) {
+		w.publish(w.alert("user:0", 80, api.StateRaised))
+		return p.count(t, "am", "delivered") > 0, ""
+	})
+	const ready = "user:0 80 1m"
+	hour := w.alert("user:1", 80, api.StateRaised)
+	hour.WindowMs, hour.Limit, hour.Used = 3_600_000, 1000, 800
+	w.publish(hour, w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 100, api.StateRaised),
+		w.alert("tenant:1", 100, api.StateRaised))
+	got := am.await("all that is for it fires", ready, "user:1 80 1h", "user:1 80 1m", "user:2 100 1m")
+	if a := got["user:2 100 1m"]; a.Labels["alertname"] != "StreamcounterLimit" || a.Labels["severity"] != "critical" ||
+		a.Labels["rule"] != "api" || a.Labels["prefix"] != w.prefix ||
+		a.Annotations["summary"] != "user:2 is throttled: 100 of 100 per 1m (rule api)" ||
+		time.Until(a.EndsAt) > 20*time.Second {
+		t.Errorf("it is %+v", a)
+	}
+	w.publish(w.alert("user:1", 80, api.StateCleared)) // the last of the subject, but not of the hour
+	am.await("what has cleared is resolved", ready, "user:1 80 1h", "user:2 100 1m")
+
+	am.stop()
+	w.publish(w.alert("user:2", 100, api.StateCleared))
+	am.start()
+	am.await("Alertmanager is told again", ready, "user:1 80 1h")
+
+	p.stop()
+	am.stop()
+	w.publish(w.alert("user:3", 95, api.StateRaised))
+	am.start()
+	w.start()
+	got = am.await("both start anew", ready, "user:1 80 1h", "user:3 95 1m")
+	if since := got["user:1 80 1h"].StartsAt.UnixMilli(); since != hour.SinceMs {
+		t.Errorf("it stands since %d, want %d", since, hour.SinceMs)
+	}
+	// Longer than resolve_after: what stands is sent again.
+	late := time.Now().Add(25 * time.Second)
+	streamtest.Eventually(t, time.Minute, "resolve_after passes", func() (bool, string) {
+		if len(am.firing()) != 3 {
+			t.Fatalf("only %v", am.firing())
+		}
+		return time.Now().After(late), ""
+	})
+}
+
+// Slack takes the text alone, and a key can neither link nor mention.
+func TestSlack(t *testing.T) {
+	var mu sync.Mutex
+	var bodies []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		bodies = append(bodies, r.URL.Path+" "+string(b))
+	}))
+	t.Cleanup(server.Close)
+	w := newWorld(t, streamtest.NATS(t))
+	url := w.write("url", server.URL+"/services/T0/B0/secret\n")
+	w.sinks(fmt.Sprintf("  - {name: slack, type: slack, url_file: %s, levels: [100]}\n", url))
+	p := w.start()
+	const want = `/services/T0/B0/secret ` +
+		`{"text":"\u0026lt;!channel\u0026gt; is throttled: 100 of 100 per 1m (rule api)"}`
+	streamtest.Eventually(t, 30*time.Second, "the text comes", func() (bool, string) {
+		w.publish(w.alert("<!channel>", 100, api.StateRaised))
+		mu.Lock()
+		defer mu.Unlock()
+		return len(bodies) > 0, ""
+	})
+	mu.Lock()
+	first := bodies[0]
+	mu.Unlock()
+	if first != want {
+		t.Errorf("it got %s, want %s", first, want)
+	}
+	if text := w.log.String(); strings.Contains(text, "secret") {
+		t.Errorf("the log has the URL:\n%s", text)
+	}
+	if text := p.file.Value()[0].String(); strings.Contains(text, "secret") || !strings.Contains(text, "slack") {
+		t.Errorf("it is shown as %s", text)
+	}
+	testkit.Must(t, p.file.Value()[0].SendSample(t.Context(), w.prefix))
+	server.Close()
+	err := p.file.Value()[0].SendSample(t.Context(), w.prefix)
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("an endpoint that is away: %v", err)
+	}
+}

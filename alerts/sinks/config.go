@@ -1,0 +1,371 @@
+package sinks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// The types of sinks.
+const (
+	Webhook      = "webhook"      // JSON, signed as Standard Webhooks have it
+	Alertmanager = "alertmanager" // its API v2
+	Slack        = "slack"        // an incoming webhook of Slack, or of what takes the same
+)
+
+// Bounds and defaults of a file.
+const (
+	maxSinks       = 100
+	maxPatterns    = 100
+	defaultTimeout = 10 * time.Second
+	longestTimeout = 60 * time.Second
+	defaultGiveUp  = 24 * time.Hour
+	longestGiveUp  = 6 * 24 * time.Hour // SC_ALERTS keeps 7 days
+	defaultResolve = 5 * time.Minute
+	longestResolve = 24 * time.Hour
+)
+
+// spec is a sink as it stands in the file.
+type spec struct {
+	Name, Type                      string
+	URL, URLFile                    string
+	SecretFile, TokenFile, CAFile   string
+	Rules, Keys                     []string
+	Levels                          []int64
+	SendResolved, Shadow            bool
+	Text                            string
+	Timeout, GiveUp, ResolveAfter   time.Duration
+	url, secret, token, certificate string // what the files hold
+}
+
+// Sink is where alerts go, and which.
+type Sink struct {
+	spec
+	rules, keys []windows.Glob
+	text        *text
+	signers     []signer
+	http        httpDoer
+}
+
+// same reports whether nothing has changed that a delivery depends on.
+func (s *Sink) same(other *Sink) bool {
+	return fmt.Sprintf("%#v", s.spec) == fmt.Sprintf("%#v", other.spec)
+}
+
+// File is a sinks file that is followed.
+type File = reload.Files[[]*Sink]
+
+// Open reads the sinks of the YAML file at path, and the files of secrets that it names:
+//
+//	sinks:
+//	  - {name: pager, type: webhook, url: "https://example.com/hook", secret_file: /run/secrets/pager}
+//
+// Run and Reload of the File keep them fresh, secrets included.
+func Open(path string, log *slog.Logger) (*File, error) {
+	return reload.OpenList("sinks", log, parseFiles, func() ([]string, error) { return filesOf(path) })
+}
+
+// filesOf gives the file and those that it names. Of one that cannot be read as sinks, it gives the file alone:
+// parseFiles says what is wrong.
+func filesOf(path string) ([]string, error) {
+	paths := []string{path}
+	var d *document.Document
+	var list []*spec
+	files, err := reload.Read("sinks", path)
+	if err == nil {
+		d, list, err = read(path, files[0].Data)
+	}
+	for i := 0; err == nil && i < len(list); i++ {
+		s := list[i]
+		for _, named := range []struct{ field, path string }{{"url_file", s.URLFile}, {"secret_file", s.SecretFile},
+			{"token_file", s.TokenFile}, {"ca_file", s.CAFile}} {
+			if named.path == "" || slices.Contains(paths, named.path) {
+				continue
+			}
+			if err := readable(named.path); err != nil {
+				return nil, d.ErrorAt(fmt.Sprintf("sinks[%d].%s", i, named.field), "%s of sink %s: %w", named.field,
+					s.Name, err)
+			}
+			paths = append(paths, named.path)
+		}
+	}
+	return paths, nil
+}
+
+// readable says why a file cannot be read, without its path: a secret may stand there by a slip.
+func readable(path string) error {
+	_, err := reload.Read("sinks", path)
+	var bad *fs.PathError
+	if errors.As(err, &bad) {
+		return bad.Err
+	}
+	return err
+}
+
+// parseFiles makes the sinks of their file, which is the first, and of those that it names.
+func parseFiles(files []reload.File) ([]*Sink, error) {
+	d, list, err := read(files[0].Path, files[0].Data)
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]string{} // path → what stands there
+	for _, f := range files[1:] {
+		named[f.Path] = strings.TrimSpace(string(f.Data))
+	}
+	out := make([]*Sink, 0, len(list))
+	for i, s := range list {
+		sink, err := s.sink(d, fmt.Sprintf("sinks[%d].", i), named)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sink)
+	}
+	return out, nil
+}
+
+// read reads the file strictly, and finds what makes no sense in it alone. Its errors show nothing of it: a
+// secret may stand anywhere by a slip, and a URL of Slack is one.
+func read(name string, data []byte) (*document.Document, []*spec, error) {
+	var list []*spec
+	d, err := document.ReadSecret(name, data, "sinks, a list", func(d *document.Document) document.Setter {
+		return d.Mapping(document.Field{Name: "sinks", Need: document.Needed,
+			Set: d.List(func(n *document.Node, at string) error {
+				s := &spec{SendResolved: true, Timeout: defaultTimeout, GiveUp: defaultGiveUp,
+					ResolveAfter: defaultResolve}
+				list = append(list, s)
+				return s.fields(d)(n, at)
+			})})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(list) > maxSinks {
+		return nil, nil, d.ErrorAt("sinks", "there are %d sinks: want at most %d", len(list), maxSinks)
+	}
+	names := map[string]string{}
+	for i, s := range list {
+		at := fmt.Sprintf("sinks[%d].", i)
+		if !nameForm.MatchString(s.Name) {
+			return nil, nil, d.ErrorAt(at+"name", "name: want 1 to 32 of a-z, 0-9 and -")
+		}
+		if first := names[s.Name]; first != "" {
+			return nil, nil, d.ErrorAt(at+"name", "the name %s is taken in line %d", s.Name, d.Line(first))
+		}
+		names[s.Name] = at + "name"
+		if err := s.validate(d, at); err != nil {
+			return nil, nil, err
+		}
+	}
+	return d, list, nil
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+func (s *spec) fields(d *document.Document) document.Setter {
+	text := func(name string, to *string) document.Field {
+		return document.Field{Name: name, Set: document.Leaf(d, to, document.Text)}
+	}
+	list := func(name string, to *[]string) document.Field {
+		return document.Field{Name: name, Set: d.List(func(n *document.Node, at string) error {
+			*to = append(*to, "")
+			return document.Leaf(d, &(*to)[len(*to)-1], document.Text)(n, at)
+		})}
+	}
+	span := func(name string, to *time.Duration) document.Field {
+		return document.Field{Name: name, Set: document.Leaf(d, to, func(n *document.Node) (time.Duration, error) {
+			return windows.ParseDuration(n.Value)
+		})}
+	}
+	name, kind := text("name", &s.Name), text("type", &s.Type)
+	name.Need, kind.Need = document.Needed, document.Needed
+	return d.Mapping(name, kind, text("url", &s.URL), text("url_file", &s.URLFile),
+		text("secret_file", &s.SecretFile), text("token_file", &s.TokenFile), text("ca_file", &s.CAFile),
+		list("rules", &s.Rules), list("keys", &s.Keys),
+		document.Field{Name: "levels", Set: d.List(func(n *document.Node, at string) error {
+			s.Levels = append(s.Levels, 0)
+			return document.Leaf(d, &s.Levels[len(s.Levels)-1], document.Whole(1, api.LevelThrottled))(n, at)
+		})},
+		document.Field{Name: "send_resolved", Set: document.Leaf(d, &s.SendResolved, document.Truth)},
+		document.Field{Name: "shadow", Set: document.Leaf(d, &s.Shadow, document.Truth)},
+		text("text", &s.Text), span("timeout", &s.Timeout), span("give_up", &s.GiveUp),
+		span("resolve_after", &s.ResolveAfter))
+}
+
+// validate finds what makes no sense, whatever the files hold that it names.
+func (s *spec) validate(d *document.Document, at string) error {
+	bad := func(field, format string, args ...any) error {
+		return d.ErrorAt(at+field, "%s of sink %s: "+format, append([]any{field, s.Name}, args...)...)
+	}
+	has := func(field string) bool { return d.Line(at+field) != 0 }
+	switch {
+	case !slices.Contains([]string{Webhook, Alertmanager, Slack}, s.Type):
+		return bad("type", "want %s, %s or %s", Webhook, Alertmanager, Slack)
+	case has("url") == has("url_file"):
+		return bad("name", "want either url or url_file")
+	case s.Type == Webhook && s.SecretFile == "":
+		return bad("name", "want secret_file, a file with the secret that signs (whsec_…)")
+	case s.Type != Webhook && has("secret_file"):
+		return bad("secret_file", "only a sink of type %s signs", Webhook)
+	case s.Type == Slack && has("token_file"):
+		return bad("token_file", "a sink of type %s has its secret in the URL: want url_file", Slack)
+	case s.Type != Alertmanager && has("resolve_after"):
+		return bad("resolve_after", "only a sink of type %s has it", Alertmanager)
+	case s.Type == Alertmanager && !s.SendResolved:
+		return bad("send_resolved", "Alertmanager must be told; its own receivers have send_resolved")
+	case s.Timeout < 100*time.Millisecond || s.Timeout > longestTimeout:
+		return bad("timeout", "it is %s: want 100ms to %s", windows.FormatDuration(s.Timeout),
+			windows.FormatDuration(longestTimeout))
+	case s.GiveUp < time.Second || s.GiveUp > longestGiveUp:
+		return bad("give_up", "it is %s: want 1s to %s", windows.FormatDuration(s.GiveUp),
+			windows.FormatDuration(longestGiveUp))
+	case s.ResolveAfter < 20*time.Second || s.ResolveAfter > longestResolve:
+		return bad("resolve_after", "it is %s: want 20s to %s", windows.FormatDuration(s.ResolveAfter),
+			windows.FormatDuration(longestResolve))
+	}
+	for _, f := range []struct {
+		name string
+		list []string
+	}{{"rules", s.Rules}, {"keys", s.Keys}} {
+		if has(f.name) && (len(f.list) == 0 || len(f.list) > maxPatterns) {
+			return bad(f.name, "want 1 to %d patterns; without the field all are meant", maxPatterns)
+		}
+		for i, p := range f.list {
+			if _, err := windows.ParseGlob(p); err != nil {
+				return bad(fmt.Sprintf("%s[%d]", f.name, i), "%w", err)
+			}
+		}
+	}
+	if has("levels") && len(s.Levels) == 0 {
+		return bad("levels", "want some of 1 to %d; without the field all are meant", api.LevelThrottled)
+	}
+	for i, level := range s.Levels {
+		if level < 1 || level > api.LevelThrottled {
+			return bad(fmt.Sprintf("levels[%d]", i), "it is %d: want 1 to %d", level, api.LevelThrottled)
+		}
+	}
+	if has("url") {
+		return badURL(s.URL, func(err error) error { return bad("url", "%w", err) })
+	}
+	return nil
+}
+
+// badURL says what is wrong with a URL, never what it is.
+func badURL(text string, bad func(error) error) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
+		return bad(fmt.Errorf("want https://HOST/… (http:// sends alerts and tokens in plain text)"))
+	case u.Port() != "" && !isPort(u.Port()):
+		return bad(fmt.Errorf("its port is no port: want 1 to 65535"))
+	case u.User != nil:
+		return bad(fmt.Errorf("it has a name or a password: want token_file for a bearer token"))
+	case u.Fragment != "":
+		return bad(fmt.Errorf("it has a fragment (#…), which is never sent"))
+	}
+	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// sink makes what was read ready for use.
+func (s *spec) sink(d *document.Document, at string, named map[string]string) (*Sink, error) {
+	bad := func(field string, err error) error {
+		return d.ErrorAt(at+field, "%s of sink %s: %w", field, s.Name, err)
+	}
+	s.url, s.secret, s.token, s.certificate = s.URL, named[s.SecretFile], named[s.TokenFile], named[s.CAFile]
+	from := "url"
+	if s.URLFile != "" {
+		from, s.url = "url_file", named[s.URLFile]
+		if err := badURL(s.url, func(err error) error { return bad("url_file", err) }); err != nil {
+			return nil, err
+		}
+	}
+	u, _ := url.Parse(s.url) // badURL has seen it
+	if s.Type == Alertmanager && strings.HasSuffix(strings.TrimRight(u.Path, "/"), alertsPath) {
+		return nil, bad(from, fmt.Errorf("want it without %s, which is added", alertsPath))
+	}
+	if s.TokenFile != "" && (s.token == "" || strings.ContainsFunc(s.token, func(c rune) bool { return c <= ' ' })) {
+		return nil, bad("token_file", fmt.Errorf("want one token in the file"))
+	}
+	out := &Sink{spec: *s, rules: globs(s.Rules), keys: globs(s.Keys)}
+	var err error
+	if out.text, err = newText(s.Text, s.Type); err != nil {
+		return nil, bad("text", err)
+	}
+	if s.Type == Webhook {
+		if out.signers, err = signers(s.secret); err != nil {
+			return nil, bad("secret_file", err)
+		}
+	}
+	if out.http, err = newHTTP(s.Timeout, s.certificate); err != nil {
+		return nil, bad("ca_file", err)
+	}
+	return out, nil
+}
+
+// globs is for patterns that are validated.
+func globs(patterns []string) (list []windows.Glob) {
+	for _, p := range patterns {
+		g, _ := windows.ParseGlob(p)
+		list = append(list, g)
+	}
+	return list
+}
+
+// takes reports whether an alert is for this sink.
+func (s *Sink) takes(t api.Transition) bool {
+	fits := func(list []windows.Glob, text string) bool {
+		return len(list) == 0 || slices.ContainsFunc(list, func(g windows.Glob) bool { return g.Fits(text) })
+	}
+	return (s.Shadow || !t.Shadow) && (s.SendResolved || t.State != api.StateCleared) &&
+		(len(s.Levels) == 0 || slices.Contains(s.Levels, int64(t.Level))) &&
+		fits(s.rules, t.Rule) && fits(s.keys, t.Key)
+}
+
+// String says in words what the sink delivers, without its URL, which can be a secret.
+func (s *Sink) String() string {
+	all := func(list []string, what string) string {
+		if len(list) == 0 {
+			return "all " + what
+		}
+		return what + " " + strings.Join(list, ", ")
+	}
+	var levels []string
+	for _, level := range s.Levels {
+		levels = append(levels, fmt.Sprintf("%d%%", level))
+	}
+	text := fmt.Sprintf("%s: %s at %s; %s, %s, %s", s.Name, s.Type, redact.URL(hostOf(s.url)), all(s.Rules, "rules"),
+		all(s.Keys, "keys"), all(levels, "levels"))
+	if !s.SendResolved {
+		text += "; not when they clear"
+	}
+	if s.Shadow {
+		text += "; of shadow rules too"
+	}
+	return text
+}
+
+// hostOf is a URL without path and query.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}

@@ -1,0 +1,125 @@
+package sinks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Config of a Group. JetStream, Prefix, File and Metrics are required; zero values of the others are defaults.
+type Config struct {
+	NATS     *nats.Conn
+	Prefix   string
+	Replicas int    // of the stream SC_SINKS where it is created; default 1
+	Name     string // of this process, unique among those that run
+	File     *File
+	Metrics  *Metrics
+	Backoff  Backoff
+	// AckWait is how long JetStream leaves an alert with a process that says nothing; default 30s.
+	AckWait time.Duration
+	// Stop is how long attempts under way may take at a stop; default 5s.
+	Stop time.Duration
+	Log  *slog.Logger
+}
+
+// Group delivers for all sinks of a file.
+type Group struct {
+	config  Config
+	js      jetstream.JetStream
+	changed chan struct{} // the file was loaded again
+}
+
+// NewGroup makes one; Run runs it.
+func NewGroup(c Config) (*Group, error) {
+	if c.NATS == nil || c.Prefix == "" || c.File == nil || c.Metrics == nil || c.Name == "" {
+		return nil, errors.New("sinks: NATS, Prefix, Name, File and Metrics are required")
+	}
+	c.Replicas, c.AckWait = cmp.Or(c.Replicas, 1), cmp.Or(c.AckWait, 30*time.Second)
+	c.Stop, c.Log = cmp.Or(c.Stop, 5*time.Second), cmp.Or(c.Log, slog.Default())
+	js, err := jetstream.New(c.NATS, jetstream.WithDefaultTimeout(2*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{config: c, js: js, changed: make(chan struct{}, 1)}
+	c.File.OnReload(func(err error) {
+		if err == nil {
+			select {
+			case g.changed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	return g, nil
+}
+
+// running is a sink at work.
+type running struct {
+	sink  *Sink
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+func (r *running) end() {
+	r.stop()
+	<-r.ended
+}
+
+// Run delivers until ctx ends, and has then acknowledged what was delivered. A reload stops and starts the sinks
+// that it changes, no others.
+func (g *Group) Run(ctx context.Context) {
+	now := map[string]*running{} // name → sink
+	for {
+		g.follow(ctx, now)
+		select {
+		case <-g.changed:
+		case <-ctx.Done():
+			for _, r := range now {
+				<-r.ended
+			}
+			return
+		}
+	}
+}
+
+// follow makes the sinks that run those of the file.
+func (g *Group) follow(ctx context.Context, now map[string]*running) {
+	want := map[string]*Sink{}
+	for _, s := range g.config.File.Value() {
+		want[s.Name] = s
+	}
+	var ending sync.WaitGroup
+	for name, r := range now {
+		if s := want[name]; s == nil || !s.same(r.sink) {
+			ending.Go(func() {
+				r.end()
+				if s == nil { // only now: until its end it would set them again
+					g.config.Metrics.end(name)
+				}
+			})
+			delete(now, name)
+		}
+	}
+	ending.Wait()
+	for name, s := range want {
+		if now[name] == nil {
+			now[name] = g.start(ctx, s)
+		}
+	}
+}
+
+func (g *Group) start(ctx context.Context, s *Sink) *running {
+	ctx, stop := context.WithCancel(ctx)
+	r := &running{sink: s, stop: stop, ended: make(chan struct{})}
+	g.config.Metrics.begin(s.Name)
+	go func() {
+		defer close(r.ended)
+		newRunner(g, s).run(ctx)
+	}()
+	return r
+}

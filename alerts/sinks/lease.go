@@ -1,0 +1,168 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// A lease lives for leaseTTL by the server's clock unless it is renewed. Its holder stops when it has not renewed
+// it for leaseEnd by its own, before another can have it.
+const (
+	leaseTTL   = 6 * time.Second
+	leaseEnd   = 4 * time.Second
+	leaseEvery = time.Second
+)
+
+// errHeld is the lease of another process.
+var errHeld = errors.New("another process delivers for this sink")
+
+// errBusy is that of a cluster, which stores another message of the lease at this moment.
+var errBusy = errors.New("the lease is being written")
+
+// errLate: the lease was not renewed for leaseEnd.
+var errLate = errors.New("JetStream has not renewed it")
+
+// lease is the right to deliver for one sink.
+type lease struct {
+	ctx  context.Context // ends when the lease is lost or given back
+	lose context.CancelCauseFunc
+	// put publishes a message if the last one of the lease's subject has this sequence; else errHeld.
+	put  func(ctx context.Context, m *nats.Msg, last uint64) (sequence uint64, err error)
+	take func(ctx context.Context, last uint64) (sequence uint64, err error)
+	give func(ctx context.Context, last uint64) error
+
+	renewing sync.WaitGroup
+	sending  sync.Mutex // of put and take: a cluster refuses two at a time
+	sequence uint64     // under sending
+	mu       sync.Mutex
+	renewed  time.Time
+	watchdog *time.Timer
+}
+
+// newLease takes the lease and keeps it until end, or until it is lost. It outlives ctx.
+func newLease(ctx context.Context, l *lease) (*lease, error) {
+	l.renewed = time.Now()
+	var err error
+	if l.sequence, err = l.take(ctx, 0); err != nil {
+		return nil, err
+	}
+	l.ctx, l.lose = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.watchdog = time.AfterFunc(leaseEnd-time.Since(l.renewed), func() { l.lost(errLate) })
+	l.renewing.Go(l.renew)
+	return l, nil
+}
+
+func (l *lease) lost(why error) { l.lose(fmt.Errorf("the lease is lost: %w", why)) }
+
+// holds reports whether the lease stands. It looks at the clock, as a process that was frozen may run on before
+// its timers do.
+func (l *lease) holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.renewed) >= leaseEnd {
+		l.lost(errLate)
+	}
+	return l.ctx.Err() == nil
+}
+
+func (l *lease) renew() {
+	for pause.For(l.ctx, leaseEvery) {
+		l.sending.Lock()
+		now := time.Now()
+		within, cancel := context.WithTimeout(l.ctx, leaseEvery)
+		next, err := l.take(within, l.sequence)
+		cancel()
+		if err == nil {
+			l.sequence = next
+		}
+		l.sending.Unlock()
+		if errors.Is(err, errHeld) {
+			l.lost(err)
+		}
+		if err == nil && l.holds() {
+			l.mu.Lock()
+			l.renewed = now
+			l.watchdog.Reset(leaseEnd - time.Since(now))
+			l.mu.Unlock()
+		}
+	}
+}
+
+// publish publishes a message to the stream of the lease if nobody else has the lease by then.
+func (l *lease) publish(ctx context.Context, m *nats.Msg) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	within, cancel := context.WithTimeout(ctx, leaseEvery)
+	defer cancel()
+	_, err := l.put(within, m, l.sequence)
+	if errors.Is(err, errHeld) {
+		l.lost(err)
+	}
+	return err
+}
+
+// end gives the lease back.
+func (l *lease) end() {
+	l.lose(nil)
+	l.renewing.Wait()
+	l.watchdog.Stop()
+	within, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), time.Second)
+	defer cancel()
+	_ = l.give(within, l.sequence) // else it ends by itself
+}
+
+// lease takes the sink's lease, and keeps it until its end.
+func (s state) lease(ctx context.Context, name string) (*lease, error) {
+	subject := s.subject("lease")
+	put := func(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
+		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(last, subject),
+			jetstream.WithRetryAttempts(0))
+		var refused *jetstream.APIError
+		switch {
+		case errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+			return 0, errHeld
+		case errors.As(err, &refused) && refused.ErrorCode == 10164: // which has no name in the library
+			return 0, errBusy
+		case err != nil:
+			return 0, fmt.Errorf("publishing to %s: %w", m.Subject, err)
+		}
+		return ack.Sequence, nil
+	}
+	message := func(data, ttl string) *nats.Msg {
+		m := &nats.Msg{Subject: subject, Data: []byte(data), Header: nats.Header{}}
+		m.Header.Set(jetstream.MsgTTLHeader, ttl)
+		return m
+	}
+	take := func(ctx context.Context, last uint64) (uint64, error) {
+		next, err := put(ctx, message(name, leaseTTL.String()), last)
+		if last == 0 && errors.Is(err, errBusy) {
+			return 0, errHeld
+		}
+		if !errors.Is(err, errHeld) {
+			return next, err
+		}
+		// It may be ours, where the answer to a renewal was lost.
+		held, err := s.last(ctx, "lease")
+		switch {
+		case err != nil:
+			return 0, err
+		case held == nil || string(held.Data) != name:
+			return 0, errHeld
+		}
+		return put(ctx, message(name, leaseTTL.String()), held.Sequence)
+	}
+	// An empty message that is gone in a second.
+	give := func(ctx context.Context, last uint64) error {
+		_, err := put(ctx, message("", "1s"), last)
+		return err
+	}
+	return newLease(ctx, &lease{put: put, take: take, give: give})
+}

@@ -1,0 +1,105 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// A lease that JetStream does not renew ends before another process can have it, though no answer comes at all;
+// one that it renews stands for as long as it does.
+func TestALeaseEndsBeforeAnotherBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		var last atomic.Int64 // when JetStream stored it last
+		take := func(ctx context.Context, sequence uint64) (uint64, error) {
+			if silent.Load() {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			last.Store(time.Now().UnixNano())
+			return sequence + 1, nil
+		}
+		l, err := newLease(t.Context(), &lease{take: take, give: func(context.Context, uint64) error { return nil }})
+		testkit.Must(t, err)
+		time.Sleep(time.Hour)
+		if !l.holds() {
+			t.Fatalf("a lease that is renewed is lost: %v", context.Cause(l.ctx))
+		}
+		synctest.Wait()
+		silent.Store(true)
+		<-l.ctx.Done()
+		if d := time.Since(time.Unix(0, last.Load())); d < leaseEnd || d >= leaseTTL-leaseEvery {
+			t.Errorf("it ended %s after JetStream stored it", d)
+		}
+		if l.holds() || !errors.Is(context.Cause(l.ctx), errLate) {
+			t.Errorf("it holds, or ended by %v", context.Cause(l.ctx))
+		}
+		l.end()
+	})
+}
+
+// A process that was frozen finds its lease over by the clock, whichever of its goroutines runs first.
+func TestAFrozenProcessLooksAtTheClock(t *testing.T) {
+	l := &lease{renewed: time.Now().Add(-leaseEnd)}
+	l.ctx, l.lose = context.WithCancelCause(t.Context())
+	if l.holds() || l.ctx.Err() == nil {
+		t.Error("it holds")
+	}
+}
+
+// Who had the lease before can write neither what stands nor how far all is delivered, also where what the new
+// holder wrote is gone again. Who lost the answer to a renewal has its lease still.
+func TestOnlyTheHolderWrites(t *testing.T) {
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
+	js, err := jetstream.New(nc)
+	testkit.Must(t, err)
+	s := state{js, streamtest.Prefix(t), "am"}
+	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
+	first, err := s.lease(t.Context(), "first")
+	testkit.Must(t, err)
+	defer first.end()
+	a := Sample(api.StateRaised, time.Now())
+	testkit.Must(t, s.note(t.Context(), first, a))
+	if _, err := s.lease(t.Context(), "second"); !errors.Is(err, errHeld) {
+		t.Fatalf("two hold it: %v", err)
+	}
+	first.sending.Lock() // it is frozen from here on
+	again, err := first.take(t.Context(), first.sequence-1)
+	testkit.Must(t, err)
+	if again <= first.sequence {
+		t.Errorf("%d, and then %d", first.sequence, again)
+	}
+	// What the server does where it is not renewed.
+	stream, err := js.Stream(t.Context(), StreamName(s.prefix))
+	testkit.Must(t, err)
+	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
+	second, err := s.lease(t.Context(), "second")
+	testkit.Must(t, err)
+	defer second.end()
+	a.State = api.StateCleared
+	testkit.Must(t, s.note(t.Context(), second, a))
+	first.sending.Unlock()
+	a.State = api.StateRaised
+	if err := s.note(t.Context(), first, a); !errors.Is(err, errHeld) {
+		t.Errorf("the one before notes what stands: %v", err)
+	}
+	if err := s.setPosition(t.Context(), first, 7); !errors.Is(err, errHeld) {
+		t.Errorf("the one before sets the position: %v", err)
+	}
+	if first.holds() || !second.holds() {
+		t.Error("the first holds, or the second does not")
+	}
+	if list, err := s.standing(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%v stand, %v", list, err)
+	}
+}

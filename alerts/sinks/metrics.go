@@ -1,0 +1,40 @@
+package sinks
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics of all sinks of a process.
+type Metrics struct {
+	deliveries *prometheus.CounterVec
+	oldest     *prometheus.GaugeVec
+}
+
+// outcomes of a delivery.
+var outcomes = []string{"delivered", "retried", "dropped", "expired"}
+
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	return &Metrics{
+		deliveries: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_sink_deliveries_total",
+			Help: "Alerts by sink and outcome: delivered, retried (an attempt failed, another follows), dropped " +
+				"(the endpoint will never take it), expired (undelivered for longer than give_up, or than " +
+				"JetStream keeps it)."}, []string{"sink", "outcome"}),
+		oldest: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_sink_oldest_undelivered_seconds",
+			Help: "Age of the oldest alert that the sink's endpoint has not taken yet; 0: there is none, or another " +
+				"process delivers for the sink."}, []string{"sink"}),
+	}
+}
+
+// begin makes the series of a sink, so that the first failure is an increase.
+func (m *Metrics) begin(sink string) {
+	for _, outcome := range outcomes {
+		m.deliveries.WithLabelValues(sink, outcome)
+	}
+	m.oldest.WithLabelValues(sink).Set(0)
+}
+
+// end removes the age of a sink that is gone; what was counted stays.
+func (m *Metrics) end(sink string) { m.oldest.DeleteLabelValues(sink) }

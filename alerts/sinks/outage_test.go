@@ -1,0 +1,200 @@
+package sinks_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/alerts/sinks"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+func (w *world) stream() string {
+	_, name := alerts.StreamNames(w.prefix)
+	return name
+}
+
+// raised publishes n alerts of a few keys.
+func (w *world) raised(n int) (list []api.Transition) {
+	w.t.Helper()
+	for i := range n {
+		list = append(list, w.alert(fmt.Sprintf("user:%d", i%3), 80, api.StateRaised))
+	}
+	return w.publish(list...)
+}
+
+// awaitAttempt waits until the endpoint, which is down, has been asked.
+func (r *receiver) awaitAttempt() {
+	r.t.Helper()
+	_, before := r.taken()
+	streamtest.Eventually(r.t, 30*time.Second, "the endpoint is asked", func() (bool, string) {
+		_, attempts := r.taken()
+		return attempts > before, ""
+	})
+}
+
+// Somebody deletes the sink's consumer while its endpoint is down: what was not delivered comes all the same.
+func TestTheConsumerIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	js := streamtest.JetStream(t, w.url)
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	w.start()
+	w.ready(r)
+	r.answers(down)
+	all := w.raised(9)
+	r.awaitAttempt()
+	testkit.Must(t, js.DeleteConsumer(t.Context(), w.stream(), "sink-pager"))
+	all = append(all, w.raised(9)...)
+	r.answers(nil)
+	wantInOrder(t, r.awaitOf(len(all)), all)
+}
+
+// NATS comes back without the consumer, so nothing says that it is gone.
+func TestTheConsumerIsLost(t *testing.T) {
+	t.Parallel()
+	server := streamtest.OwnNATS(t)
+	w := newWorld(t, server.URL())
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	w.start()
+	w.ready(r)
+	server.Stop()
+	lost, err := filepath.Glob(filepath.Join(server.Dir(), "jetstream/*/streams", w.stream(), "obs/*"))
+	testkit.Must(t, err)
+	if len(lost) != 1 {
+		t.Fatalf("the consumers are %s", lost)
+	}
+	testkit.Must(t, os.RemoveAll(lost[0]))
+	server.Start()
+	all := w.raised(9)
+	wantInOrder(t, r.awaitOf(len(all)), all)
+}
+
+// The stream of alerts is made anew, so its sequence begins again: no alert of it is passed over, whether it has
+// fewer than the sink had read or more, and whether the sink runs or not.
+func TestTheStreamIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]int{"fewer": 9, "more": 90} {
+		for _, how := range []string{"running", "stopped"} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, streamtest.NATS(t))
+				js := streamtest.JetStream(t, w.url)
+				r := newReceiver(t)
+				w.sinks(w.webhook("pager", r, ""))
+				first := w.start()
+				w.ready(r)
+				w.raised(30)
+				r.awaitOf(30)
+				first.stop()
+				second := w.start() // notes where the first was
+				w.raised(9)
+				all := r.awaitOf(39)
+				if how == "stopped" {
+					second.stop()
+				}
+				testkit.Must(t, js.DeleteStream(t.Context(), w.stream()))
+				testkit.Must(t, w.publisher.Ensure(t.Context()))
+				all = append(all, w.raised(n)...)
+				if how == "stopped" {
+					w.start()
+				}
+				wantInOrder(t, r.awaitOf(len(all)), all)
+			})
+		}
+	}
+}
+
+// A process that stops has an attempt under way for longer than a lease lives by itself: nobody else sends
+// meanwhile.
+func TestAStopKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	w.drain = 9 * time.Second
+	var mu sync.Mutex
+	var under, most, ended int // attempts under way, the most of them, those that ended
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client is gone
+		mu.Lock()
+		under++
+		most = max(most, under)
+		first := ended == 0
+		mu.Unlock()
+		if first {
+			<-r.Context().Done()
+		}
+		mu.Lock()
+		under--
+		ended++
+		mu.Unlock()
+	}))
+	t.Cleanup(server.Close)
+	w.sinks(w.webhook("pager", &receiver{Server: server}, ", keys: ['user:*']"))
+	one := w.start()
+	js := streamtest.JetStream(t, w.url)
+	streamtest.Eventually(t, 30*time.Second, "the sink has its consumer", func() (bool, string) {
+		_, err := js.Consumer(t.Context(), w.stream(), "sink-pager")
+		return err == nil, fmt.Sprint(err)
+	})
+	w.raised(1)
+	streamtest.Eventually(t, 30*time.Second, "it is being sent", func() (bool, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		return under == 1, ""
+	})
+	w.start()
+	one.stop()
+	streamtest.Eventually(t, 30*time.Second, "the other process sends it", func() (bool, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		return ended > 1, fmt.Sprint(ended)
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if most > 1 {
+		t.Errorf("%d processes sent an alert at a time", most)
+	}
+}
+
+// On a cluster, which refuses two messages at a time that name one lease: all comes, also while the leader of the
+// sinks' stream is killed, and what stands is kept.
+func TestOnACluster(t *testing.T) {
+	c := streamtest.OwnNATSCluster(t)
+	w := newWorldOf(t, c.URL(), 3)
+	r, a := newReceiver(t), newFakeAM(t)
+	w.sinks(w.webhook("pager", r, "") + fmt.Sprintf("  - {name: am, type: alertmanager, url: %q}\n", a.URL))
+	w.start()
+	w.ready(r)
+	w.readyAM(a)
+	alert := func(n int) (list []api.Transition) {
+		for i := range n {
+			list = append(list, w.alert(fmt.Sprintf("user:%d", i%20), 80, api.StateRaised))
+		}
+		return w.publish(list...)
+	}
+	all := alert(100)
+	wantInOrder(t, r.awaitOf(100), all)
+	name := sinks.StreamName(w.prefix)
+	leader := c.LeaderOf(name)
+	c.Kill(leader)
+	all = append(all, alert(100)...)
+	wantInOrder(t, r.awaitOf(200), all)
+	w.publish(w.alert("last", 80, api.StateRaised))
+	a.await(t, 0, "last 80")
+	c.Start(leader)
+	if n := strings.Count(w.log.String(), "is being written"); n > 0 {
+		t.Errorf("the lease was in the way of itself %d times:\n%s", n, w.log)
+	}
+}

@@ -1,0 +1,189 @@
+package sinks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// maxAttempts is how many requests to one endpoint are under way at a time.
+const maxAttempts = 8
+
+// held is an alert that this process has and has not acknowledged.
+type held struct {
+	msg      jetstream.Msg
+	sequence uint64 // in the stream
+	alert    api.Transition
+}
+
+// queue sends alerts to one endpoint: those of a key in order, of several keys side by side. One that the
+// endpoint does not take holds up its key alone.
+type queue struct {
+	deliver func(context.Context, api.Transition) error // one attempt
+	done    func(h *held, outcome string, err error)
+	retried func(h *held, err error, wait time.Duration)
+	giveUp  time.Duration
+	backoff Backoff
+	slots   chan struct{}
+
+	mu       sync.Mutex
+	keys     map[string][]*held // key → what waits, the first under way
+	resting  time.Time          // until when the endpoint wants nothing, by Retry-After
+	failures int                // in a row, of all keys
+	back     chan struct{}      // closed when the endpoint answers again after it was down
+	working  sync.WaitGroup
+}
+
+func newQueue(q *queue) *queue {
+	q.slots, q.keys, q.back = make(chan struct{}, maxAttempts), map[string][]*held{}, make(chan struct{})
+	return q
+}
+
+// Backoff is how long a failed delivery waits before the next attempt: From, then twice as long each time, up to
+// Most, and of that a random part between a half and all.
+type Backoff struct{ From, Most time.Duration }
+
+func (b Backoff) wait(failures int) time.Duration {
+	d := cmp.Or(b.Most, time.Minute)
+	if shift := min(failures-1, 20); cmp.Or(b.From, time.Second)<<shift < d {
+		d = cmp.Or(b.From, time.Second) << shift
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// add puts an alert behind those of its key. ctx ends waiting; an attempt that is under way ends by its own.
+func (q *queue) add(ctx context.Context, h *held) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	key := h.alert.Key
+	q.keys[key] = append(q.keys[key], h)
+	if len(q.keys[key]) == 1 {
+		q.working.Go(func() { q.work(ctx, key) })
+	}
+}
+
+// work sends what stands in the queue of a key until there is nothing, or ctx ends.
+func (q *queue) work(ctx context.Context, key string) {
+	for {
+		q.mu.Lock()
+		h := q.keys[key][0]
+		q.mu.Unlock()
+		if !q.send(ctx, h) {
+			return
+		}
+		q.mu.Lock()
+		q.keys[key] = q.keys[key][1:]
+		empty := len(q.keys[key]) == 0
+		if empty {
+			delete(q.keys, key)
+		}
+		q.mu.Unlock()
+		if empty {
+			return
+		}
+	}
+}
+
+// send tries until the endpoint has it or it can never be delivered; false where ctx has ended before.
+func (q *queue) send(ctx context.Context, h *held) bool {
+	for failures := 1; ; failures++ {
+		if !q.enter(ctx) {
+			return false
+		}
+		err := q.deliver(ctx, h.alert)
+		<-q.slots
+		back := q.note(err == nil)
+		var r refusal
+		switch {
+		case err == nil:
+			q.done(h, "delivered", nil)
+			return true
+		case errors.As(err, &r) && r.final():
+			q.done(h, "dropped", err)
+			return true
+		case ctx.Err() != nil: // perhaps it failed for that
+			return false
+		case time.Since(h.alert.At()) > q.giveUp:
+			q.done(h, "expired", err)
+			return true
+		}
+		wait := q.backoff.wait(failures)
+		if r.after > 0 {
+			q.rest(r.after)
+			wait = r.after
+		}
+		q.retried(h, err, wait)
+		if !waitFor(ctx, wait, back) {
+			return false
+		}
+	}
+}
+
+// downAfter is after how many failures in a row an endpoint is taken for down, rather than one alert for one that
+// it cannot take.
+const downAfter = maxAttempts
+
+// note counts failures. Where an endpoint is back that was down, whoever waits tries at once.
+func (q *queue) note(delivered bool) (back <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if delivered {
+		if q.failures >= downAfter {
+			close(q.back)
+			q.back = make(chan struct{})
+		}
+		q.failures = 0
+	} else {
+		q.failures++
+	}
+	return q.back
+}
+
+// waitFor waits until d has passed or the endpoint is back; false where ctx ends before.
+func waitFor(ctx context.Context, d time.Duration, back <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-back:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// enter waits for a slot, and for the end of a rest that the endpoint asked for.
+func (q *queue) enter(ctx context.Context) bool {
+	for {
+		select {
+		case q.slots <- struct{}{}:
+		case <-ctx.Done():
+			return false
+		}
+		q.mu.Lock()
+		left := time.Until(q.resting)
+		q.mu.Unlock()
+		if ctx.Err() == nil && left <= 0 {
+			return true
+		}
+		<-q.slots
+		if !pause.For(ctx, left) {
+			return false
+		}
+	}
+}
+
+func (q *queue) rest(d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if until := time.Now().Add(d); until.After(q.resting) {
+		q.resting = until
+	}
+}

@@ -1,0 +1,169 @@
+package sinks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// outage is a queue before an endpoint that answers what a test wants, on a clock of the test's own.
+type outage struct {
+	mu       sync.Mutex
+	answer   error
+	attempts int
+	got      map[string][]int64 // key → versions in order
+	outcomes map[string]int
+	first    time.Time // the first that was taken, and the last
+	last     time.Time
+}
+
+func (o *outage) queue(giveUp time.Duration) *queue {
+	o.got, o.outcomes = map[string][]int64{}, map[string]int{}
+	return newQueue(&queue{giveUp: giveUp,
+		deliver: func(_ context.Context, t api.Transition) error {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.attempts++
+			if o.answer == nil {
+				o.got[t.Key] = append(o.got[t.Key], t.Version)
+				o.last = time.Now()
+				if o.first.IsZero() {
+					o.first = o.last
+				}
+			}
+			return o.answer
+		},
+		done: func(_ *held, outcome string, _ error) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.outcomes[outcome]++
+		},
+		retried: func(*held, error, time.Duration) {}})
+}
+
+func (o *outage) set(answer error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answer = answer
+}
+
+func (o *outage) tried() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.attempts
+}
+
+func (o *outage) ended(outcome string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.outcomes[outcome]
+}
+
+func fill(ctx context.Context, q *queue, keys, each int) {
+	for i := range keys * each {
+		q.add(ctx, &held{sequence: uint64(i + 1), alert: api.Transition{Key: fmt.Sprint("user:", i%keys),
+			Version: int64(i + 1), AtMs: time.Now().UnixMilli()}})
+	}
+}
+
+// An endpoint is away for five days: each alert waits a minute at most between attempts, and once the endpoint is
+// back the first comes within a minute and with it all that waits, of each key in order.
+func TestAnOutageOfDays(t *testing.T) {
+	const keys, each, days = 30, 20, 5
+	synctest.Test(t, func(t *testing.T) {
+		o := &outage{}
+		q := o.queue(longestGiveUp)
+		o.set(refusal{status: 503})
+		fill(t.Context(), q, keys, each)
+		time.Sleep(days * 24 * time.Hour)
+		if n := o.tried() / keys; n < days*24*60 || n > days*24*60*2+20 {
+			t.Errorf("%d attempts for each key, want one or two a minute", n)
+		}
+		back := time.Now()
+		o.set(nil)
+		q.working.Wait()
+		if d := o.first.Sub(back); d > time.Minute {
+			t.Errorf("the first came after %s", d)
+		}
+		if d := o.last.Sub(o.first); d > 0 {
+			t.Errorf("the last came %s after the first", d)
+		}
+		for key, versions := range o.got {
+			for i := range versions {
+				if i > 0 && versions[i] <= versions[i-1] || len(versions) != each {
+					t.Fatalf("of %s came %v", key, versions)
+				}
+			}
+		}
+		if len(o.got) != keys || o.ended("delivered") != keys*each {
+			t.Errorf("of %d keys came %v", len(o.got), o.outcomes)
+		}
+	})
+}
+
+// A rest that the endpoint asked for holds up all keys to its end, and no longer.
+func TestRetryAfterHoldsAllKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outage{}
+		q := o.queue(longestGiveUp)
+		o.set(refusal{status: 429, after: longestAfter})
+		began := time.Now()
+		fill(t.Context(), q, 20, 2)
+		synctest.Wait()
+		o.set(nil)
+		q.working.Wait()
+		if d := o.first.Sub(began); d != longestAfter {
+			t.Errorf("the first came after %s, want %s", d, longestAfter)
+		}
+		if d := o.last.Sub(o.first); d > 0 {
+			t.Errorf("the last came %s after the first", d)
+		}
+	})
+}
+
+// An outage longer than give_up: what is older is given up by its next attempt, and what is younger comes.
+func TestAnOutageLongerThanGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outage{}
+		q := o.queue(24 * time.Hour)
+		o.set(errors.New("connection refused"))
+		fill(t.Context(), q, 3, 4)
+		time.Sleep(23 * time.Hour)
+		fill(t.Context(), q, 3, 4)
+		time.Sleep(2 * time.Hour)
+		if n := o.ended("expired"); n != 12 {
+			t.Errorf("%d were given up after 25 h, want 12", n)
+		}
+		o.set(nil)
+		q.working.Wait()
+		if n := o.ended("delivered"); n != 12 {
+			t.Errorf("%d came, want 12", n)
+		}
+	})
+}
+
+// A stop while an old alert is being sent does not give it up: its attempt failed for the stop.
+func TestAStopGivesNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &outage{}
+		q := o.queue(time.Hour)
+		ctx, stop := context.WithCancel(t.Context())
+		q.deliver = func(context.Context, api.Transition) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		q.add(ctx, &held{alert: api.Transition{Key: "a", AtMs: time.Now().Add(-2 * time.Hour).UnixMilli()}})
+		synctest.Wait()
+		stop()
+		q.working.Wait()
+		if len(o.outcomes) > 0 {
+			t.Errorf("it ended as %v", o.outcomes)
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package sinks
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	// The library of Standard Webhooks itself, kept by those who wrote the specification; receivers verify
+	// with it or with its likes in other languages. It has no dependencies.
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redact"
+)
+
+// httpDoer is an *http.Client.
+type httpDoer interface {
+	Do(*http.Request) (*http.Response, error)
+}
+
+type signer = *standardwebhooks.Webhook
+
+// Bounds of a secret, in bytes: those that Standard Webhooks asks for.
+const minSecret, maxSecret = 24, 64
+
+// signers reads the secrets of a file, one a line: while a secret is replaced, each request is signed by both.
+func signers(file string) (list []signer, err error) {
+	for line := range strings.Lines(file) {
+		line = strings.TrimSpace(line)
+		s, err := standardwebhooks.NewWebhook(line)
+		bare, prefixed := strings.CutPrefix(line, "whsec_")
+		if size := len(bare) / 4 * 3; err != nil || !prefixed || size < minSecret || size > maxSecret+2 {
+			return nil, fmt.Errorf("want whsec_ and %d to %d bytes in base64 on each line "+
+				"(as printf whsec_; openssl rand -base64 32)", minSecret, maxSecret)
+		}
+		list = append(list, s)
+	}
+	if len(list) == 0 || len(list) > 3 {
+		return nil, errors.New("want 1 to 3 secrets in the file, one a line")
+	}
+	return list, nil
+}
+
+// newHTTP makes the client of one endpoint: it follows no redirect, as that would send an alert and its
+// signature to where nobody meant, and verifies the server's certificate.
+func newHTTP(timeout time.Duration, ca string) (httpDoer, error) {
+	transport := &http.Transport{
+		Proxy:           http.ProxyFromEnvironment,
+		DialContext:     (&net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: timeout,
+		MaxConnsPerHost: maxAttempts, MaxIdleConnsPerHost: maxAttempts, IdleConnTimeout: 30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10, ForceAttemptHTTP2: true, DisableCompression: true,
+	}
+	if ca != "" {
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM([]byte(ca)) {
+			return nil, errors.New("want CA certificates (PEM) in the file")
+		}
+		transport.TLSClientConfig.RootCAs = pool
+	}
+	return &http.Client{Transport: transport, Timeout: timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+}
+
+// refusal is an answer that is no success.
+type refusal struct {
+	status int
+	text   string        // the beginning of the answer, for the log
+	after  time.Duration // of Retry-After; 0: it has none
+}
+
+func (r refusal) Error() string {
+	if r.text == "" {
+		return "the endpoint answered " + strconv.Itoa(r.status)
+	}
+	return fmt.Sprintf("the endpoint answered %d: %q", r.status, r.text)
+}
+
+// final reports whether the endpoint says that it will never take this. Other statuses of 4xx (401, 404) are a
+// mistake that somebody can fix, so the alert waits.
+func (r refusal) final() bool {
+	switch r.status {
+	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// event is the body of a webhook, as Standard Webhooks advises.
+type event struct {
+	Type      string         `json:"type"` // alert.raised or alert.cleared
+	Timestamp time.Time      `json:"timestamp"`
+	Text      string         `json:"text"`
+	Data      api.Transition `json:"data"`
+}
+
+// deliver makes one attempt to send an alert. An answer that is no success is a refusal; no error shows a secret.
+// since is when it was raised, for Alertmanager; zero: as the alert says.
+func (s *Sink) deliver(ctx context.Context, prefix string, t api.Transition, since time.Time) error {
+	text := s.text.of(t)
+	switch s.Type {
+	case Slack:
+		return s.post(ctx, s.url, nil, map[string]string{"text": text})
+	case Alertmanager:
+		return s.postAlerts(ctx, []amAlert{s.amAlert(prefix, t, text, since, time.Now())})
+	}
+	return s.post(ctx, s.url, &t.ID, event{Type: "alert." + string(t.State), Timestamp: t.At(), Text: text, Data: t})
+}
+
+// maxAnswer is how much of an answer is read, and maxShown how much of it is logged, in bytes.
+const maxAnswer, maxShown = 16 << 10, 200
+
+// post sends v as JSON, signed where id is not nil.
+func (s *Sink) post(ctx context.Context, url string, id *string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return redact.Error(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "streamcounter")
+	if s.token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	if id != nil {
+		if err := s.sign(req.Header, *id, body); err != nil {
+			return err
+		}
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return errors.New(s.hide(redact.Error(err).Error())) // net/http quotes what is no HTTP
+	}
+	defer resp.Body.Close()
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what is behind it closes the connection
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return nil
+	}
+	return refusal{resp.StatusCode, s.hide(string(answer)), retryAfter(resp.Header, time.Now())}
+}
+
+// shortestSecret is the length from which a part of a URL can be a secret of its own; shorter ones are words.
+const shortestSecret = 6
+
+// secrets gives what must not be logged, the longest first: the secrets that sign, the token, and the URL as a
+// whole and in its parts, as they stand in it and as an endpoint reads them.
+func (s *spec) secrets() []string {
+	list := append(strings.Fields(s.secret), s.url, s.token)
+	add := func(least int, text string, unescape func(string) (string, error)) {
+		plain, _ := unescape(text) // empty where it is not escaped rightly
+		for _, one := range []string{text, plain} {
+			if len(one) >= least {
+				list = append(list, one)
+			}
+		}
+	}
+	if u, err := url.Parse(s.url); err == nil {
+		add(2, u.EscapedPath(), url.PathUnescape)
+		add(1, u.RawQuery, url.QueryUnescape)
+		for part := range strings.SplitSeq(u.EscapedPath(), "/") {
+			add(shortestSecret, part, url.PathUnescape)
+		}
+		separates := func(c rune) bool { return strings.ContainsRune("&;=", c) }
+		for part := range strings.FieldsFuncSeq(u.RawQuery, separates) {
+			add(shortestSecret, part, url.QueryUnescape)
+		}
+	}
+	list = slices.DeleteFunc(list, func(one string) bool { return one == "" })
+	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	return list
+}
+
+// plainly undoes how JSON and HTML write what stands in URLs.
+var plainly = strings.NewReplacer(`\/`, "/", `\u0026`, "&", "&amp;", "&")
+
+// hide gives the beginning of what an endpoint has said, without what must not be logged: some repeat what they
+// got.
+func (s *Sink) hide(said string) string {
+	text := plainly.Replace(strings.ToValidUTF8(said, ""))
+	for _, secret := range s.secrets() {
+		text = strings.ReplaceAll(text, secret, "xxxxx")
+	}
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
+	}
+	return strings.TrimSpace(text)
+}
+
+// sign adds the headers of Standard Webhooks. The id is the alert's, the same at each attempt, and the time
+// that of the attempt: a receiver refuses what is older than five minutes.
+func (s *Sink) sign(h http.Header, id string, body []byte) error {
+	now := time.Now()
+	var all []string
+	for _, signer := range s.signers {
+		signature, err := signer.Sign(id, now, body)
+		if err != nil {
+			return err
+		}
+		all = append(all, signature)
+	}
+	h.Set(standardwebhooks.HeaderWebhookID, id)
+	h.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(all, " "))
+	return nil
+}
+
+// longestAfter bounds what an endpoint can ask for by Retry-After.
+const longestAfter = 10 * time.Minute
+
+// retryAfter reads Retry-After, seconds or a date; 0 where there is none.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, longestAfter)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), longestAfter)
+	}
+	return 0
+}

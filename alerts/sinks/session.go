@@ -1,0 +1,198 @@
+package sinks
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// maxHeld is how many alerts of a sink may be undelivered in a process; the others wait in JetStream.
+const maxHeld = 1000
+
+// session is one time that this process delivers for the sink.
+type session struct {
+	*runner
+	lease    *lease
+	queue    *queue
+	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
+	cancel   context.CancelFunc
+	beating  sync.WaitGroup
+
+	mu        sync.Mutex
+	held      map[uint64]*held // sequence → what is not acknowledged
+	done      *simplelru.LRU[uint64, struct{}]
+	delivered uint64    // the last sequence that came
+	logged    time.Time // when the log last said that the endpoint fails
+}
+
+// newSession begins one, which ends after ctx and not after the lease. What was delivered ends with a sequence.
+func newSession(ctx context.Context, r *runner, l *lease, delivered uint64) *session {
+	s := &session{runner: r, lease: l, held: map[uint64]*held{}, delivered: delivered}
+	s.done, _ = simplelru.NewLRU[uint64, struct{}](4*maxHeld, nil) // the error is for a size below 1
+	s.attempts, s.cancel = context.WithCancel(l.ctx)
+	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: r.sink.GiveUp,
+		backoff: r.config.Backoff})
+	s.beating.Go(func() { s.heartbeat(ctx) })
+	if r.standing != nil {
+		s.beating.Go(func() { r.standing.resend(ctx) })
+	}
+	return s
+}
+
+// end, after the session's context, waits for the attempts under way. What was not delivered comes again, to
+// whoever has the lease next.
+func (s *session) end() {
+	timer := time.AfterFunc(s.config.Stop, s.cancel)
+	defer timer.Stop()
+	s.queue.working.Wait()
+	s.cancel()
+	s.beating.Wait()
+	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
+}
+
+// take puts an alert into the queue, or acknowledges what is not for this sink.
+func (s *session) take(ctx context.Context, m jetstream.Msg) {
+	meta, err := m.Metadata()
+	if err != nil {
+		s.log.Error("a message that JetStream did not send", "subject", m.Subject(), "error", err)
+		return
+	}
+	sequence := meta.Sequence.Stream
+	s.gap(ctx, meta)
+	s.mu.Lock()
+	_, here := s.held[sequence]
+	_, was := s.done.Get(sequence)
+	s.mu.Unlock()
+	if here {
+		return // it came again while it waits
+	}
+	var t api.Transition
+	if err := errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()); err != nil {
+		s.log.Error("a message that is no alert is passed over", "subject", m.Subject(), "error", err)
+		was = true
+	}
+	if was || t.State != api.StateRaised && t.State != api.StateCleared || !s.sink.takes(t) {
+		_ = m.Ack() // one that is lost comes again
+		return
+	}
+	h := &held{m, sequence, t}
+	s.mu.Lock()
+	s.held[sequence] = h
+	s.mu.Unlock()
+	s.queue.add(ctx, h)
+}
+
+// gap notices alerts that JetStream removed before they came here: they are older than it keeps them.
+func (s *session) gap(ctx context.Context, meta *jetstream.MsgMetadata) {
+	if meta.Sequence.Stream <= s.delivered {
+		return
+	}
+	if lost := meta.Sequence.Stream - s.delivered - 1; lost > 0 {
+		s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, "expired").Add(float64(lost))
+		s.log.Error("alerts were removed from JetStream before the sink had read them", "alerts", lost)
+		s.missed(ctx)
+	}
+	s.delivered = meta.Sequence.Stream
+}
+
+// missed is called where alerts did not come: one of them may have said that another has cleared.
+func (s *session) missed(ctx context.Context) {
+	if s.standing != nil {
+		s.standing.missed(ctx, s.lease)
+	}
+}
+
+// attempt sends an alert once.
+func (s *session) attempt(_ context.Context, t api.Transition) error {
+	if !s.lease.holds() {
+		return context.Cause(s.lease.ctx)
+	}
+	if s.standing != nil {
+		return s.standing.deliver(s.attempts, s.lease, t)
+	}
+	return s.sink.deliver(s.attempts, s.config.Prefix, t, time.Time{})
+}
+
+// acknowledge ends an alert. It returns once JetStream has confirmed it: else the alert would come again, after
+// later ones of its key.
+func (s *session) acknowledge(h *held, outcome string, err error) {
+	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, outcome).Inc()
+	if outcome != "delivered" {
+		s.log.Error("an alert was not delivered and is given up", "outcome", outcome, "id", h.alert.ID, "key",
+			h.alert.Key, "state", h.alert.State, "level", h.alert.Level, "error", err)
+	}
+	s.mu.Lock()
+	s.done.Add(h.sequence, struct{}{})
+	s.mu.Unlock()
+	for tries := 0; s.attempts.Err() == nil; tries++ {
+		within, cancel := context.WithTimeout(s.attempts, 2*time.Second)
+		err := s.confirm(within, h, outcome)
+		cancel()
+		if err == nil || errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
+			break
+		}
+		if tries == 0 && s.attempts.Err() == nil {
+			s.log.Warn("JetStream does not confirm an acknowledgement, trying again", "id", h.alert.ID, "error",
+				err)
+		}
+		pause.For(s.attempts, time.Second)
+	}
+	s.mu.Lock()
+	delete(s.held, h.sequence)
+	s.mu.Unlock()
+}
+
+// confirm acknowledges an alert, after what it means for those that stand: that one has cleared is true though
+// nobody took it, and one that was raised is sent again while it stands, unless Alertmanager refuses it.
+func (s *session) confirm(ctx context.Context, h *held, outcome string) error {
+	if s.standing != nil && (outcome == "expired" || outcome == "dropped" && h.alert.State == api.StateCleared) {
+		if err := s.standing.record(ctx, s.lease, h.alert); err != nil {
+			return err
+		}
+	}
+	return h.msg.DoubleAck(ctx)
+}
+
+// logEvery is how often the log says that an endpoint fails.
+const logEvery = 10 * time.Second
+
+func (s *session) retried(h *held, err error, wait time.Duration) {
+	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, "retried").Inc()
+	s.mu.Lock()
+	waiting, recent := len(s.held), time.Since(s.logged) < logEvery
+	if !recent {
+		s.logged = time.Now()
+	}
+	s.mu.Unlock()
+	if recent {
+		return
+	}
+	s.log.Warn("an alert was not delivered, trying again", "id", h.alert.ID, "key", h.alert.Key, "in",
+		wait.Round(time.Millisecond).String(), "waiting", waiting, "error", err)
+}
+
+// heartbeat tells JetStream that what is held is worked on, and says how old the oldest is.
+func (s *session) heartbeat(ctx context.Context) {
+	for pause.For(ctx, s.config.AckWait/5) {
+		s.mu.Lock()
+		var oldest time.Duration
+		list := make([]*held, 0, len(s.held))
+		for _, h := range s.held {
+			list = append(list, h)
+			oldest = max(oldest, time.Since(h.alert.At()))
+		}
+		s.mu.Unlock()
+		s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(oldest.Seconds())
+		for _, h := range list {
+			_ = h.msg.InProgress()
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package sinks_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// ready waits until the sinks of the file have their consumers: one that begins reads what comes from then on.
+func (w *world) ready(receivers ...*receiver) {
+	w.t.Helper()
+	before := make([]int, len(receivers))
+	for i, r := range receivers {
+		_, before[i] = r.taken()
+	}
+	streamtest.Eventually(w.t, 30*time.Second, "each sink delivers", func() (bool, string) {
+		w.publish(w.alert("ready", 80, api.StateRaised))
+		for i, r := range receivers {
+			if _, attempts := r.taken(); attempts == before[i] {
+				return false, fmt.Sprintf("sink %d has sent nothing", i)
+			}
+		}
+		return true, ""
+	})
+}
+
+// of leaves out what ready published.
+func of(list []api.Transition) (out []api.Transition) {
+	for _, t := range list {
+		if t.Key != "ready" {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func (r *receiver) awaitOf(n int) []api.Transition {
+	r.t.Helper()
+	var list []api.Transition
+	streamtest.Eventually(r.t, 60*time.Second, fmt.Sprintf("%d alerts come", n), func() (bool, string) {
+		all, attempts := r.taken()
+		list = of(all)
+		return len(list) >= n, fmt.Sprintf("%d came, by %d attempts", len(list), attempts)
+	})
+	return list
+}
+
+// An endpoint is down under load: what it missed comes when it is back, all of it, of each key in order, signed
+// (receiver verifies that); another sink has everything meanwhile. The load is more than a process holds.
+func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	sick, well := newReceiver(t), newReceiver(t)
+	w.sinks(w.webhook("sick", sick, "") + w.webhook("well", well, ""))
+	p := w.start()
+	w.ready(sick, well)
+	sick.answers(down)
+	var all []api.Transition
+	for i := range 40 {
+		for k := range 50 {
+			state := api.StateRaised
+			if i%2 == 1 {
+				state = api.StateCleared
+			}
+			all = append(all, w.alert(fmt.Sprintf("user:%d", k), 80, state))
+		}
+	}
+	w.publish(all...)
+	wantInOrder(t, well.awaitOf(len(all)), all) // while the other is down
+	if list, _ := sick.taken(); len(of(list)) > 0 {
+		t.Fatalf("%d came to the endpoint that is down", len(of(list)))
+	}
+	streamtest.Eventually(t, 30*time.Second, "the age of the oldest shows", func() (bool, string) {
+		return p.oldest(t, "sick") > 0 && p.oldest(t, "well") == 0, fmt.Sprint(p.oldest(t, "sick"))
+	})
+	sick.answers(nil)
+	wantInOrder(t, sick.awaitOf(len(all)), all)
+	if n := p.count(t, "sick", "retried"); n == 0 {
+		t.Error("no attempt is counted as retried")
+	}
+	if n := p.count(t, "well", "delivered"); n < len(all) {
+		t.Errorf("%d counted as delivered, want %d", n, len(all))
+	}
+}
+
+// What the endpoint refuses for good is counted and logged, and holds up nothing; what it could take later is
+// tried again, and Retry-After is kept to. Redirects are not followed.
+func TestAnswersOfTheEndpoint(t *testing.T) {
+	w := newWorld(t, streamtest.NATS(t))
+	r, elsewhere := newReceiver(t), newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	p := w.start()
+	w.ready(r)
+	n := 0
+	r.answers(func(key string, h http.ResponseWriter) bool {
+		if key != "a" {
+			return true
+		}
+		n++
+		switch n - 1 {
+		case 0:
+			h.WriteHeader(http.StatusGone)
+			return false
+		case 1:
+			h.Header().Set("Location", elsewhere.URL)
+			h.WriteHeader(http.StatusTemporaryRedirect)
+			return false
+		case 2:
+			h.WriteHeader(http.StatusUnauthorized)
+			return false
+		}
+		return true
+	})
+	all := []api.Transition{w.alert("a", 80, api.StateRaised), w.alert("a", 95, api.StateRaised),
+		w.alert("a", 80, api.StateCleared)}
+	w.publish(all...)
+	wantInOrder(t, r.awaitOf(2), all[1:])
+	if d, e := p.count(t, "pager", "dropped"), p.count(t, "pager", "retried"); d != 1 || e != 2 {
+		t.Errorf("%d dropped, %d retried, want 1 and 2", d, e)
+	}
+	if _, n := elsewhere.taken(); n > 0 {
+		t.Error("a redirect was followed")
+	}
+	if text := w.log.String(); !strings.Contains(text, "is given up") || !strings.Contains(text, all[0].ID) ||
+		!strings.Contains(text, "410") {
+		t.Errorf("the log does not name what was dropped:\n%s", text)
+	}
+
+	var refused time.Time
+	r.answers(func(key string, h http.ResponseWriter) bool {
+		if refused.IsZero() {
+			refused = time.Now()
+			h.Header().Set("Retry-After", "1")
+			h.WriteHeader(http.StatusTooManyRequests)
+			return false
+		}
+		if d := time.Since(refused); d < time.Second {
+			t.Errorf("the next attempt came %s after a Retry-After of 1 s", d)
+		}
+		return true
+	})
+	w.publish(w.alert("b", 80, api.StateRaised))
+	streamtest.Eventually(t, 10*time.Second, "it is refused", func() (bool, string) {
+		return p.count(t, "pager", "retried") == 3, ""
+	})
+	w.publish(w.alert("c", 80, api.StateRaised)) // the endpoint rests, whatever the key
+	r.awaitOf(4)
+}
+
+// An alert that nobody takes within give_up is given up, counted and logged.
+func TestGiveUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ", give_up: 5s"))
+	p := w.start()
+	w.ready(r)
+	r.answers(down)
+	lost := w.publish(w.alert("a", 80, api.StateRaised))[0]
+	streamtest.Eventually(t, time.Minute, "it is given up", func() (bool, string) {
+		for line := range strings.Lines(w.log.String()) {
+			if strings.Contains(line, "given up") && strings.Contains(line, lost.ID) {
+				return p.count(t, "pager", "expired") > 0, "it is not counted"
+			}
+		}
+		return false, w.log.String()
+	})
+	r.answers(nil)
+	after := w.publish(w.alert("a", 95, api.StateRaised))
+	wantInOrder(t, r.awaitOf(1), after)
+}
+
+// Each sink gets what its filters say, with its own text.
+func TestFilters(t *testing.T) {
+	w := newWorld(t, streamtest.NATS(t))
+	all, keys, levels, up := newReceiver(t), newReceiver(t), newReceiver(t), newReceiver(t)
+	w.sinks(w.webhook("all", all, ", shadow: true") +
+		w.webhook("keys", keys, `, keys: ["user:*", ready], rules: ["a?i"]`) +
+		w.webhook("levels", levels, `, levels: [80, 100], text: "{{.Key}}={{.Level}} {{.Window}}"`) +
+		w.webhook("up", up, ", send_resolved: false"))
+	w.start()
+	w.ready(all, keys, levels, up)
+	list := []api.Transition{w.alert("user:1", 80, api.StateRaised), w.alert("tenant:1", 100, api.StateRaised),
+		w.alert("user:1", 80, api.StateCleared), w.alert("user:1", 95, api.StateRaised),
+		w.alert("user:9", 95, api.StateRaised)}
+	list[3].Shadow = true
+	w.publish(list...)
+	wantInOrder(t, all.awaitOf(5), list)
+	wantInOrder(t, keys.awaitOf(3), []api.Transition{list[0], list[2], list[4]})
+	wantInOrder(t, levels.awaitOf(3), list[:3])
+	wantInOrder(t, up.awaitOf(3), []api.Transition{list[0], list[1], list[4]})
+	if text := strings.Join(levels.texts, "\n"); !strings.Contains(text, "tenant:1=100 1m") {
+		t.Errorf("the texts are %s", text)
+	}
+	if text := strings.Join(all.texts, "\n"); !strings.Contains(text,
+		"tenant:1 is throttled: 100 of 100 per 1m (rule api)") {
+		t.Errorf("the texts are %s", text)
+	}
+}
+
+// Two processes: one delivers, the other stands by and takes over, where the first is stopped and where it is cut
+// off; nothing is lost, and each key stays in order.
+func TestAnotherProcessTakesOver(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"stopped", "cut off"} {
+		t.Run(how, func(t *testing.T) {
+			w := newWorld(t, streamtest.NATS(t))
+			r := newReceiver(t)
+			w.sinks(w.webhook("pager", r, ""))
+			one := w.start()
+			w.ready(r)
+			two := w.start()
+			var all []api.Transition
+			more := func(n int) {
+				for range n {
+					all = append(all, w.publish(w.alert(fmt.Sprintf("user:%d", len(all)%7), 80, api.StateRaised))...)
+				}
+			}
+			more(50)
+			wantInOrder(t, r.awaitOf(50), all)
+			if n := two.count(t, "pager", "delivered"); n != 0 {
+				t.Errorf("the process that stands by has delivered %d", n)
+			}
+			r.answers(down)
+			more(50)
+			if how == "stopped" {
+				one.stop()
+			} else {
+				one.nc.Close()
+			}
+			more(50)
+			r.answers(nil)
+			got := r.awaitOf(150)
+			wantInOrder(t, got, all)
+			if n := two.count(t, "pager", "delivered"); n == 0 {
+				t.Error("the second process has delivered nothing")
+			}
+		})
+	}
+}
+
+// A reload changes what changed: the secret in its file, a sink that comes, one that goes. What cannot be read
+// keeps what was there.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	r, other := newReceiver(t), newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	p := w.start()
+	w.ready(r)
+	w.sinks("  - {name: pager, type: carrier-pigeon}\n")
+	streamtest.Eventually(t, 20*time.Second, "the mistake is logged", func() (bool, string) {
+		return strings.Contains(w.log.String(), "sinks.yml:2:25: type of sink pager: want webhook"), w.log.String()
+	})
+	kept := w.publish(w.alert("a", 80, api.StateRaised))
+	wantInOrder(t, r.awaitOf(1), kept)
+	w.sinks(w.webhook("pager", r, "") + w.webhook("other", other, ""))
+	w.ready(other)
+	// A new secret beside the old one: the receiver knows the old one yet.
+	w.write("secret", "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n"+secret+"\n")
+	testkit.Must(t, p.file.Reload())
+	w.ready(r, other)
+	w.sinks(w.webhook("other", other, ""))
+	streamtest.Eventually(t, 20*time.Second, "the sink is gone", func() (bool, string) {
+		return p.oldest(t, "pager") < 0, ""
+	})
+}

@@ -1,0 +1,139 @@
+package sinks
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// resendStep is how many alerts one request to Alertmanager has.
+const resendStep = 500
+
+// standing are the alerts that stand at an Alertmanager. It forgets what is not sent to it again.
+type standing struct {
+	*runner
+	// posting is held for writing while alerts are sent again, so that none is after it has cleared.
+	posting sync.RWMutex
+	mu      sync.Mutex
+	list    map[string]api.Transition // identity → as it was raised
+}
+
+// load reads what stood when this process, or the one before it, last delivered. What the file no longer sends
+// there is forgotten, as nobody will hear when it clears.
+func (s *standing) load(ctx context.Context, l *lease) error {
+	list, err := s.state.standing(ctx)
+	if err != nil {
+		return err
+	}
+	for id, t := range list {
+		if s.sink.takes(t) {
+			continue
+		}
+		t.State = api.StateCleared
+		if err := s.state.note(ctx, l, t); err != nil {
+			return err
+		}
+		delete(list, id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = list
+	return nil
+}
+
+// deliver sends an alert and keeps that it stands, or has cleared.
+func (s *standing) deliver(ctx context.Context, l *lease, t api.Transition) error {
+	s.posting.RLock()
+	defer s.posting.RUnlock()
+	id := identity(t)
+	s.mu.Lock()
+	raised, stands := s.list[id]
+	s.mu.Unlock()
+	var since time.Time
+	if stands && t.State == api.StateCleared {
+		since = time.UnixMilli(raised.SinceMs)
+	}
+	if err := s.sink.deliver(ctx, s.config.Prefix, t, since); err != nil {
+		return err
+	}
+	return s.record(ctx, l, t)
+}
+
+// record keeps that an alert stands, or has cleared.
+func (s *standing) record(ctx context.Context, l *lease, t api.Transition) error {
+	if err := s.state.note(ctx, l, t); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.State == api.StateCleared {
+		delete(s.list, identity(t))
+	} else {
+		s.list[identity(t)] = t
+	}
+	return nil
+}
+
+// missed forgets what was to end by itself before now: that it did may be among the alerts that did not come.
+func (s *standing) missed(ctx context.Context, l *lease) {
+	var over []api.Transition
+	s.mu.Lock()
+	for _, t := range s.list {
+		if t.ExpiresMs < time.Now().UnixMilli() {
+			over = append(over, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range over {
+		t.State = api.StateCleared
+		for ctx.Err() == nil {
+			err := s.record(ctx, l, t)
+			if err == nil {
+				break
+			}
+			s.log.Warn("an alert that stands cannot be forgotten, trying again", "id", t.ID, "error", err)
+			pause.For(ctx, time.Second)
+		}
+	}
+}
+
+// resend sends what stands four times in resolve_after, until ctx ends.
+func (s *standing) resend(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		ids := slices.Collect(maps.Keys(s.list))
+		s.mu.Unlock()
+		for step := range slices.Chunk(ids, resendStep) {
+			if err := s.post(ctx, step); err != nil && ctx.Err() == nil {
+				s.log.Warn("alerts that stand were not sent again", "alerts", len(step), "error", err)
+				break
+			}
+		}
+		if !pause.For(ctx, s.sink.ResolveAfter/4) {
+			return
+		}
+	}
+}
+
+// post sends those of these alerts that stand yet.
+func (s *standing) post(ctx context.Context, ids []string) error {
+	s.posting.Lock()
+	defer s.posting.Unlock()
+	var list []amAlert
+	s.mu.Lock()
+	for _, id := range ids {
+		if t, ok := s.list[id]; ok {
+			list = append(list, s.sink.amAlert(s.config.Prefix, t, s.sink.text.of(t), time.Time{}, time.Now()))
+		}
+	}
+	s.mu.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	return s.sink.postAlerts(ctx, list)
+}

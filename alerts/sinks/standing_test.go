@@ -1,0 +1,205 @@
+package sinks_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// fakeAM takes alerts as Alertmanager does, and answers what a test wants.
+type fakeAM struct {
+	*httptest.Server
+	mu     sync.Mutex
+	status func(list []amAlert) int
+	posts  [][]string // each request: "user:1 80" of what is raised, with a "-" before it of what has cleared
+}
+
+func newFakeAM(t *testing.T) *fakeAM {
+	t.Helper()
+	a := &fakeAM{}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var list []amAlert
+		if err := json.NewDecoder(r.Body).Decode(&list); err != nil {
+			t.Errorf("a request that is no list of alerts: %v", err)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		status := http.StatusOK
+		if a.status != nil {
+			status = a.status(list)
+		}
+		var names []string
+		for _, x := range list {
+			names = append(names, x.name())
+		}
+		slices.Sort(names)
+		if status == http.StatusOK {
+			a.posts = append(a.posts, names)
+		}
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (x amAlert) name() string {
+	name := x.Labels["key"] + " " + x.Labels["level"]
+	if !x.EndsAt.After(time.Now()) {
+		return "-" + name
+	}
+	return name
+}
+
+func (a *fakeAM) answers(status func([]amAlert) int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status = status
+}
+
+// await waits for a request with an alert, after the first n; it gives the request and how many came before it.
+func (a *fakeAM) await(t *testing.T, n int, name string) (post []string, at int) {
+	t.Helper()
+	streamtest.Eventually(t, 40*time.Second, name+" comes", func() (bool, string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for i, p := range a.posts {
+			if i >= n && slices.Contains(p, name) {
+				post, at = p, i
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(a.posts)
+	})
+	return post, at
+}
+
+func (a *fakeAM) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.posts)
+}
+
+func (w *world) alertmanager(a *fakeAM, more string) {
+	w.t.Helper()
+	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q%s}\n", a.URL, more))
+}
+
+// readyAM waits until the sink delivers.
+func (w *world) readyAM(a *fakeAM) {
+	w.t.Helper()
+	before := a.count()
+	streamtest.Eventually(w.t, 30*time.Second, "the sink delivers", func() (bool, string) {
+		w.publish(w.alert("ready", 80, api.StateRaised))
+		return a.count() > before, ""
+	})
+}
+
+// A changed file takes fewer alerts: what stood and is not for the sink any more is not sent again.
+func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	a := newFakeAM(t)
+	w.alertmanager(a, "")
+	p := w.start()
+	w.readyAM(a)
+	w.publish(w.alert("user:1", 80, api.StateRaised), w.alert("user:1", 95, api.StateRaised))
+	a.await(t, 0, "user:1 80")
+	a.await(t, 0, "user:1 95")
+	w.alertmanager(a, ", levels: [80]")
+	before := a.count()
+	testkit.Must(t, p.file.Reload())
+	post, _ := a.await(t, before, "user:1 80")
+	if slices.Contains(post, "user:1 95") {
+		t.Errorf("it is sent again: %s", post)
+	}
+	w.publish(w.alert("user:1", 95, api.StateCleared)) // nobody takes it
+	w.alertmanager(a, "")
+	before = a.count()
+	testkit.Must(t, p.file.Reload())
+	post, _ = a.await(t, before, "user:1 80")
+	if slices.Contains(post, "user:1 95") {
+		t.Errorf("it is sent again after the file was set back: %s", post)
+	}
+}
+
+// Alertmanager refuses that an alert has cleared, or does not take it within give_up: it does not stand for ever.
+// And what was raised while Alertmanager was away for longer stands once it is back.
+func TestAnAlertThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for outcome, status := range map[string]int{"dropped": 400, "expired": 500} {
+		t.Run(outcome, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, streamtest.NATS(t))
+			a := newFakeAM(t)
+			w.alertmanager(a, ", give_up: 1s")
+			p := w.start()
+			w.readyAM(a)
+			w.publish(w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 80, api.StateRaised))
+			a.await(t, 0, "user:1 80")
+			a.await(t, 0, "user:2 80")
+			a.answers(func(list []amAlert) int {
+				for _, x := range list {
+					if name := x.name(); name == "-user:1 80" || len(list) == 1 && name == "user:3 80" {
+						return status
+					}
+				}
+				return http.StatusOK
+			})
+			before := p.count(t, "am", outcome)
+			w.publish(w.alert("user:1", 80, api.StateCleared), w.alert("user:3", 80, api.StateRaised))
+			streamtest.Eventually(t, 40*time.Second, "both are given up", func() (bool, string) {
+				return p.count(t, "am", outcome) >= before+2, w.log.String()
+			})
+			p.stop()
+			n := a.count()
+			w.start()
+			post, _ := a.await(t, n, "user:2 80")
+			text := strings.Join(post, ",")
+			if strings.Contains(text, "user:1") || strings.Contains(text, "user:3") != (outcome == "expired") {
+				t.Errorf("what stands is %s", text)
+			}
+		})
+	}
+}
+
+// Alerts were removed before the sink read them, among them perhaps that one has cleared: what was to end by
+// itself meanwhile ends, what was not stands.
+func TestWhatStandsAfterAGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	js := streamtest.JetStream(t, w.url)
+	a := newFakeAM(t)
+	w.alertmanager(a, "")
+	p := w.start()
+	w.readyAM(a)
+	short, long := w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 80, api.StateRaised)
+	short.ExpiresMs = short.AtMs + 1
+	w.publish(short, long)
+	a.await(t, 0, "user:1 80")
+	a.await(t, 0, "user:2 80")
+	p.stop()
+	w.publish(w.alert("user:1", 80, api.StateCleared))
+	stream, err := js.Stream(t.Context(), w.stream())
+	testkit.Must(t, err)
+	testkit.Must(t, stream.DeleteMsg(t.Context(), stream.CachedInfo().State.LastSeq))
+	w.publish(w.alert("user:4", 80, api.StateRaised))
+	p = w.start()
+	a.await(t, 0, "user:4 80")
+	p.stop()
+	n := a.count()
+	w.start()
+	post, _ := a.await(t, n, "user:4 80")
+	if text := strings.Join(post, ","); strings.Contains(text, "user:1") || !strings.Contains(text, "user:2") {
+		t.Errorf("what stands is %s", text)
+	}
+}

@@ -1,0 +1,150 @@
+package sinks
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// StreamName is that of the stream in which the sinks of a prefix keep what a restart must not lose: which
+// process delivers for a sink, and which alerts stand at an Alertmanager.
+func StreamName(prefix string) string { return strings.ToUpper(prefix) + "_SINKS" }
+
+func streamConfig(prefix string, replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: StreamName(prefix), Description: "Who delivers for each sink, and which alerts stand",
+		Subjects:  []string{prefix + ".sink.>"},
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
+		MaxMsgsPerSubject: 1, AllowMsgTTL: true, Replicas: replicas,
+	}
+}
+
+// state is what one sink keeps in the stream.
+type state struct {
+	js     jetstream.JetStream
+	prefix string // of all
+	sink   string
+}
+
+func (s state) subject(rest string) string { return s.prefix + ".sink." + s.sink + "." + rest }
+
+// last gives the last message of a subject, nil where there is none.
+func (s state) last(ctx context.Context, rest string) (*jetstream.RawStreamMsg, error) {
+	stream, err := s.js.Stream(ctx, StreamName(s.prefix))
+	if err != nil {
+		return nil, err
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, s.subject(rest))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", s.subject(rest), err)
+	}
+	return m, nil
+}
+
+// position is up to which sequence of SC_ALERTS all was delivered when a process last took the sink over, and
+// when that was, by the server's clock.
+type position struct {
+	sequence uint64
+	at       time.Time
+}
+
+// position gives nil where none is known.
+func (s state) position(ctx context.Context) (*position, error) {
+	m, err := s.last(ctx, "position")
+	if m == nil {
+		return nil, err
+	}
+	sequence, err := strconv.ParseUint(string(m.Data), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", m.Subject, err)
+	}
+	return &position{sequence, m.Time}, nil
+}
+
+func (s state) setPosition(ctx context.Context, l *lease, sequence uint64) error {
+	return l.publish(ctx, &nats.Msg{Subject: s.subject("position"), Data: strconv.AppendUint(nil, sequence, 10)})
+}
+
+// identity is what Alertmanager knows an alert by.
+func identity(t api.Transition) string {
+	return fmt.Sprintf("%s %d %d %v %s", t.Rule, t.Level, t.WindowMs, t.Shadow, t.Key)
+}
+
+func (s state) standingSubject(t api.Transition) string {
+	sum := sha256.Sum256([]byte(identity(t)))
+	return s.subject("alert." + hex.EncodeToString(sum[:16]))
+}
+
+// note keeps that an alert stands, or, where it has cleared, that it does no more.
+func (s state) note(ctx context.Context, l *lease, t api.Transition) error {
+	m := &nats.Msg{Subject: s.standingSubject(t), Header: nats.Header{}}
+	if t.State == api.StateCleared {
+		m.Header.Set(jetstream.MsgTTLHeader, "1s")
+	} else {
+		body, err := json.Marshal(t)
+		if err != nil {
+			return err
+		}
+		m.Data = body
+	}
+	if err := l.publish(ctx, m); err != nil {
+		return fmt.Errorf("noting an alert in %s: %w", StreamName(s.prefix), err)
+	}
+	return nil
+}
+
+// standing gives the alerts that stand, by their identities.
+func (s state) standing(ctx context.Context) (map[string]api.Transition, error) {
+	fail := func(err error) (map[string]api.Transition, error) {
+		return nil, fmt.Errorf("reading the alerts that stand in %s: %w", StreamName(s.prefix), err)
+	}
+	consumer, err := s.js.OrderedConsumer(ctx, StreamName(s.prefix), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.subject("alert.>")}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		InactiveThreshold: time.Minute})
+	if err != nil {
+		return fail(err)
+	}
+	out := map[string]api.Transition{}
+	if consumer.CachedInfo().NumPending == 0 {
+		return out, nil
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return fail(err)
+	}
+	defer messages.Stop()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return fail(err)
+		}
+		var t api.Transition
+		if json.Unmarshal(m.Data(), &t) == nil && t.Validate() == nil && t.State == api.StateRaised {
+			out[identity(t)] = t
+		}
+		if meta, err := m.Metadata(); err != nil || meta.NumPending == 0 {
+			return out, nil
+		}
+	}
+}
+
+// ensure makes the stream where it is missing.
+func ensure(ctx context.Context, js jetstream.JetStream, prefix string, replicas int) error {
+	_, err := alerts.EnsureStreams(ctx, js, []jetstream.StreamConfig{streamConfig(prefix, replicas)})
+	return err
+}

@@ -1,0 +1,129 @@
+package consumers
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Decisions tells what subscribers find of a throttle decision now. alerts.Publisher does.
+type Decisions interface {
+	// LastDecision gives what stands for a rule and key, nil where nothing does, or no decision.
+	LastDecision(ctx context.Context, rule, key string) (*api.Transition, error)
+}
+
+// comparer compares, now and then, the throttle decisions that stand in Redis with what
+// subscribers find of them. A message can be overwritten by whoever may publish there, or be
+// deleted; such a decision is published again. It does so for the partitions that this
+// process relays.
+type comparer struct {
+	counter    *windows.Redis
+	rules      func() *windows.Rules
+	decisions  Decisions
+	held       func() map[int]context.Context
+	quarantine *quarantine
+	metrics    *Metrics
+	log        *slog.Logger
+	every      time.Duration
+	// again is after how long a decision that differs is looked at a second time: what has just
+	// changed is on its way yet.
+	again time.Duration
+}
+
+// compareStep is how many records are read at a time. After each step the comparer rests for as
+// long as that took.
+const compareStep = 100
+
+func (c *comparer) run(ctx context.Context) {
+	if c.decisions == nil {
+		return
+	}
+	for pause.For(ctx, c.every) {
+		for p := range c.held() {
+			if err := c.compare(ctx, p); err != nil && ctx.Err() == nil {
+				c.log.Warn("comparing the throttle decisions with what stands in NATS failed, trying again later",
+					"partition", p, "error", err)
+				break
+			}
+		}
+	}
+}
+
+// compare looks at the decisions of a partition, and a second time at those that differ.
+func (c *comparer) compare(ctx context.Context, p int) error {
+	if len(c.quarantine.open(ctx, []int{p})) == 0 {
+		return nil
+	}
+	fields, err := c.counter.Levelled(ctx, p)
+	if err != nil {
+		return err
+	}
+	first, err := c.differing(ctx, p, fields)
+	if err != nil || len(first) == 0 || !pause.For(ctx, c.again) {
+		return err
+	}
+	fields = fields[:0]
+	for field := range first {
+		fields = append(fields, field)
+	}
+	second, err := c.differing(ctx, p, fields)
+	if err != nil {
+		return err
+	}
+	var wrong []string
+	for field, record := range second {
+		if first[field] == record {
+			wrong = append(wrong, field)
+		}
+	}
+	for step := range slices.Chunk(wrong, compareStep) {
+		n, err := c.counter.Restate(ctx, p, c.rules(), step)
+		if err != nil {
+			return err
+		}
+		c.metrics.restated.Add(float64(n))
+	}
+	if len(wrong) > 0 {
+		c.log.Warn("throttle decisions did not stand in NATS as published, and are published again: who else "+
+			"publishes there?", "partition", p, "decisions", len(wrong))
+	}
+	return nil
+}
+
+// differing gives the fields whose decision subscribers do not find as it stands, each with
+// its record.
+func (c *comparer) differing(ctx context.Context, p int, fields []string) (map[string]string, error) {
+	out := map[string]string{}
+	for step := range slices.Chunk(fields, compareStep) {
+		began := time.Now()
+		list, err := c.counter.Decisions(ctx, p, step)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range list {
+			found, err := c.decisions.LastDecision(ctx, d.Rule, d.Key)
+			if err != nil {
+				return nil, err
+			}
+			if !says(found, d) {
+				out[d.Field] = d.Record
+			}
+		}
+		if !pause.For(ctx, time.Since(began)) {
+			return nil, ctx.Err()
+		}
+	}
+	return out, nil
+}
+
+// says tells whether what subscribers find is the decision that stands.
+func says(found *api.Transition, d windows.Decision) bool {
+	return found != nil && found.State == api.StateThrottled && found.Rule == d.Rule && found.Key == d.Key &&
+		found.WindowMs == d.WindowMs && found.Limit == d.Limit && found.SinceMs == d.SinceMs &&
+		found.UntilMs == d.UntilMs
+}

@@ -1,0 +1,90 @@
+package consumers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Decisions that somebody has overwritten or deleted in NATS are published again, and no
+// others are: a subscriber that starts then finds who is throttled.
+func TestOverwrittenDecisionsAreRestated(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		hour := []windows.Window{{Limit: 10, Per: time.Hour}}
+		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*", Windows: hour},
+			&windows.Rule{Name: "watched", Match: "user:*", Windows: hour, Shadow: true})
+		nc, err := nats.Connect(streamtest.NATS(t))
+		testkit.Must(t, err)
+		t.Cleanup(nc.Close)
+		publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix,
+			Log: slog.New(slog.DiscardHandler)})
+		testkit.Must(t, err)
+		testkit.Must(t, publisher.Ensure(t.Context()))
+		js, err := jetstream.New(nc)
+		testkit.Must(t, err)
+		throttle, _ := alerts.StreamNames(w.keys.Prefix)
+		stream, err := js.Stream(t.Context(), throttle)
+		testkit.Must(t, err)
+		subject := func(rule, key string) string { return api.ThrottleSubject(w.keys.Prefix, rule, key) }
+		stands := func(rule, key string) (d api.Transition) {
+			if m, err := stream.GetLastMsgForSubject(context.Background(), subject(rule, key)); err == nil {
+				_ = json.Unmarshal(m.Data, &d) // what is none has no state
+			}
+			return d
+		}
+		w.start(publisher, func(c *consumers.Config) {
+			c.Decisions, c.CompareEvery = publisher, 120*time.Millisecond
+		})
+		keys := []string{"user:overwritten", "user:deleted", "user:released", "user:shadow", "user:well"}
+		for _, key := range keys {
+			w.append(api.Event{Key: key, Count: 10})
+		}
+		for _, rule := range []string{"api", "watched"} {
+			for _, key := range keys {
+				w.eventually(fmt.Sprintf("%s is throttled by %s", key, rule), func() (bool, string) {
+					return stands(rule, key).State == api.StateThrottled, "it is not"
+				})
+			}
+		}
+
+		before := stands("api", "user:released")
+		answer := []byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`)
+		testkit.Must(t, nc.Publish(subject("api", "user:overwritten"), answer))
+		testkit.Must(t, nc.Publish(subject("watched", "user:shadow"), []byte("x")))
+		forged := before
+		forged.State, forged.Version = api.StateReleased, before.Version+1
+		body, err := json.Marshal(forged)
+		testkit.Must(t, err)
+		testkit.Must(t, nc.Publish(subject("api", "user:released"), body))
+		testkit.Must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject("api", "user:deleted"))))
+		well := stands("api", "user:well")
+		for _, x := range [][2]string{{"api", "user:overwritten"}, {"watched", "user:shadow"}, {"api", "user:released"},
+			{"api", "user:deleted"}} {
+			w.eventually(fmt.Sprintf("%s is throttled again by %s", x[1], x[0]), func() (bool, string) {
+				d := stands(x[0], x[1])
+				return d.State == api.StateThrottled && d.Renewal && d.Validate() == nil, fmt.Sprintf("%+v", d)
+			})
+		}
+		// It is counted once Redis has answered: that may be after NATS has it.
+		w.eventually("4 decisions are counted as restated", func() (bool, string) {
+			n := w.sample("decisions_restated_total")
+			return n == 4, fmt.Sprintf("%v are", n)
+		})
+		if now := stands("api", "user:well"); now.Version != well.Version {
+			t.Errorf("a decision that stood was published again: %+v", now)
+		}
+	})
+}

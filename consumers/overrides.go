@@ -1,0 +1,178 @@
+package consumers
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// overridden are targets whose override changed, which the sweeper has not looked at since.
+type overridden struct {
+	mu      sync.Mutex
+	targets map[string]struct{}
+	some    chan struct{} // there are some
+
+	announced map[string]time.Time // key that a pattern blocks → when it was last looked at for that
+}
+
+// maxOverridden bounds the targets that wait. Of more, none is remembered, and all that stands at a level
+// is looked at instead.
+const maxOverridden = 100_000
+
+func (o *overridden) add(targets []string) {
+	o.mu.Lock()
+	if o.targets == nil {
+		o.targets = map[string]struct{}{}
+	}
+	for _, t := range targets {
+		if len(o.targets) <= maxOverridden {
+			o.targets[t] = struct{}{}
+		}
+	}
+	o.mu.Unlock()
+	signal(o.some)
+}
+
+// blockedByPattern notes keys of events which the pattern of a block fits, each once a minute at most.
+func (o *overridden) blockedByPattern(rules *windows.Rules, events []windows.Event) {
+	if !rules.HasOverrides() {
+		return
+	}
+	now := time.Now()
+	for _, e := range events {
+		if !rules.BlockedByPattern(e.Key) {
+			continue
+		}
+		o.mu.Lock()
+		if o.announced == nil || len(o.announced) > maxOverridden {
+			o.announced = map[string]time.Time{}
+		}
+		due := now.Sub(o.announced[e.Key]) >= time.Minute
+		if due {
+			o.announced[e.Key] = now
+		}
+		o.mu.Unlock()
+		if due {
+			o.add([]string{e.Key})
+		}
+	}
+}
+
+func (o *overridden) take() map[string]struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	targets := o.targets
+	o.targets = nil
+	return targets
+}
+
+// Other processes know of a change a moment later. What one of them wrote meanwhile, as it was
+// before, is put right by looking again.
+var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
+
+// followOverrides looks at keys whose override changed, at once and again: decisions of
+// theirs may no longer hold, or have other limits.
+func (s *sweeper) followOverrides(ctx context.Context) {
+	var wait backoff
+	for {
+		select {
+		case <-s.overridden.some:
+		case <-ctx.Done():
+			return
+		}
+		targets := s.overridden.take()
+		if len(targets) > maxOverridden {
+			signal(s.recheck)
+		}
+		for {
+			err := s.lookAtOverridden(ctx, targets)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				wait.reset()
+				break
+			}
+			s.log.Warn("looking at keys whose override changed failed, trying again", "error", err)
+			wait.wait(ctx)
+		}
+		for _, d := range overriddenAgain {
+			time.AfterFunc(d, func() {
+				if ctx.Err() == nil {
+					if err := s.lookAtOverridden(ctx, targets); err != nil && ctx.Err() == nil {
+						s.log.Warn("looking again at keys whose override changed failed", "error", err)
+						s.overridden.add(keysOf(targets))
+					}
+				}
+			})
+		}
+	}
+}
+
+func keysOf(set map[string]struct{}) []string {
+	list := make([]string, 0, len(set))
+	for t := range set {
+		list = append(list, t)
+	}
+	return list
+}
+
+// lookAtOverridden sweeps the keys of the targets, and of patterns those that fit them.
+func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struct{}) error {
+	var patterns []func(key string) bool
+	fields := map[int][]string{} // partition → what to look at
+	for target := range targets {
+		p := s.counter.TargetPartition(target)
+		fields[p] = append(fields[p], windows.OverrideField(target))
+		if fits := windows.Matcher(target); fits != nil {
+			patterns = append(patterns, fits)
+		}
+	}
+	for p, list := range fields {
+		for len(list) > 0 {
+			step := list[:min(len(list), sweepStep)]
+			list = list[len(step):]
+			if err := s.look(ctx, p, step); err != nil && !s.left(ctx, p, err) {
+				return err
+			}
+		}
+	}
+	if len(patterns) == 0 {
+		return nil
+	}
+	return s.lookAtPatterns(ctx, func(key string) bool {
+		for _, fits := range patterns {
+			if fits(key) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// lookAtPatterns sweeps the keys that fit: those that stand at a level, and those with a counter.
+func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool) error {
+	for _, p := range s.quarantine.open(ctx, s.config.Keys.All()) {
+		fields, err := s.counter.Levelled(ctx, p)
+		if err != nil {
+			return err
+		}
+		var mine []string
+		for _, field := range fields {
+			if key, _, _ := strings.Cut(field, "\n"); key != "" && fits(key) {
+				mine = append(mine, windows.OverrideField(key))
+			}
+		}
+		slices.Sort(mine)
+		for step := range slices.Chunk(slices.Compact(mine), sweepStep) {
+			if err := s.look(ctx, p, step); err != nil && !s.left(ctx, p, err) {
+				return err
+			}
+		}
+	}
+	return s.sweepWhere(ctx, fits, windows.OverrideField)
+}

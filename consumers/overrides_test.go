@@ -1,0 +1,87 @@
+package consumers_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// operated is a world with a pool that follows overrides, and what another process sets.
+func operated(t *testing.T, url string) (w *world, other *windows.Overrides, r *recorder) {
+	t.Helper()
+	w, r = newWorld(t, url), &recorder{}
+	w.counter.Now = nil
+	mine := windows.NewOverrides(w.counter, nil)
+	testkit.Must(t, mine.Load(t.Context()))
+	w.start(r, func(c *consumers.Config) { c.Overrides = mine })
+	go mine.Run(t.Context())
+	other = windows.NewOverrides(windows.NewRedis(w.redis, w.keys), nil)
+	testkit.Must(t, other.Load(t.Context()))
+	return w, other, r
+}
+
+func (w *world) eventuallyPublished(r *recorder, key string, rule string, state api.State) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s is %s by %s", key, state, rule), func() (bool, string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		last := api.Transition{}
+		for _, one := range r.all {
+			if one.Key == key && one.Rule == rule && one.IsThrottle() {
+				last = one
+			}
+		}
+		return last.State == state, fmt.Sprintf("%+v", last)
+	})
+}
+
+// The decisions of keys that a pattern blocks: of those with a count at once, of others when events of
+// theirs come. All are released when it is cleared, and at its end.
+func TestABlockedPatternIsPublished(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx := t.Context()
+		w, other, r := operated(t, url)
+		w.append(api.Event{Key: "user:a1", Count: 1})
+		w.eventuallyUsed("user:a1", 1)
+		_, err := other.Set(ctx, w.rules, api.Override{Pattern: "user:a*", Block: true, Reason: "abuse"}, 0)
+		testkit.Must(t, err)
+		w.eventuallyPublished(r, "user:a1", "override", api.StateThrottled)
+		w.append(api.Event{Key: "user:a2", Count: 1}, api.Event{Key: "user:b", Count: 1})
+		w.eventuallyPublished(r, "user:a2", "override", api.StateThrottled)
+		_, err = other.Clear(ctx, "", "user:a*", "", "")
+		testkit.Must(t, err)
+		w.eventuallyPublished(r, "user:a1", "override", api.StateReleased)
+		w.eventuallyPublished(r, "user:a2", "override", api.StateReleased)
+		r.mu.Lock()
+		for _, one := range r.all {
+			if one.Key == "user:b" {
+				t.Errorf("%+v", one)
+			}
+		}
+		r.mu.Unlock()
+	})
+}
+
+// What another process sets reaches decisions: a lower limit throttles a key that stood below its
+// own, and its end releases it.
+func TestOverridesReachDecisions(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, other, r := operated(t, url)
+		w.append(api.Event{Key: "user:1", Count: 4})
+		w.eventuallyUsed("user:1", 4)
+		set := api.Override{Key: "user:1", Windows: []api.OverrideWindow{{Limit: 3, Per: "1h"}}}
+		_, err := other.Set(t.Context(), w.rules, set, 2*time.Second)
+		testkit.Must(t, err)
+		w.eventuallyPublished(r, "user:1", "api", api.StateThrottled)
+		w.eventuallyPublished(r, "user:1", "api", api.StateReleased)
+		w.eventually("the override is removed", func() (bool, string) {
+			n := w.redis.HLen(t.Context(), w.keys.Overrides(w.keys.Partition("user:1"))).Val()
+			return n == 1, fmt.Sprint(n, " fields") // the version stays
+		})
+	})
+}

@@ -1,0 +1,68 @@
+package consumers
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/tracing"
+)
+
+// maxTraced bounds the events of one fold that have a span.
+const maxTraced = 128
+
+// foldSpans are the spans of one fold: one per event that came with a trace, and the script call, which
+// belongs to the trace of the first of them and has links to the others, as these have to it.
+type foldSpans struct {
+	script tracing.Span
+	events []tracing.Span
+}
+
+// startFold starts the spans of a fold. It gives the trace context for the transitions, empty where no
+// event has one.
+func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (context.Context, *foldSpans, string) {
+	if f.tracer == nil {
+		return ctx, nil, ""
+	}
+	s, contexts, messages := &foldSpans{}, []trace.SpanContext{}, 0
+	for _, b := range batches {
+		messages += len(b.Messages)
+		for _, m := range b.Messages {
+			text := m.TraceParent()
+			if text == "" || len(s.events) == maxTraced {
+				continue
+			}
+			parent := tracing.Parse(text)
+			if !parent.IsValid() {
+				continue
+			}
+			_, span := tracing.Start(trace.ContextWithRemoteSpanContext(ctx, parent), f.tracer, "count event",
+				trace.SpanKindConsumer, attribute.String("messaging.system", "redis"),
+				attribute.String("messaging.destination.name", f.keys.Events(b.Partition)),
+				attribute.String("messaging.message.id", m.ID))
+			s.events, contexts = append(s.events, span), append(contexts, span.Context())
+		}
+	}
+	joined, others := tracing.Join(ctx, contexts)
+	if joined == ctx {
+		return ctx, s, "" // nothing is sampled
+	}
+	joined, s.script = tracing.StartScript(joined, f.tracer, "fold", messages)
+	s.script.Link(others...)
+	for _, span := range s.events {
+		span.Link(s.script.Context())
+	}
+	return joined, s, tracing.Format(s.script.Context())
+}
+
+func (s *foldSpans) end(err error) {
+	if s == nil {
+		return
+	}
+	s.script.End(err)
+	for _, span := range s.events {
+		span.End(err)
+	}
+}

@@ -1,0 +1,67 @@
+package consumers
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// One fold counts events of several traces: its span belongs to the first, and each event has one in its
+// own trace, with links both ways. Many events do not make spans without bound.
+func TestSpansOfAFold(t *testing.T) {
+	keys, err := stream.NewKeys("sc", 1)
+	testkit.Must(t, err)
+	recorder := tracetest.NewSpanRecorder()
+	f := &folder{keys: keys, log: slog.New(slog.DiscardHandler),
+		tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")}
+	message := func(parent string) entry.Message {
+		return entry.Message{ID: "1-0", Values: map[string]any{"key": "k", "traceparent": parent}}
+	}
+	trace := func(n int) string { return fmt.Sprintf("%032x", n) }
+	var messages []entry.Message
+	for _, bad := range []string{"", "x", "00-" + trace(0) + "-00f067aa0ba902b7-01", // a trace cannot be 0
+		"00-" + trace(9) + "-00f067aa0ba902b7-00", // not sampled
+		strings.Repeat("0", 1000)} {
+		messages = append(messages, message(bad))
+	}
+	for n := range 2 * maxTraced {
+		messages = append(messages, message("00-"+trace(n+1)+"-00f067aa0ba902b7-01"))
+	}
+	_, spans, parent := f.startFold(t.Context(), eventlog.Batch{Messages: messages})
+	spans.end(nil)
+	if !strings.HasPrefix(parent, "00-"+trace(1)+"-") {
+		t.Errorf("transitions get %q, want the trace of the first event", parent)
+	}
+	ended := recorder.Ended()
+	if len(ended) != maxTraced+1 {
+		t.Fatalf("%d spans, want one per event up to %d, and the fold's", len(ended), maxTraced)
+	}
+	fold := ended[0]
+	if fold.Name() != "EVALSHA fold" || len(fold.Links()) != maxTraced-1 {
+		t.Errorf("%s has %d links, want one to each other event", fold.Name(), len(fold.Links()))
+	}
+	for n, span := range ended[1:] {
+		if id := span.SpanContext().TraceID().String(); id != trace(n+1) || len(span.Links()) != 1 ||
+			span.Links()[0].SpanContext.SpanID() != fold.SpanContext().SpanID() {
+			t.Errorf("event %d: trace %s, links %v", n, id, span.Links())
+		}
+	}
+
+	ctx, none, parent := f.startFold(t.Context(), eventlog.Batch{Messages: messages[:5]})
+	if none.end(nil); ctx != t.Context() || parent != "" || len(recorder.Ended()) != maxTraced+1 {
+		t.Errorf("spans without a trace: %q", parent)
+	}
+	f.tracer = nil
+	if n := testing.AllocsPerRun(100, func() { f.startFold(ctx, eventlog.Batch{Messages: messages}) }); n > 1 {
+		t.Errorf("%v allocations without a tracer", n)
+	}
+}
