@@ -1,13 +1,65 @@
 package api
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // CheckRequest asks whether Key may spend Cost units now, or, with Checks,
 // whether all of them may: all are charged or none is.
 type CheckRequest struct {
 	Key    string         `json:"key,omitempty"`
 	Cost   int64          `json:"cost,omitempty"` // 0 means 1
+	Mode   Mode           `json:"mode,omitempty"` // empty means take; beside Checks: that of those that have none
 	Checks []CheckRequest `json:"checks,omitempty"`
+}
+
+// Mode says what a check does with its cost.
+type Mode string
+
+// The modes of a check.
+const (
+	// ModeTake charges the cost if there is room for it. It is the default.
+	ModeTake Mode = "take"
+	// ModeLook asks whether there is room for the cost and charges nothing.
+	ModeLook Mode = "look"
+	// ModeCharge is for what has happened: the cost counts in full, also above the limit.
+	// Allowed then says whether it was within.
+	ModeCharge Mode = "charge"
+)
+
+// Or is the mode, or where it is empty the other one.
+func (m Mode) Or(other Mode) Mode {
+	if m == "" {
+		return other
+	}
+	return m
+}
+
+// Validate refuses what is no mode. The error wraps ErrBadRequest.
+func (m Mode) Validate() error {
+	switch m {
+	case "", ModeTake, ModeLook, ModeCharge:
+		return nil
+	}
+	return fmt.Errorf("%w: mode %s, expected %s, %s or %s", ErrBadRequest, Shorten(string(m)), ModeTake, ModeLook,
+		ModeCharge)
+}
+
+// ValidateModes refuses modes that cannot stand together in one call which charges all
+// of its keys or none. What has happened depends on nothing, so charges stand by themselves.
+func ValidateModes(checks []CheckRequest) error {
+	for i, c := range checks {
+		if err := c.Mode.Validate(); err != nil {
+			return fmt.Errorf("checks[%d]: %w", i, err)
+		}
+		if first := checks[0].Mode; (c.Mode == ModeCharge) != (first == ModeCharge) {
+			return fmt.Errorf("%w: checks[%d]: mode %s beside mode %s of checks[0]: "+
+				"the checks of a call are all of mode charge, or none is", ErrBadRequest, i, c.Mode.Or(ModeTake),
+				first.Or(ModeTake))
+		}
+	}
+	return nil
 }
 
 // Source says who decided.
@@ -15,10 +67,13 @@ type Source string
 
 // The sources of an answer.
 const (
-	SourceRedis  Source = "redis"  // the shared count
-	SourceCache  Source = "cache"  // a denial that the shared count gave before, and that holds until retry_after_ms
-	SourceLocal  Source = "local"  // this process's own count, while Redis is away
-	SourcePolicy Source = "policy" // nobody counted: no rule matches, or Redis is away and the rule says allow or deny
+	SourceRedis    Source = "redis"    // the shared count
+	SourceCache    Source = "cache"    // a denial that the shared count gave before, until retry_after_ms
+	SourceLease    Source = "lease"    // units of the shared count that the server has reserved for itself
+	SourceLocal    Source = "local"    // this process's own count, while Redis is away
+	SourceOverride Source = "override" // nobody counted: an operator has blocked the key
+	// nobody counted: no rule matches, or Redis is away and the rule says allow or deny
+	SourcePolicy Source = "policy"
 )
 
 // CheckAnswer is the answer to one key.
@@ -32,15 +87,25 @@ type CheckAnswer struct {
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed
 	// if nothing else is charged meanwhile: at RetryAfterMs-1 it is still denied.
-	// Below 0 no wait helps.
+	// Below 0 no wait helps. After a charge that went over it is the wait for one unit.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
+	// Charged: the cost counts although Allowed is false, as the check was of ModeCharge
+	// or the rule says so (on_deny: charge).
+	Charged bool `json:"charged,omitempty"`
+	// Replayed: a request with the same Idempotency-Key was answered before, and this is
+	// that answer. Nothing was charged for it again.
+	Replayed bool `json:"replayed,omitempty"`
 	// Shadow is what each shadow rule would have done that matches the key, in their
 	// order. They are evaluated on the same count and decide nothing. It is empty where
 	// nobody evaluated them: while Redis is away.
 	Shadow []ShadowAnswer `json:"shadow,omitempty"`
 	// Note says why no rule decided.
 	Note string `json:"note,omitempty"`
+	// Override is what an operator has set for the key: block (Rule is OverrideRule then), exempt,
+	// rule or windows; empty: nothing. Reason is why.
+	Override string `json:"override,omitempty"`
+	Reason   string `json:"reason,omitempty"`
 }
 
 // ShadowAnswer is what one shadow rule would have done, had it decided.
@@ -63,6 +128,9 @@ type WindowState struct {
 	ResetMs int64 `json:"reset_ms"`
 	// NextFreeMs is how long until the first units come back; 0 where none are used.
 	NextFreeMs int64 `json:"next_free_ms"`
+	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
+	// long the present one lasts.
+	Calendar string `json:"calendar,omitempty"`
 }
 
 // NewWindowState gives the state of a window of which some units are used. nextFree
@@ -77,7 +145,7 @@ func NewWindowState(limit int64, window time.Duration, used int64, nextFree, res
 // was until all of it has come back: when the units after the first come back is not known.
 func (w WindowState) After(ms int64) WindowState {
 	if w.ResetMs <= ms {
-		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit}
+		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, Calendar: w.Calendar}
 	}
 	w.ResetMs, w.NextFreeMs = w.ResetMs-ms, max(w.NextFreeMs-ms, 1)
 	return w
@@ -105,6 +173,7 @@ type ChecksAnswer struct {
 	// lie in several partitions: then a race can charge some of a denied request.
 	Atomic       bool          `json:"atomic"`
 	RetryAfterMs int64         `json:"retry_after_ms"`
+	Replayed     bool          `json:"replayed,omitempty"` // see CheckAnswer
 	Checks       []CheckAnswer `json:"checks"`
 }
 
@@ -116,6 +185,8 @@ type KeyState struct {
 	Windows []WindowState `json:"windows"`
 	// Shadow is where the key stands under the shadow rules that match it.
 	Shadow []ShadowState `json:"shadow,omitempty"`
+	// Override is what an operator has set for the key; nil: nothing.
+	Override *Override `json:"override,omitempty"`
 }
 
 // ShadowState is where a key stands under a shadow rule.
@@ -131,7 +202,13 @@ type Throttled struct {
 	Limit    int64  `json:"limit"`
 	WindowMs int64  `json:"window_ms"`
 	SinceMs  int64  `json:"since_ms"`
-	UntilMs  int64  `json:"until_ms"`
+	// UntilMs is when it falls below its limit with no more traffic, or a block ends; 0: a block that does
+	// not end by itself.
+	UntilMs int64 `json:"until_ms"`
+	// Used is what the window holds now.
+	Used int64 `json:"used"`
+	// Reason is why an operator blocked the key; Rule is OverrideRule then.
+	Reason string `json:"reason,omitempty"`
 	// Shadow says that the rule only watches: checks allow the key.
 	Shadow bool `json:"shadow,omitempty"`
 }
@@ -143,6 +220,8 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
+	// RequestID is the X-Request-Id of the answer, by which the server's log and traces have it.
+	RequestID string `json:"request_id,omitempty"`
 }
 
 // Each is the answer to one of several requests that are decided each by itself,

@@ -53,6 +53,12 @@ type Transition struct {
 	Shadow bool `json:"shadow,omitempty"`
 	// Renewal says that the key was throttled before and now stays so for longer.
 	Renewal bool `json:"renewal,omitempty"`
+	// Reason is what the operator gave who blocked the key. Its Rule is OverrideRule then, and it
+	// has no limit and no window.
+	Reason string `json:"reason,omitempty"`
+	// TraceParent is the W3C trace context of the fold that wrote it, empty where no event of that had
+	// one. The message's header traceparent has that of its publishing.
+	TraceParent string `json:"-"`
 }
 
 // IsThrottle reports whether it is a throttle decision, not an alert.
@@ -116,11 +122,15 @@ func (t Transition) Validate() error {
 	default:
 		return fmt.Errorf("%w: unknown state %s", ErrBadTransition, Shorten(string(t.State)))
 	}
+	leastWindow := int64(1)
+	if t.Rule == OverrideRule {
+		leastWindow = 0
+	}
 	for _, f := range []struct {
 		name             string
 		n, least, atMost int64
 	}{
-		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, 1, maxMs}, {"used", t.Used, 0, 1 << 53},
+		{"limit", t.Limit, 0, 1 << 53}, {"window", t.WindowMs, leastWindow, maxMs}, {"used", t.Used, 0, 1 << 53},
 		{"version", t.Version, 1, 1 << 53}, {"at", t.AtMs, 0, maxMs},
 		{"since", t.SinceMs, 0, maxMs}, {"until", t.UntilMs, 0, maxMs},
 		{"expires", t.ExpiresMs, 0, min(maxMs, t.AtMs+maxLastMs)},

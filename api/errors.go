@@ -13,14 +13,33 @@ var (
 	ErrBadID = errors.New("bad id")
 	// ErrBadTransition: a transition that cannot be published: foreign or corrupt data in the outbox.
 	ErrBadTransition = errors.New("bad transition")
+	// ErrBadOverride: an override that cannot be set; the error names the field.
+	ErrBadOverride = errors.New("bad override")
 	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
 	ErrBadRequest = errors.New("bad request")
 	// ErrBodyTooLarge: a request body over the server's bound.
 	ErrBodyTooLarge = errors.New("body too large")
 	// ErrCostExceedsLimit: a cost that no window of the rule can ever admit.
 	ErrCostExceedsLimit = errors.New("cost exceeds limit")
+	// ErrBadIdempotencyKey: an Idempotency-Key that is empty, over 100 bytes, or has other
+	// characters than visible ASCII.
+	ErrBadIdempotencyKey = errors.New("bad idempotency key")
+	// ErrIdempotencyKeyReused: the Idempotency-Key was used for a request with another body. Nothing was charged.
+	ErrIdempotencyKeyReused = errors.New("idempotency key reused")
+	// ErrNoReservation: no reservation has this id. It was never made, or is settled for so
+	// long that it is forgotten.
+	ErrNoReservation = errors.New("no such reservation")
+	// ErrReservationExpired: the reservation was not settled in time. Its units were charged
+	// then, or freed, as its rule says.
+	ErrReservationExpired = errors.New("reservation expired")
+	// ErrReservationSettled: the reservation is settled, and otherwise than is asked for now.
+	ErrReservationSettled = errors.New("reservation settled")
+	// ErrNeedsReservation: the rule has an in_flight window, which takes reservations only.
+	ErrNeedsReservation = errors.New("key takes reservations only")
 	// ErrNoRule: no rule matches the key.
 	ErrNoRule = errors.New("no rule matches")
+	// ErrNoOverride: the key or pattern has no override.
+	ErrNoOverride = errors.New("no override")
 	// ErrOutcomeUnknown: a write was sent and its reply was lost, so it may or
 	// may not have happened. Sending it again may count it twice.
 	ErrOutcomeUnknown = errors.New("outcome unknown")

@@ -25,6 +25,9 @@ type Event struct {
 	// have: of the events of a key with the same ID, appended within the
 	// retention, only the first counts. Empty: each counts.
 	ID string `json:"id,omitempty"`
+	// TraceParent is the W3C trace context of who appends the event, as the header traceparent has it.
+	// Workers go on with the trace; what is none they ignore.
+	TraceParent string `json:"-"`
 }
 
 // Validate reports the first thing wrong with the event, wrapping ErrBadKey,

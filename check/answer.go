@@ -7,10 +7,13 @@ import (
 
 // answer puts a decision into the wire's form, an entry per request, and counts it.
 func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
-	out := api.ChecksAnswer{Allowed: d.Allowed, Atomic: d.Atomic, Checks: make([]api.CheckAnswer, len(c.requests))}
+	out := api.ChecksAnswer{Allowed: d.Allowed, Atomic: d.Atomic, Replayed: d.Replayed,
+		Checks: make([]api.CheckAnswer, len(c.requests))}
 	for i := range c.requests {
 		out.Checks[i] = c.answer(i, d)
-		out.RetryAfterMs = max(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
+		c.requests[i].worded(&out.Checks[i])
+		out.Allowed = out.Allowed && !c.requests[i].override.Blocks()
+		out.RetryAfterMs = longest(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
 		s.count(c, i, d)
 	}
 	return out
@@ -20,7 +23,7 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 func (c *call) answer(i int, d decision) api.CheckAnswer {
 	r := c.requests[i]
 	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{},
-		Source: api.SourcePolicy}
+		Source: api.SourcePolicy, Replayed: d.Replayed}
 	switch {
 	case r.Never:
 		out.Allowed, out.RetryAfterMs = false, -1
@@ -39,11 +42,21 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 		out.Windows, out.Shadow = state.Windows, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
 		out.Note = "Redis cannot answer, the rule's on_error decided"
+		if r.Mode == api.ModeCharge {
+			out.Note += "; the cost may not be counted"
+		}
 		return out
 	default:
 		return out
 	}
 	out.RetryAfterMs = state.RetryAfter.Milliseconds()
+	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
+		a := c.asks[charge]
+		if a.Mode == api.ModeCharge { // counted by itself, whatever became of the others
+			out.Allowed = state.RetryAfter == 0
+		}
+		out.Charged = !out.Allowed && a.Cost > 0 && a.ChargesDenied()
+	}
 	if r.Plan.Live == nil {
 		out.Note = "only shadow rules match this key"
 	}
@@ -69,16 +82,37 @@ func (s *Service) count(c *call, i int, d decision) {
 	case r.Plan == nil && !r.Never:
 		s.config.Metrics.check("", "allowed")
 		return
+	case r.override.Blocks():
+		s.config.Metrics.check(api.OverrideRule, "denied")
+		s.record(api.OverrideRule, r, false)
+		return
 	case c.index[i] < 0:
 		return
 	}
 	if d.Items == nil {
 		s.config.Metrics.check(r.Plan.Name(), d.outcome)
+		s.record(r.Plan.Name(), r, d.Allowed)
 		return
 	}
-	s.config.Metrics.check(r.Plan.Name(), d.outcome+outcomeOf(d.Allowed))
-	for n, state := range d.Items[c.index[i]].Shadows {
-		s.config.Metrics.check(r.Plan.Shadows[n].Name, d.outcome+"shadow_"+outcomeOf(state.RetryAfter == 0))
+	state, outcome, allowed := d.Items[c.index[i]], d.outcome, d.Allowed
+	switch c.asks[c.index[i]].Mode {
+	case api.ModeLook:
+		outcome += "look_"
+	case api.ModeCharge:
+		outcome += "charge_"
+		allowed = state.RetryAfter == 0
+	}
+	s.config.Metrics.check(r.Plan.Name(), outcome+outcomeOf(allowed))
+	s.record(r.Plan.Name(), r, allowed)
+	for n, state := range state.Shadows {
+		s.config.Metrics.check(r.Plan.Shadows[n].Name, outcome+"shadow_"+outcomeOf(state.RetryAfter == 0))
+	}
+}
+
+// record tells Activity of a request, unless it only looked.
+func (s *Service) record(rule string, r Request, allowed bool) {
+	if s.config.Activity != nil && rule != "" && r.Cost > 0 && r.Mode != api.ModeLook {
+		s.config.Activity.Checks(rule, r.Key, 1, r.Cost, allowed)
 	}
 }
 

@@ -16,6 +16,7 @@ type Request struct {
 	Key  string
 	// Cost in units; 0 charges nothing and asks whether one unit would be admitted.
 	Cost int64
+	Mode api.Mode // empty: api.ModeTake
 	// Never: the limit is 0. It denies the whole call, and nothing is counted for it.
 	Never bool
 	// AboveLimit: a cost that the rule can never admit is denied, with RetryAfterMs
@@ -23,12 +24,20 @@ type Request struct {
 	AboveLimit bool
 	// Refund gives Cost units back, once the rest of the call is admitted.
 	Refund bool
+
+	override *windows.Override // in effect for the key, nil: none (override.go)
+	written  *windows.Plan     // Plan without it
+
+	reserves bool // the cost is reserved, not charged
 }
 
 // Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or
 // ErrCostExceedsLimit where no answer can be given, and api.ErrUnavailable,
 // together with an answer, where Redis is away and the rule says deny.
 func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	if answer, ok := s.leased(ctx, &req); ok {
+		return answer, nil
+	}
 	all, err := s.CheckAll(ctx, []api.CheckRequest{req})
 	if len(all.Checks) != 1 {
 		return api.CheckAnswer{}, err
@@ -39,9 +48,19 @@ func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAns
 // CheckAll answers several keys, all or nothing. Costs of a key that stands in
 // several checks are added up.
 func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	if len(reqs) == 1 {
+		if one, ok := s.leased(ctx, &reqs[0]); ok {
+			return api.ChecksAnswer{Allowed: one.Allowed, Atomic: true, RetryAfterMs: one.RetryAfterMs,
+				Checks: []api.CheckAnswer{one}}, nil
+		}
+	}
+	began := time.Now()
 	matched, err := match(s.config.Rules(), reqs)
+	if err == nil {
+		err = api.ValidateModes(reqs)
+	}
 	if err != nil {
-		defer s.observe(time.Now())
+		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
 	return s.Decide(ctx, matched)
@@ -49,7 +68,7 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 
 // CheckEach answers several keys, each by itself, in one step where it can.
 func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.Each {
-	defer s.observe(time.Now())
+	began := time.Now()
 	rules := s.config.Rules() // the same for all: under two rules a key would need two scripts
 	out := make([]api.Each, len(reqs))
 	var calls []*call
@@ -57,34 +76,51 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	for i := range reqs {
 		matched, err := match(rules, reqs[i:i+1])
 		if err == nil {
+			err = reqs[i].Mode.Validate()
+		}
+		if err == nil {
 			var c *call
+			s.apply(rules, matched)
 			if c, err = newCall(matched); err == nil {
+				c.remember(eachKey(ctx, i), s.config.Retention)
 				calls, index = append(calls, c), append(index, i)
 			}
 		}
 		out[i].Err = err
 	}
+	allowed := true
 	for n, d := range s.decideEach(ctx, calls) {
 		all := s.answer(calls[n], d)
 		out[index[n]] = api.Each{CheckAnswer: all.Checks[0], Err: d.err}
+		allowed = allowed && all.Allowed
 	}
+	var first *call
+	if len(calls) > 0 {
+		first = calls[0]
+	}
+	s.observe(ctx, began, first, allowed, nil)
 	return out
 }
 
 // Decide answers requests whose rules are known, all or nothing: a request that
-// is denied takes nothing for any key, and gives nothing back. The answers stand
-// in the order of the requests. The error is as of Check.
+// is denied takes nothing for any key, but where a rule has on_deny: charge, and gives
+// nothing back. The answers stand in the order of the requests. The error is as of Check.
 func (s *Service) Decide(ctx context.Context, reqs []Request) (api.ChecksAnswer, error) {
-	defer s.observe(time.Now())
+	began := time.Now()
+	s.apply(s.config.Rules(), reqs)
 	c, err := newCall(reqs)
 	if err != nil {
+		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
+	c.remember(api.IdempotencyKey(ctx), s.config.Retention)
 	d := s.decide(ctx, c)
-	if d.err == nil && d.Allowed {
+	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)
 	}
-	return s.answer(c, d), d.err
+	answer := s.answer(c, d)
+	s.observe(ctx, began, c, answer.Allowed, d.err)
+	return answer, d.err
 }
 
 // match finds the rules of the keys.
@@ -95,7 +131,7 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 		if err := (api.Event{Key: r.Key, Count: cost}).Validate(); err != nil {
 			return nil, err
 		}
-		out[i] = Request{Plan: rules.Match(r.Key), Key: r.Key, Cost: cost}
+		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode}
 	}
 	return out, nil
 }
@@ -117,6 +153,11 @@ func newCall(reqs []Request) (*call, error) {
 		if r.Plan == nil || r.Never || r.Refund {
 			continue
 		}
+		if r.Plan.Live != nil && r.Plan.Live.InFlight() > 0 && !r.reserves &&
+			r.Mode != api.ModeLook {
+			return nil, fmt.Errorf("%w: key %s, as the rule %q has an in_flight window", api.ErrNeedsReservation,
+				api.Shorten(r.Key), r.Plan.Live.Name)
+		}
 		at, err := c.ask(r)
 		if err != nil {
 			return nil, err
@@ -124,7 +165,7 @@ func newCall(reqs []Request) (*call, error) {
 		c.index[i] = at
 		a := &c.asks[at]
 		a.Cost += r.Cost
-		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit {
+		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !a.ChargesDenied() {
 			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most",
 				api.ErrCostExceedsLimit, a.Cost, api.Shorten(a.Key), live.Name, live.Smallest())
 		}
@@ -143,9 +184,13 @@ func (c *call) ask(r Request) (int, error) {
 			return 0, fmt.Errorf("%w: the key %s stands there twice under different limits", api.ErrBadRequest,
 				api.Shorten(r.Key))
 		}
+		if mode := r.Mode.Or(api.ModeTake); a.Mode != mode {
+			return 0, fmt.Errorf("%w: the key %s stands there with mode %s and with mode %s", api.ErrBadRequest,
+				api.Shorten(r.Key), a.Mode, mode)
+		}
 		return i, nil
 	}
-	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key})
+	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake)})
 	return len(c.asks) - 1, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
@@ -32,36 +33,47 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
+	deadline := time.Now().Add(s.config.Timeout)
+	if d, ok := s.fromLease(ctx, c, deadline); ok {
+		return d
+	}
 	if d, ok := s.fromMemory(c); ok {
 		return d
 	}
-	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	within, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
+	asks := c.asks
+	if c.never {
+		asks = withMode(asks, api.ModeLook) // on_error may count in this process
+	}
 	var verdict windows.Verdict
 	var err error
 	switch shards := s.shardsOf(c.asks); {
 	case c.never:
-		verdict, err = s.look(within, shards, c.asks)
-		verdict.Allowed = false
+		if verdict, err = s.look(within, shards, c.asks); err == nil {
+			verdict.Allowed = false
+			err = s.chargeDenied(within, shards, c.asks, &verdict)
+		}
 	case len(shards) == 1:
 		verdict, err = s.one(within, shards[0], c.asks)
 	default:
 		verdict, err = s.across(within, shards, c.asks)
-	}
-	asks := c.asks
-	if c.never {
-		asks = withoutCost(asks) // on_error may count in this process
 	}
 	d := s.resolve(ctx, asks, verdict, err)
 	d.Allowed = d.Allowed && !c.never
 	return d
 }
 
-// withoutCost is what looks at the keys of asks and charges none.
-func withoutCost(asks []windows.Request) []windows.Request {
+// withMode is asks with another mode; they keep their Idempotency, which a look only reads.
+func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
 	asks = slices.Clone(asks)
 	for i := range asks {
-		asks[i].Cost = 0
+		asks[i].Mode = mode
+		if key := asks[i].Idempotency; key != nil && mode == api.ModeLook {
+			reads := *key
+			reads.Retention = 0
+			asks[i].Idempotency = &reads
+		}
 	}
 	return asks
 }
@@ -78,11 +90,15 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			out[i] = s.decide(ctx, c)
 			continue
 		}
-		if d, ok := s.fromMemory(c); ok {
+		d, ok := s.fromLease(ctx, c, time.Time{})
+		if !ok {
+			d, ok = s.fromMemory(c)
+		}
+		if ok {
 			out[i] = d
 			continue
 		}
-		n := s.config.Counter.Lane(c.asks[0].Key)
+		n := s.config.Counter.Shard(c.asks[0].Key)
 		byShard[n] = append(byShard[n], i)
 	}
 	var running sync.WaitGroup
@@ -110,7 +126,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 func (s *Service) shardsOf(asks []windows.Request) []int {
 	shards := make([]int, 0, 1)
 	for _, a := range asks {
-		if n := s.config.Counter.Lane(a.Key); !slices.Contains(shards, n) {
+		if n := s.config.Counter.Shard(a.Key); !slices.Contains(shards, n) {
 			shards = append(shards, n)
 		}
 	}
@@ -129,58 +145,109 @@ func (s *Service) one(ctx context.Context, shard int, asks []windows.Request) (w
 // across decides asks of several shards: all are looked at first, and only if all
 // would be admitted they are charged, one shard after the other. A race can then
 // charge some keys of a call that is denied in the end, so Atomic is false. Each
-// shard is asked behind its own breaker.
+// shard is asked behind its own breaker, and remembers what it charged under the call's
+// idempotency key: asked again, it counts as admitted.
 func (s *Service) across(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
+	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
+		v := windows.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
+		return v, s.charge(ctx, shards, asks, &v, false)
+	}
 	v, err := s.look(ctx, shards, asks)
-	if err != nil || !v.Allowed {
+	if err != nil || v.OtherBody {
 		return v, err
 	}
+	if !v.Allowed {
+		return v, s.chargeDenied(ctx, shards, asks, &v)
+	}
+	return v, s.charge(ctx, shards, asks, &v, true)
+}
+
+// charge charges asks of several shards, one shard after the other, into the verdict. With
+// stop it ends at the first one that denies: then of the others those are charged that say so.
+func (s *Service) charge(ctx context.Context, shards []int, asks []windows.Request, v *windows.Verdict,
+	stop bool) error {
+	replayed := 0
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
 		got, err := s.one(ctx, shard, some)
 		if err != nil {
+			*v = windows.Verdict{}
 			if n > 0 {
 				err = fmt.Errorf("%w: %w", ErrPartlyCharged, err)
 			}
-			return windows.Verdict{}, err
+			return err
 		}
-		v.Allowed = got.Allowed
+		v.Allowed = v.Allowed && got.Allowed
+		v.OtherBody = v.OtherBody || got.OtherBody
 		v.Transitions += got.Transitions
+		if got.Replayed {
+			replayed++
+		}
 		for j, i := range mine {
 			v.Items[i] = got.Items[j]
 		}
-		if !v.Allowed {
-			break
+		if stop && !got.Allowed {
+			return s.chargeDenied(ctx, shards[n+1:], asks, v)
 		}
 	}
-	return v, nil
+	v.Replayed = replayed == len(shards)
+	return nil
+}
+
+// chargeDenied charges those asks of a denied call that count all the same, in these shards. Their
+// states are then those after the charge.
+func (s *Service) chargeDenied(ctx context.Context, shards []int, asks []windows.Request, v *windows.Verdict) error {
+	for _, shard := range shards {
+		mine, some := s.asksOf(shard, asks)
+		var charged []windows.Request
+		var at []int // in charged → in asks
+		for j, a := range some {
+			if a.ChargesDenied() {
+				charged, at = append(charged, a), append(at, mine[j])
+			}
+		}
+		if len(charged) == 0 {
+			continue
+		}
+		looks := withMode(charged, api.ModeLook)
+		charged = withMode(charged, api.ModeCharge)
+		charged[0].Idempotency, looks[0].Idempotency = some[0].Idempotency, nil
+		got, err := s.shards[shard].do(ctx, [][]windows.Request{charged, looks})
+		if err != nil {
+			*v = windows.Verdict{}
+			return fmt.Errorf("%w: %w", ErrPartlyCharged, err)
+		}
+		v.OtherBody = v.OtherBody || got[0].OtherBody
+		for j, i := range at {
+			v.Items[i] = got[1].Items[j]
+			v.Items[i].Shadows = got[0].Items[j].Shadows
+		}
+	}
+	return nil
 }
 
 // look answers asks without charging any, each shard by itself: what each key
-// would be told now.
+// would be told now, or was told where the call has an idempotency key that was used before.
 func (s *Service) look(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
 	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
-	errs := make([]error, len(shards))
+	errs, got := make([]error, len(shards)), make([]windows.Verdict, len(shards))
 	var running sync.WaitGroup
 	for n, shard := range shards {
 		running.Go(func() {
 			mine, some := s.asksOf(shard, asks)
-			got, err := s.one(ctx, shard, withoutCost(some))
-			errs[n] = err
-			for j := range got.Items {
-				v.Items[mine[j]] = got.Items[j]
+			got[n], errs[n] = s.one(ctx, shard, withMode(some, api.ModeLook))
+			for j := range got[n].Items {
+				v.Items[mine[j]] = got[n].Items[j]
 			}
 		})
 	}
 	running.Wait()
-	for _, err := range errs {
+	for n, err := range errs {
 		if err != nil {
 			return windows.Verdict{}, err
 		}
-	}
-	for i, a := range asks {
-		v.Items[i].Want(a)
-		v.Allowed = v.Allowed && v.Items[i].RetryAfter == 0
+		v.Allowed = v.Allowed && got[n].Allowed
+		v.OtherBody = v.OtherBody || got[n].OtherBody
 	}
 	return v, nil
 }
@@ -188,9 +255,12 @@ func (s *Service) look(ctx context.Context, shards []int, asks []windows.Request
 // asksOf gives the asks of a shard, and where they stand among all.
 func (s *Service) asksOf(shard int, asks []windows.Request) (at []int, some []windows.Request) {
 	for i, a := range asks {
-		if s.config.Counter.Lane(a.Key) == shard {
+		if s.config.Counter.Shard(a.Key) == shard {
 			at, some = append(at, i), append(some, a)
 		}
+	}
+	if len(some) > 0 {
+		some[0].Idempotency = asks[0].Idempotency // of the whole call
 	}
 	return at, some
 }
@@ -201,7 +271,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var st windows.KeyState
-	_, err := s.shards[s.config.Counter.Lane(key)].execute(within, func() ([]windows.Verdict, error) {
+	_, err := s.shards[s.config.Counter.Shard(key)].execute(within, func() ([]windows.Verdict, error) {
 		var err error
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return nil, err
@@ -221,6 +291,11 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 // the strictest on_error among the rules: deny, then local, then allow.
 func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows.Verdict, err error) decision {
 	switch {
+	case err == nil && v.OtherBody:
+		s.outage.byRedis()
+		return decision{source: api.SourceRedis, outcome: "key_reused",
+			err: fmt.Errorf("%w: a request with another body had this %s", api.ErrIdempotencyKeyReused,
+				api.IdempotencyHeader)}
 	case err == nil:
 		s.outage.byRedis()
 		return decision{Verdict: v, source: api.SourceRedis}

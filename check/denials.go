@@ -40,13 +40,13 @@ type denials struct {
 	mu         sync.Mutex
 	keys       *simplelru.LRU[string, *denial] // hashicorp/golang-lru, as in package client
 	partitions []partition
-	lanes      []laneMarks
+	shards     []shardMarks
 }
 
 // marks is what a windows.Redis has of the marks.
 type marks interface {
-	Lanes() int
-	Lane(key string) int
+	Shards() int
+	Shard(key string) int
 	Partition(key string) int
 	Partitions() int
 	Freed(ctx context.Context, partitions []int) ([]string, error)
@@ -56,7 +56,7 @@ type marks interface {
 type denial struct {
 	plan      *windows.Plan
 	partition int
-	lane      int
+	shard     int
 	cost      int64 // at least 1; as much, and more, is denied until then
 	until     time.Time
 	state     windows.KeyState
@@ -73,15 +73,15 @@ type partition struct {
 	wanted       bool // an answer was given from here since it was read
 }
 
-// laneMarks is the state of readings from one lane.
-type laneMarks struct {
+// shardMarks is the state of readings from one shard.
+type shardMarks struct {
 	reading bool
 	last    time.Time // when the last one began
 }
 
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
 	d := &denials{counter: counter, now: now, timeout: timeout, start: func(read func()) { go read() },
-		partitions: make([]partition, counter.Partitions()), lanes: make([]laneMarks, counter.Lanes())}
+		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
 	d.keys, _ = simplelru.NewLRU[string, *denial](size, nil) // the error is for a size below 1
 	return d
 }
@@ -94,11 +94,11 @@ func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict
 	}
 	answered := d.now()
 	for i, v := range verdicts {
-		if v.Allowed {
+		if v.Allowed || v.Replayed || v.OtherBody {
 			continue
 		}
 		for j, request := range calls[i] {
-			if state := v.Items[j]; state.RetryAfter != 0 {
+			if state := v.Items[j]; state.RetryAfter != 0 && !request.ChargesDenied() {
 				d.add(request, state, asked, answered)
 			}
 		}
@@ -107,7 +107,7 @@ func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict
 
 func (d *denials) add(request windows.Request, state windows.KeyState, asked, answered time.Time) {
 	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,
-		until: asked.Add(mostAge), partition: d.counter.Partition(request.Key), lane: d.counter.Lane(request.Key)}
+		until: asked.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
 		case s.RetryAfter == 0: // a shadow rule admits it, which charges of others may change
@@ -143,7 +143,7 @@ func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
 	}
 	p := &d.partitions[one.partition]
 	p.wanted = true
-	read := d.readingOf(one.lane, now)
+	read := d.readingOf(one.shard, now)
 	fresh := one.asked.After(p.since) && (now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor)
 	d.mu.Unlock()
 	if read != nil {
@@ -155,22 +155,22 @@ func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
 	return one.state.After(now.Sub(one.answered)), true
 }
 
-// readingOf gives what reads the marks of a lane, nil where that is not due. Under mu.
-func (d *denials) readingOf(lane int, now time.Time) (read func()) {
-	l := &d.lanes[lane]
+// readingOf gives what reads the marks of a shard, nil where that is not due. Under mu.
+func (d *denials) readingOf(shard int, now time.Time) (read func()) {
+	l := &d.shards[shard]
 	if l.reading || now.Sub(l.last) < readEvery {
 		return nil
 	}
 	l.reading, l.last = true, now
-	return func() { d.read(lane) }
+	return func() { d.read(shard) }
 }
 
-// read reads the marks of the partitions of a lane from which answers were given.
-func (d *denials) read(lane int) {
+// read reads the marks of the partitions of a shard from which answers were given.
+func (d *denials) read(shard int) {
 	d.mu.Lock()
 	var wanted []int
 	for p := range d.partitions {
-		if d.partitions[p].wanted && (len(d.lanes) == 1 || p == lane) {
+		if d.partitions[p].wanted && (len(d.shards) == 1 || p == shard) {
 			d.partitions[p].wanted = false
 			wanted = append(wanted, p)
 		}
@@ -183,7 +183,7 @@ func (d *denials) read(lane int) {
 	answered := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lanes[lane].reading = false
+	d.shards[shard].reading = false
 	if err != nil {
 		return // what is not fresh is asked for again
 	}

@@ -7,8 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -27,6 +30,7 @@ var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNot
 type gatherer struct {
 	run     func(context.Context, [][]windows.Request) ([]windows.Verdict, error)
 	timeout time.Duration // of a run that was gathered
+	tracer  trace.Tracer  // may be nil
 
 	mu      sync.Mutex
 	busy    bool // a run is under way
@@ -40,35 +44,44 @@ type waiter struct {
 	verdicts []windows.Verdict
 	err      error
 	done     chan struct{}
+
+	span tracing.Span // while it waits
+	ran  tracing.Span // the run that answered it
 }
 
-func newGatherer(timeout time.Duration, run func(context.Context, [][]windows.Request) ([]windows.Verdict,
-	error)) *gatherer {
-	return &gatherer{run: run, timeout: timeout}
+func newGatherer(timeout time.Duration, tracer trace.Tracer,
+	run func(context.Context, [][]windows.Request) ([]windows.Verdict, error)) *gatherer {
+	return &gatherer{run: run, timeout: timeout, tracer: tracer}
 }
 
 // do answers calls. With an error come the verdicts of those that were answered
 // nevertheless (windows.Verdict.Answered). Where ctx ends first calls may be
 // charged all the same, if they were sent already; the error wraps api.ErrNotSent
 // where they certainly were not.
-func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
+func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) (verdicts []windows.Verdict, err error) {
 	g.mu.Lock()
 	if !g.busy {
 		g.busy = true
 		g.mu.Unlock()
 		defer g.next()
-		return g.run(ctx, calls)
+		ctx, span := tracing.StartScript(ctx, g.tracer, "check", len(calls))
+		verdicts, err = g.run(ctx, calls)
+		span.End(err)
+		return verdicts, err
 	}
 	if g.calls+len(calls) > maxWaiting {
 		g.mu.Unlock()
 		return nil, errTooManyWait
 	}
 	w := &waiter{calls: calls, done: make(chan struct{})}
+	ctx, w.span = tracing.Start(ctx, g.tracer, "wait for a shared script call", trace.SpanKindInternal)
+	defer func() { w.span.End(err) }()
 	g.waiting = append(g.waiting, w)
 	g.calls += len(calls)
 	g.mu.Unlock()
 	select {
 	case <-w.done:
+		w.span.Link(w.ran.Context())
 		return w.verdicts, w.err
 	case <-ctx.Done():
 		g.mu.Lock()
@@ -119,22 +132,45 @@ func (g *gatherer) answer(some []*waiter) {
 	for _, w := range some {
 		calls = append(calls, w.calls...)
 	}
+	ctx, span := g.startShared(ctx, some, len(calls))
 	verdicts, err := g.run(ctx, calls)
+	span.End(err)
 	for _, w := range some {
+		w.ran = span
 		if w.err = err; len(verdicts) > 0 { // none where nothing was sent
 			w.verdicts, verdicts = verdicts[:len(w.calls):len(w.calls)], verdicts[len(w.calls):]
 		}
-		if err != nil && len(some) > 1 && redisclient.IsRefusal(err) {
-			// One key's counter is broken, say. A script that is refused has charged
-			// nobody, so each may be asked by itself, and the others get their answers.
-			g.again(ctx, w)
+		if err != nil {
+			// One key's counter is broken, say. A script that is refused has charged nobody, so
+			// each may be asked by itself, and the others get their answers.
+			g.resolve(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
 		}
 		close(w.done)
 	}
 }
 
-// again asks the calls of w that have no answer, by themselves.
-func (g *gatherer) again(ctx context.Context, w *waiter) {
+// startShared starts the span of a run for several callers: in the trace of the first of them that is
+// sampled, and linked with the others.
+func (g *gatherer) startShared(ctx context.Context, some []*waiter, calls int) (context.Context, tracing.Span) {
+	if g.tracer == nil {
+		return ctx, tracing.Span{}
+	}
+	callers := make([]trace.SpanContext, len(some))
+	for i, w := range some {
+		callers[i] = w.span.Context()
+	}
+	ctx, others := tracing.Join(ctx, callers)
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx, tracing.Span{} // nobody's trace is sampled
+	}
+	ctx, span := tracing.StartScript(ctx, g.tracer, "check", calls)
+	span.Link(others...)
+	return ctx, span
+}
+
+// resolve is for a waiter of a run that failed: it has no error where all its calls were
+// answered before. The others are asked by themselves where `repeat` says that they can be.
+func (g *gatherer) resolve(ctx context.Context, w *waiter, repeat bool) {
 	var left []int
 	var calls [][]windows.Request
 	for i, call := range w.calls {
@@ -142,7 +178,11 @@ func (g *gatherer) again(ctx context.Context, w *waiter) {
 			left, calls = append(left, i), append(calls, call)
 		}
 	}
-	if w.err = nil; len(left) == 0 {
+	if len(left) == 0 {
+		w.err = nil
+		return
+	}
+	if !repeat {
 		return
 	}
 	w.verdicts = slices.Grow(w.verdicts, len(w.calls))[:len(w.calls)]

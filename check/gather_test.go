@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,8 +17,9 @@ import (
 type server struct {
 	runs chan [][]windows.Request
 	end  chan error
-	// bad is a key whose counter is broken: a run that holds it is refused.
-	bad string
+	// bad is a key whose counter is broken: a run that holds it fails, with `failure` if that is set.
+	bad     string
+	failure error
 	// partly: what stands before it is answered nevertheless.
 	partly bool
 }
@@ -40,10 +42,14 @@ func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Ve
 	out := make([]windows.Verdict, len(calls))
 	for i, c := range calls {
 		if c[0].Key == s.bad {
-			if s.partly {
-				return out, refused("WRONGTYPE of " + s.bad)
+			err := s.failure
+			if err == nil {
+				err = refused("WRONGTYPE of " + s.bad)
 			}
-			return nil, refused("WRONGTYPE of " + s.bad)
+			if s.partly {
+				return out, err
+			}
+			return nil, err
 		}
 		// Transitions tell whose it is.
 		out[i] = windows.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
@@ -93,7 +99,7 @@ func comeToRest(g *gatherer) {
 // next, and each caller gets its own answer.
 func TestCallsThatWaitShareARun(t *testing.T) {
 	s := newServer()
-	g := newGatherer(time.Minute, s.run)
+	g := newGatherer(time.Minute, nil, s.run)
 	var got sync.Map
 	var callers sync.WaitGroup
 	ask := func(i int64) {
@@ -130,7 +136,7 @@ func TestCallsThatWaitShareARun(t *testing.T) {
 // A caller who leaves before its call is sent is not charged.
 func TestACallThatWasNotSentIsTakenBack(t *testing.T) {
 	s := newServer()
-	g := newGatherer(time.Minute, s.run)
+	g := newGatherer(time.Minute, nil, s.run)
 	failed := make(chan error, 3)
 	note := func(_ windows.Verdict, err error) { failed <- err }
 	asks(t, g, t.Context(), "first", 1, note)
@@ -159,7 +165,7 @@ func TestACallThatWasNotSentIsTakenBack(t *testing.T) {
 func TestABrokenKeyOfARun(t *testing.T) {
 	s := newServer()
 	s.bad = "broken"
-	g := newGatherer(time.Minute, s.run)
+	g := newGatherer(time.Minute, nil, s.run)
 	type told struct {
 		key string
 		err error
@@ -203,11 +209,27 @@ func TestABrokenKeyOfARun(t *testing.T) {
 	}
 }
 
-// What a run answered before one of its calls was refused is not asked again: it is charged.
+// What a run answered before it failed is not asked again, as it is charged, and its callers
+// have their answers. The others are asked again only where Redis refused the script.
 func TestARunAnsweredInPart(t *testing.T) {
+	for name, c := range map[string]struct {
+		failure error
+		want    []string
+		runs    [][]string // after the first
+	}{
+		"refused": {nil, []string{"a false", "b false", "broken true", "first false"},
+			[][]string{{"a", "broken", "b"}, {"broken"}, {"b"}}},
+		"no answer in time": {context.DeadlineExceeded, []string{"a false", "b true", "broken true", "first false"},
+			[][]string{{"a", "broken", "b"}}},
+	} {
+		t.Run(name, func(t *testing.T) { answeredInPart(t, c.failure, c.want, c.runs) })
+	}
+}
+
+func answeredInPart(t *testing.T, failure error, want []string, runs [][]string) {
 	s := newServer()
-	s.bad, s.partly = "broken", true
-	g := newGatherer(time.Minute, s.run)
+	s.bad, s.partly, s.failure = "broken", true, failure
+	g := newGatherer(time.Minute, nil, s.run)
 	answers := make(chan string, 4)
 	ask := func(key string) {
 		asks(t, g, t.Context(), key, 1, func(_ windows.Verdict, err error) {
@@ -219,20 +241,21 @@ func TestARunAnsweredInPart(t *testing.T) {
 	for _, key := range []string{"a", "broken", "b"} {
 		ask(key)
 	}
-	for range 4 { // the first run, the shared one, the broken key's and the one behind it
+	for range 1 + len(runs) {
 		s.end <- nil
 	}
-	got := map[string]bool{}
+	var got []string
 	for range 4 {
-		got[<-answers] = true
+		got = append(got, <-answers)
 	}
-	if !got["first false"] || !got["a false"] || !got["broken true"] || !got["b false"] {
-		t.Errorf("answers: %v", got)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("answers (whether there was an error): %v, want %v", got, want)
 	}
-	for _, want := range [][]string{{"a", "broken", "b"}, {"broken"}, {"b"}} {
+	for _, keys := range runs {
 		for i, call := range <-s.runs {
-			if i >= len(want) || call[0].Key != want[i] {
-				t.Errorf("a run asked for %s as call %d, want %v", call[0].Key, i, want)
+			if i >= len(keys) || call[0].Key != keys[i] {
+				t.Errorf("a run asked for %s as call %d, want %v", call[0].Key, i, keys)
 			}
 		}
 	}
@@ -244,7 +267,7 @@ func TestARunAnsweredInPart(t *testing.T) {
 // What waits is bounded, and so is a run.
 func TestGatheringIsBounded(t *testing.T) {
 	s := newServer()
-	g := newGatherer(time.Minute, s.run)
+	g := newGatherer(time.Minute, nil, s.run)
 	var callers sync.WaitGroup
 	ask := func(n int) {
 		g.mu.Lock()

@@ -52,7 +52,7 @@ func TestNewServiceNeedsAllItsParts(t *testing.T) {
 
 // A caller that leaves Redis no time opens no breaker for the others.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
-	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {}, nil)
+	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {}, nil, nil)
 	slow := errors.New("i/o timeout")
 	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"slices"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -9,8 +11,10 @@ import (
 // keys nothing may be known; then unasked says so. Where one of these has shadow rules, Redis must
 // evaluate them, and the call is not decided here.
 func (s *Service) fromMemory(c *call) (decision, bool) {
-	if s.denials == nil || c.never {
-		return decision{}, false
+	if s.denials == nil || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
+		return a.ChargesDenied() || a.Idempotency != nil
+	}) {
+		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
 	d := decision{source: api.SourceCache, outcome: "cache_"}
 	d.Atomic = true // nothing is charged anywhere

@@ -1,32 +1,79 @@
 package check
 
 import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Metrics of checks. No label holds a key.
 type Metrics struct {
 	checks  *prometheus.CounterVec
-	seconds prometheus.Histogram
+	seconds *prometheus.HistogramVec
+
+	mu     sync.Mutex                                // of who adds to byRule
+	byRule atomic.Pointer[map[string]*ruleLatencies] // of seconds; never changed in place
 }
+
+// ruleLatencies are the histograms of one rule, by what became of the call.
+type ruleLatencies struct{ allowed, denied, failed prometheus.Observer }
+
+// maxRuleLabels bounds the histograms: calls of more rules share one with the rule "other".
+const maxRuleLabels = 100
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
-	return &Metrics{
+	m := &Metrics{
 		checks: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_checks_total",
 			Help: "Checks by rule and outcome: allowed, denied, of shadow rules shadow_allowed and " +
-				"shadow_denied, from memory cache_denied and cache_shadow_denied, and where Redis was " +
+				"shadow_denied, from memory cache_denied and cache_shadow_denied, from a lease lease_allowed and " +
+				"lease_denied (and of its shadow rules), and where Redis was " +
 				"away error_allow, error_deny, local_allowed, local_denied, local_shadow_denied; " +
+				"of other modes than take look_allowed, look_denied, charge_allowed and charge_denied " +
+				"(it went over) in their place; key_reused where an Idempotency-Key was another request's; " +
 				"canceled where the caller went away. No rule: rule is empty."},
 			[]string{"rule", "outcome"}),
-		seconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_check_seconds",
-			Help:    "Time that answering one check took.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14)}),
+		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: "streamcounter_check_seconds",
+			Help: "Time that answering one call took, by the rule of its first key and by outcome: allowed, " +
+				"denied, error. Of the 101st rule on: rule is other.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14)}, []string{"rule", "outcome"}),
 	}
+	m.byRule.Store(&map[string]*ruleLatencies{})
+	return m
+}
+
+// latencies gives the histograms of a rule. Looking labels up in the vector at each call would take
+// three times as long.
+func (m *Metrics) latencies(rule string) *ruleLatencies {
+	if l := (*m.byRule.Load())[rule]; l != nil {
+		return l
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := *m.byRule.Load()
+	if len(known) >= maxRuleLabels {
+		rule = "other"
+	}
+	if l := known[rule]; l != nil {
+		return l
+	}
+	more := maps.Clone(known)
+	more[rule] = &ruleLatencies{m.seconds.WithLabelValues(rule, "allowed"), m.seconds.WithLabelValues(rule, "denied"),
+		m.seconds.WithLabelValues(rule, "error")}
+	m.byRule.Store(&more)
+	return more[rule]
+}
+
+// of is the counter of a rule's checks with one outcome.
+func (m *Metrics) of(rule, outcome string) prometheus.Counter {
+	return m.checks.WithLabelValues(rule, outcome)
 }
 
 // check counts one check by its rule's name and what became of it.
@@ -36,9 +83,32 @@ func (m *Metrics) check(rule, outcome string) {
 	}
 }
 
-// observe notes how long an answer took that began at start.
-func (s *Service) observe(start time.Time) {
-	if m := s.config.Metrics; m != nil {
-		m.seconds.Observe(time.Since(start).Seconds())
+// observe notes how long a call took that began at start: one that was decided, or a nil one that
+// could not be.
+func (s *Service) observe(ctx context.Context, start time.Time, c *call, allowed bool, err error) {
+	m := s.config.Metrics
+	if m == nil {
+		return
 	}
+	rule := ""
+	if c != nil && len(c.requests) > 0 && c.requests[0].Plan != nil {
+		rule = c.requests[0].Plan.Name()
+	}
+	l := m.latencies(rule)
+	to := l.denied
+	switch {
+	case err != nil:
+		to = l.failed
+	case allowed:
+		to = l.allowed
+	}
+	seconds := time.Since(start).Seconds()
+	if s.config.Tracer != nil {
+		if span := trace.SpanContextFromContext(ctx); span.IsSampled() {
+			to.(prometheus.ExemplarObserver).ObserveWithExemplar(seconds,
+				prometheus.Labels{"trace_id": span.TraceID().String()})
+			return
+		}
+	}
+	to.Observe(seconds)
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"log/slog"
 	"strings"
 	"testing"
@@ -18,7 +19,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-func TestMain(m *testing.M) { streamtest.Main(m) }
+// timelines is how many timelines each property is tried on; -rapid.checks says otherwise.
+var timelines = "100"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", timelines); err != nil {
+		panic(err)
+	}
+	streamtest.Main(m)
+}
 
 // An outage is told once, with what on_error does, and its end with what it did. A
 // second one is told again.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
@@ -19,7 +21,13 @@ import (
 type Config struct {
 	Counter *windows.Redis
 	Rules   func() *windows.Rules
-	Metrics *Metrics // nil: nothing is counted
+	// Overrides that operators set; nil: there are none. The rules are put under them.
+	Overrides *windows.Overrides
+	Metrics   *Metrics // nil: nothing is counted
+	// Activity records what is asked for by key; nil: nobody does.
+	Activity Activity
+	// Transitions tells a key's history; nil: it has changes of overrides alone.
+	Transitions Transitions
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
 	// NoAnswer gives the error of a call that Redis did not decide, in place of
@@ -30,11 +38,24 @@ type Config struct {
 	// Denials is how many keys that are denied are remembered, to be denied without Redis until
 	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: none.
 	Denials int
-	// Now stands in for this process's clock in tests, as far as Denials go by it.
+	// Retention is how long the answers to calls with an idempotency key are remembered, unless the
+	// caller wants less; default 10m.
+	Retention time.Duration
+	// Now stands in for this process's clock in tests, as far as Denials and leases go by it.
 	Now func() time.Time
+	// Tracer starts a span for each script call, below the span of the caller's context; nil: none.
+	Tracer trace.Tracer
 	// Log receives when Redis stops answering, and when it answers again; default slog.Default().
 	Log *slog.Logger
 }
+
+// Activity records who asks for how much.
+type Activity interface {
+	// Checks are answers for one key, and the units that all of them asked for.
+	Checks(rule, key string, answers, units int64, allowed bool)
+}
+
+const defaultRetention = 10 * time.Minute
 
 // maxLocalKeys bounds what the counts of this process take while Redis is away,
 // some 40 MB, whoever asks for how many keys (docs/decisions/0030).
@@ -48,7 +69,9 @@ type Service struct {
 	shards []*shard
 	outage *outage
 
-	denials *denials // nil: none are remembered
+	denials   *denials // nil: none are remembered
+	leases    *leases
+	announcer *announcer
 }
 
 // NewService checks the configuration.
@@ -59,18 +82,23 @@ func NewService(c Config) (*Service, error) {
 	if err := c.Counter.RequireNoRetry(); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
 	}
+	if c.Overrides != nil {
+		c.Rules = c.Overrides.On(c.Rules)
+	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
-	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil),
+	c.Retention = cmp.Or(c.Retention, defaultRetention)
+	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	s.leases = newLeases(c, s.ofShard)
 	if c.Denials > 0 {
-		if c.Now == nil {
-			c.Now = time.Now
-		}
 		s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
 	}
-	for i := range c.Counter.Lanes() {
+	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
-		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials))
+		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))
 	}
 	return s, nil
 }
@@ -78,6 +106,14 @@ func NewService(c Config) (*Service, error) {
 // Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.
 func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	plan, err := s.planOf(key)
+	var override *api.Override
+	if _, o := s.config.Rules().Apply(plan, key); o != nil && api.ValidateKey(key) == nil {
+		one := o.API()
+		override = &one
+		if errors.Is(err, api.ErrNoRule) {
+			return api.KeyState{Key: key, Windows: []api.WindowState{}, Override: override}, nil
+		}
+	}
 	if err != nil {
 		return api.KeyState{}, err
 	}
@@ -87,7 +123,9 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err != nil {
 		return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	return st.KeyState(plan, key), nil
+	out := st.KeyState(plan, key)
+	out.Override = override
+	return out, nil
 }
 
 // Reset forgets what a key has used and ends its levels; it says whether there
@@ -101,15 +139,23 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
 	s.denials.forget(key)
+	s.leases.forget(key)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	return had, nil
 }
 
-// Throttled lists who is over a limit now.
-func (s *Service) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
-	return s.config.Counter.Throttled(ctx)
+// Throttled gives the first n that are over a limit or blocked after one, by until when and by key, and
+// the `after` of the next page; see windows.Redis.ThrottledPage.
+func (s *Service) Throttled(ctx context.Context, n int, after string) ([]api.Throttled, string, error) {
+	list, next, err := s.config.Counter.ThrottledPage(ctx, s.config.Rules(), n, after)
+	return list, next, unavailable(err)
+}
+
+// AllThrottled gives all that are over a limit or blocked, in no order; one may come twice.
+func (s *Service) AllThrottled(ctx context.Context) iter.Seq2[api.Throttled, error] {
+	return s.config.Counter.ThrottledUnder(ctx, s.config.Rules())
 }
 
 func (s *Service) planOf(key string) (*windows.Plan, error) {
@@ -121,4 +167,9 @@ func (s *Service) planOf(key string) (*windows.Plan, error) {
 		return nil, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(key))
 	}
 	return plan, nil
+}
+
+// HasRule says whether there is a rule with this name.
+func (s *Service) HasRule(name string) bool {
+	return slices.ContainsFunc(s.config.Rules().List(), func(r *windows.Rule) bool { return r.Name == name })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -28,9 +29,9 @@ type shard struct {
 var errHurried = errors.New("too little time was left to ask Redis")
 
 // newShard makes one; where breaks is false its breaker never opens. changed receives
-// each new state of the breaker, and denials, if there are any, whom a run denied.
+// each new state of the breaker, and denials, if there are any, whom a run denied. tracer may be nil.
 func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
-	denials *denials) *shard {
+	denials *denials, tracer trace.Tracer) *shard {
 	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
@@ -41,7 +42,8 @@ func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, change
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
 	})}
-	h.gatherer = newGatherer(timeout, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
+	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict,
+		error) {
 		return h.execute(ctx, func() ([]windows.Verdict, error) {
 			if denials == nil {
 				return counter.CheckMany(ctx, calls)

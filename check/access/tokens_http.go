@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -25,6 +26,50 @@ func Bearer(h http.Header) string {
 		}
 	}
 	return ""
+}
+
+// NameOf is who sends a request: the name of its token, else the name in its client certificate,
+// which the server has verified; empty where there is neither.
+func (t *Tokens) NameOf(r *http.Request) string {
+	if t != nil {
+		if g, ok := t.files.Value().find(Bearer(r.Header)); ok {
+			return g.name
+		}
+	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return r.TLS.VerifiedChains[0][0].Subject.CommonName
+	}
+	return ""
+}
+
+type callerKey struct{}
+
+// WithCaller notes who sends a request.
+func WithCaller(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, callerKey{}, name)
+}
+
+// Caller is who sends a request, as far as WithCaller noted it.
+func Caller(ctx context.Context) string {
+	name, _ := ctx.Value(callerKey{}).(string)
+	return name
+}
+
+type adminKey struct{}
+
+// WithAdmin notes that the sender of a request has the scope admin, which its route does not ask for.
+func WithAdmin(ctx context.Context) context.Context { return context.WithValue(ctx, adminKey{}, true) }
+
+// IsAdmin is whether WithAdmin noted that.
+func IsAdmin(ctx context.Context) bool { return ctx.Value(adminKey{}) != nil }
+
+// Has says whether a token may be used for a scope. Unlike Allow it counts no refusal.
+func (t *Tokens) Has(bearer string, scope Scope) bool {
+	if t == nil {
+		return true
+	}
+	_, err := t.files.Value().allow(bearer, scope)
+	return err == nil
 }
 
 // bearer takes the token out of the value of an Authorization header.

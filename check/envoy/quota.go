@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"fmt"
+
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -39,7 +41,17 @@ func (q *quotas) over() bool {
 // backend: as in envoyproxy/ratelimit, those with the same backend_name and
 // model_name_override. Without these each descriptor is a group of its own.
 func quotaGroup(d *commonv3.RateLimitDescriptor) string {
-	var backend, model, all string
+	if backend, model := backendOf(d); backend != "" || model != "" {
+		return backend + "|" + model
+	}
+	all := ""
+	for _, e := range d.GetEntries() {
+		all += e.GetKey() + "=" + e.GetValue() + ";"
+	}
+	return all
+}
+
+func backendOf(d *commonv3.RateLimitDescriptor) (backend, model string) {
 	for _, e := range d.GetEntries() {
 		switch e.GetKey() {
 		case "backend_name":
@@ -47,17 +59,31 @@ func quotaGroup(d *commonv3.RateLimitDescriptor) string {
 		case "model_name_override":
 			model = e.GetValue()
 		}
-		all += e.GetKey() + "=" + e.GetValue() + ";"
 	}
-	if backend != "" || model != "" {
-		return backend + "|" + model
-	}
-	return all
+	return backend, model
 }
 
-// metadata tells who reads the response's metadata in Envoy which descriptors are
-// over, by their position, in the names of envoyproxy/ratelimit.
-func (q *quotas) metadata(req *rlsv3.RateLimitRequest) *structpb.Struct {
+// merge adds what to does not have yet, in mappings of both too.
+func merge(to, from map[string]any) {
+	for name, v := range from {
+		have, ok := to[name]
+		if !ok {
+			to[name] = v
+			continue
+		}
+		mine, both := have.(map[string]any)
+		theirs, too := v.(map[string]any)
+		if both && too {
+			merge(mine, theirs)
+		}
+	}
+}
+
+// metadata tells who reads the response's metadata in Envoy what was asked, what the limits
+// that admit it carry, which quotas are over (by their position) and which backends have some
+// left, in the names of envoyproxy/ratelimit.
+func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
+	resp *rlsv3.RateLimitResponse) *structpb.Struct {
 	list := make([]any, len(req.Descriptors))
 	for i, d := range req.Descriptors {
 		entries := make([]any, len(d.GetEntries()))
@@ -68,14 +94,39 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest) *structpb.Struct {
 		if h := d.GetHitsAddend(); h != nil {
 			one["hitsAddend"] = h.GetValue()
 		}
+		if l := d.GetLimit(); l != nil {
+			one["limit"] = fmt.Sprintf("%d per %s", l.GetRequestsPerUnit(), l.GetUnit())
+		}
 		list[i] = one
 	}
-	fields := map[string]any{"domain": req.Domain, "descriptors": list, "quotaModeEnabled": true}
+	fields := map[string]any{"domain": req.Domain, "descriptors": list, "quotaModeEnabled": len(q.groups) > 0}
 	if len(q.violations) > 0 {
 		fields["quotaModeViolations"] = q.violations
 	}
 	if req.HitsAddend != 0 {
 		fields["hitsAddend"] = req.HitsAddend
+	}
+	passed, backends := map[string]any{}, []any{}
+	named := map[string]bool{}
+	for i := range limits {
+		group := quotaGroup(req.Descriptors[i])
+		if over, quota := q.groups[group]; resp.Statuses[i].Code == codeOver || quota && over {
+			continue
+		}
+		if !limits[i].Unlimited && !limits[i].skipped {
+			merge(passed, limits[i].Metadata.AsMap())
+		}
+		backend, model := backendOf(req.Descriptors[i])
+		if len(q.groups) > 0 && !named[group] && backend+model != "" {
+			named[group] = true
+			backends = append(backends, map[string]any{"backend_name": backend, "model_name_override": model})
+		}
+	}
+	if len(passed) > 0 {
+		fields["metadata"] = passed
+	}
+	if len(backends) > 0 {
+		fields["passedBackends"] = backends
 	}
 	out, err := structpb.NewStruct(fields)
 	if err != nil {

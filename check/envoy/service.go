@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/metadata"
@@ -36,9 +37,22 @@ type Config struct {
 	Limits func() *config.Limits
 	// Tag names the descriptor entry that becomes the hash tag of keys.
 	Tag string
-	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on.
-	Headers bool
+	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on;
+	// HeaderNames, where it has any, others in their place.
+	Headers     bool
+	HeaderNames HeaderNames
+	// Metadata puts the request, and the metadata of the limits that admit it, into the dynamic
+	// metadata of every response; otherwise only that of requests with a quota has any.
+	Metadata bool
+	// Ready is an error while it is not known what is limited; nil: it always is.
+	Ready func() error
+	// Metrics under the names of envoyproxy/ratelimit; nil: none.
+	Metrics *Metrics
 }
+
+// HeaderNames are three headers of a number each: the limit that is nearest, what remains
+// of it, and the seconds until more comes.
+type HeaderNames struct{ Limit, Remaining, Reset string }
 
 // NewService serves what checks decides.
 func NewService(checks *check.Service, c Config) *Service {
@@ -54,18 +68,32 @@ type descriptor struct {
 	limited bool // something is configured for it
 	skipped bool // another descriptor of the request replaces it
 	hits    int64
-	back    bool // the hits are given back
-	request int  // what is asked for it: its index among the requests; -1: nothing
+	mode    api.Mode // our own client's; empty: take
+	back    bool     // the hits are given back
+	request int      // what is asked for it: its index among the requests; -1: nothing
 	// upTo is what it and the descriptors before it ask of the same key, total what
 	// all of them do.
 	upTo, total int64
+	// over and used say where it stands, for metrics, whatever the status makes of it.
+	over bool
+	used int64 // -1: not known
 }
 
 // ShouldRateLimit implements Envoy's service. A request that is over a limit
 // consumes nothing, in no descriptor.
 func (r *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	done := r.config.Metrics.began()
+	resp, err := r.decide(ctx, req)
+	done(err)
+	return resp, err
+}
+
+func (r *Service) decide(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	detailed := wantsDetail(ctx)
 	list, err := r.read(req)
+	if err == nil {
+		ctx, err = withMetadata(ctx, list, detailed)
+	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -73,7 +101,9 @@ func (r *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return r.respond(req, list, answer, detailed), nil
+	resp := r.respond(req, list, answer, detailed)
+	r.config.Metrics.limits(req, list)
+	return resp, nil
 }
 
 // read validates the request and finds the limit of each descriptor.
@@ -83,6 +113,11 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 	}
 	if n := len(req.Descriptors); n == 0 || n > maxDescriptors {
 		return nil, fmt.Errorf("%w: %d descriptors, expected 1 to %d", api.ErrBadRequest, n, maxDescriptors)
+	}
+	if r.config.Ready != nil {
+		if err := r.config.Ready(); err != nil {
+			return nil, err
+		}
 	}
 	limits, rules := r.config.Limits(), r.config.Rules()
 	list := make([]descriptor, len(req.Descriptors))
@@ -124,13 +159,13 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 	for i := range list {
 		d := &list[i]
 		d.request = -1
-		never := d.DenyAll && !d.Shadow && !d.Quota
+		never := d.DenyAll && !d.Shadow && !d.Quota && !d.Watched
 		if d.skipped || d.Unlimited || d.limited && d.Plan == nil && !never || d.Key == "" {
 			continue
 		}
 		d.request = len(reqs)
-		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Never: never, AboveLimit: !detailed,
-			Refund: d.back})
+		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Mode: d.mode, Never: never,
+			AboveLimit: !detailed, Refund: d.back})
 		if !d.back {
 			totals[d.Key] += d.hits
 			d.upTo = totals[d.Key]
@@ -145,4 +180,28 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 // wantsDetail reports whether the caller asks for the answer in our own words too.
 func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
+}
+
+// withMetadata takes in what our own client says beside the request: the modes of the
+// descriptors, and an idempotency key, which anybody may send.
+func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
+	if values := metadata.ValueFromIncomingContext(ctx, "streamcounter-mode"); detailed && len(values) > 0 {
+		modes := strings.Split(values[0], ",")
+		if len(modes) != len(list) {
+			return ctx, fmt.Errorf("%w: %d modes for %d descriptors", api.ErrBadRequest, len(modes), len(list))
+		}
+		reqs := make([]api.CheckRequest, len(list))
+		for i, mode := range modes {
+			list[i].mode, reqs[i].Mode = api.Mode(mode), api.Mode(mode)
+		}
+		if err := api.ValidateModes(reqs); err != nil {
+			return ctx, err
+		}
+	}
+	values := metadata.ValueFromIncomingContext(ctx, strings.ToLower(api.IdempotencyHeader))
+	if len(values) == 0 {
+		return ctx, nil
+	}
+	key, err := api.ParseIdempotency(values[0])
+	return api.WithIdempotency(ctx, key), err
 }

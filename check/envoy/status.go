@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -34,13 +36,13 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 	detailed bool) *rlsv3.RateLimitResponse {
 	out := &rlsv3.RateLimitResponse{OverallCode: codeOK, Statuses: make([]*limitStatus, len(list))}
 	statuses := make([]limitStatus, len(list))
-	quotas := quotas{}
+	quotas, limits := quotas{}, r.config.Limits()
 	for i := range list {
 		one := &list[i]
 		s := &statuses[i]
 		out.Statuses[i] = s
 		one.status(s, answer)
-		if one.isQuota() {
+		if one.isQuota() || limits.QuotaForAll() && !one.Unlimited {
 			quotas.add(req.Descriptors[i], i, s.Code == codeOver)
 		} else if s.Code == codeOver {
 			out.OverallCode = codeOver
@@ -49,10 +51,17 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 	if !answer.Allowed || quotas.over() {
 		out.OverallCode = codeOver
 	}
-	if len(quotas.groups) > 0 {
-		out.DynamicMetadata = quotas.metadata(req)
+	if limits.Shadow() && out.OverallCode == codeOver {
+		out.OverallCode = codeOK
+		r.config.Metrics.shadowed()
 	}
-	if r.config.Headers {
+	if len(quotas.groups) > 0 || r.config.Metadata {
+		out.DynamicMetadata = quotas.metadata(req, list, out)
+	}
+	switch {
+	case r.config.HeaderNames != HeaderNames{}:
+		out.ResponseHeadersToAdd = r.config.HeaderNames.of(list, out)
+	case r.config.Headers:
 		out.ResponseHeadersToAdd = headersOf(list, answer, out, quotas.over())
 	}
 	if detailed {
@@ -103,6 +112,34 @@ func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitRespon
 	return answer
 }
 
+// of gives the headers of the descriptor that is over, or else has least left.
+func (n HeaderNames) of(list []descriptor, out *rlsv3.RateLimitResponse) (added []*corev3.HeaderValue) {
+	var nearest *limitStatus
+	for i, s := range out.Statuses {
+		switch over := s.Code == codeOver && !list[i].isQuota(); {
+		case s.CurrentLimit == nil:
+		case nearest == nil, over, s.LimitRemaining < nearest.LimitRemaining && nearest.Code != codeOver:
+			nearest = s
+		}
+	}
+	if nearest == nil {
+		return nil
+	}
+	reset := nearest.DurationUntilReset.AsDuration()
+	for _, h := range []struct {
+		name  string
+		value int64
+	}{
+		{n.Limit, int64(nearest.CurrentLimit.RequestsPerUnit)}, {n.Remaining, int64(nearest.LimitRemaining)},
+		{n.Reset, int64((reset + time.Second - 1) / time.Second)}, // not before the time has come
+	} {
+		if h.name != "" {
+			added = append(added, &corev3.HeaderValue{Key: h.name, Value: strconv.FormatInt(h.value, 10)})
+		}
+	}
+	return added
+}
+
 // isQuota reports whether the descriptor reports that it is over and denies nothing
 // by itself. A shadow limit does not even report.
 func (d *descriptor) isQuota() bool {
@@ -111,29 +148,49 @@ func (d *descriptor) isQuota() bool {
 
 // status says what became of the descriptor.
 func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
-	s.Code = codeOK
+	s.Code, d.used = codeOK, -1
 	switch {
 	case !d.limited || d.skipped:
 	case d.Unlimited:
 		s.LimitRemaining = math.MaxUint32
 	case d.DenyAll:
-		s.CurrentLimit, s.DurationUntilReset = d.wire(nil), durationpb.New(d.Per())
+		s.CurrentLimit, s.DurationUntilReset, d.over = d.wire(nil), durationpb.New(d.Per()), true
 		if !d.Shadow {
 			s.Code = codeOver
 		}
 	case d.back:
 		d.place(s, d.ownAnswer(answer), 0, 0)
+	case d.ownAnswer(answer).Source == api.SourceOverride: // an operator has blocked the key
+		s.Code, d.over = codeOver, true
+		if rule := d.rule(); rule != nil {
+			s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
+				WindowMs: rule.Windows[0].Per.Milliseconds()})
+		}
+		if wait := d.ownAnswer(answer).RetryAfterMs; wait > 0 {
+			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
+		}
 	default:
 		later := int64(0) // what descriptors after it have charged
 		ahead := d.upTo   // what it would charge beside those before it
 		switch {
-		case answer.Allowed && d.total > 0:
+		case d.total > 0 && d.counted(answer):
 			later, ahead = d.total-d.upTo, 0
 		case d.hits == 0:
 			ahead++ // a look is over where one unit would be
 		}
 		d.place(s, d.ownAnswer(answer), later, ahead)
 	}
+}
+
+// counted says whether the answer's states have the hits in them.
+func (d *descriptor) counted(answer api.ChecksAnswer) bool {
+	switch d.mode {
+	case api.ModeLook:
+		return false
+	case api.ModeCharge:
+		return true
+	}
+	return answer.Allowed || d.request >= 0 && answer.Checks[d.request].Charged
 }
 
 // place says where the descriptor stands, without what later ones have charged: in
@@ -159,10 +216,11 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	if w.Remaining < ahead && (d.isQuota() || !rule.Shadow) {
+	d.over, d.used = w.Remaining < ahead, w.Limit-w.Remaining+ahead
+	if d.over && (d.isQuota() || d.Watched && !d.Shadow || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {
-		case ahead > w.Limit: // no wait helps, and none is shorter than this
+		case ahead > w.Limit || a.RetryAfterMs < 0: // no wait helps, and none is shorter than this
 			reset = max(w.WindowMs, w.ResetMs)
 		case a.RetryAfterMs > 0:
 			reset = a.RetryAfterMs
@@ -219,6 +277,11 @@ func (d *descriptor) wire(w *api.WindowState) *limitWire {
 		return out
 	}
 	out.RequestsPerUnit = uint32(min(w.Limit, math.MaxUint32))
+	if w.Calendar != "" {
+		name := strings.ToUpper(w.Calendar)
+		out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[name])
+		return out
+	}
 	for _, u := range units {
 		if w.WindowMs%u.ms == 0 {
 			out.Unit = u.unit

@@ -40,9 +40,15 @@ type (
 		Key   string `json:"key"`
 		Reset bool   `json:"reset"`
 	}
+	clearedAnswer struct {
+		Key     string `json:"key,omitempty"`
+		Pattern string `json:"pattern,omitempty"`
+		Cleared bool   `json:"cleared"` // false: there was none
+	}
 	throttledAnswer struct {
 		Throttled []api.Throttled `json:"throttled"`
-		Truncated bool            `json:"truncated"`
+		Truncated bool            `json:"truncated"`      // there are more
+		Next      string          `json:"next,omitempty"` // `after` of the next page, where there are more
 	}
 	statusAnswer struct {
 		Status string `json:"status"`

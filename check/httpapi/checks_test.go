@@ -152,7 +152,7 @@ func TestThrottledList(t *testing.T) {
 		now := float64(w.clock.Load())
 		want := map[string]any{}
 		for key, since := range map[string]float64{"user:2": now - 1000, "user:3": now} {
-			want[key] = map[string]any{"key": key, "rule": "user", "limit": 10.0, "window_ms": 60_000.0,
+			want[key] = map[string]any{"key": key, "rule": "user", "limit": 10.0, "window_ms": 60_000.0, "used": 10.0,
 				"since_ms": since, "until_ms": since + 60_000}
 		}
 		got := map[string]any{}

@@ -91,3 +91,80 @@ func TestEachOnACluster(t *testing.T) {
 		}
 	}
 }
+
+// Keys of one partition are charged in one step, those of several shard by shard; in both
+// cases all or none of them.
+func TestAllOrNothingOnACluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour}))
+	ask := func(keys []string) api.ChecksAnswer {
+		t.Helper()
+		var asks []api.CheckRequest
+		for _, k := range keys {
+			asks = append(asks, api.CheckRequest{Key: k})
+		}
+		all, err := w.service.CheckAll(t.Context(), asks)
+		testkit.Must(t, err)
+		return all
+	}
+	together := []string{"user:a{x}", "user:b{x}"}
+	apart := []string{"user:1", "user:2", "user:3", "user:4", "user:5", "user:6"}
+	for n := range 5 {
+		if all := ask(together); all.Allowed != (n < 3) || !all.Atomic {
+			t.Errorf("check %d of keys in one partition: allowed %v, atomic %v", n, all.Allowed, all.Atomic)
+		}
+		if all := ask(apart); all.Allowed != (n < 3) || all.Atomic {
+			t.Errorf("check %d of keys in several partitions: allowed %v, atomic %v", n, all.Allowed, all.Atomic)
+		}
+	}
+	for _, key := range append(together, apart...) {
+		if st, err := w.service.Peek(t.Context(), key); err != nil || st.Windows[0].Used != 3 {
+			t.Errorf("%s has used %+v, %v; want 3", key, st.Windows, err)
+		}
+	}
+}
+
+// What one partition denies is taken back in the others, as if it had never been; all of a
+// reservation is settled by one id.
+func TestReservationsOnACluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour},
+		windows.Window{Limit: 2, Per: time.Minute, InFlight: true}))
+	one, all := `{"key":"user:6"}`, `{"checks":[`
+	for i := range 6 {
+		all += fmt.Sprintf(`{"key":"user:%d"},`, i)
+	}
+	all += `{"key":"user:6"}]}`
+	used := func(want, last int64) {
+		t.Helper()
+		for i := range 7 {
+			n := want
+			if i == 6 {
+				n = last
+			}
+			if got := w.used(t, fmt.Sprint("user:", i)); got != n {
+				t.Errorf("user:%d: %d used, want %d", i, got, n)
+			}
+		}
+	}
+	again := `Idempotency-Key: "c"`
+	first, alone := w.reserve(t, all), idOf(t, w.reserve(t, one))
+	if first.body["atomic"] != false {
+		t.Errorf("keys of several partitions: %s", first.text)
+	}
+	wantStatus(t, w.do(t, "POST", "/v1/reservations", all, again), 429)
+	used(1, 2)
+	wantStatus(t, w.settle(t, idOf(t, first), "commit", ""), 200)
+	wantStatus(t, w.settle(t, idOf(t, first), "commit", ""), 200)
+	wantStatus(t, w.settle(t, idOf(t, first), "cancel", ""), 409)
+	used(1, 2)
+	wantStatus(t, w.settle(t, alone, "cancel", ""), 200)
+	used(1, 1)
+	a := w.do(t, "POST", "/v1/reservations", all, again) // denied before, it is no other request
+	wantStatus(t, w.settle(t, idOf(t, a), "cancel", ""), 200)
+	used(1, 1)
+}

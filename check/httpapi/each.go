@@ -11,9 +11,17 @@ import (
 // where one check is at fault, or has no answer, its problem in its place.
 func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil {
-		writeProblem(w, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
+		writeProblem(w, r, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
 			maxChecks, n))
 		return
+	}
+	var mode api.Mode // of those that have none
+	if body.Mode != nil {
+		var err error
+		if mode, err = modeOf(*body.Mode); err != nil {
+			writeProblem(w, r, err)
+			return
+		}
 	}
 	out := make([]any, len(body.Checks))
 	reqs := make([]api.CheckRequest, 0, len(body.Checks))
@@ -27,6 +35,7 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 			out[i] = eachError{one.Key, problemOf(err)}
 			continue
 		}
+		req.Mode = req.Mode.Or(mode)
 		reqs, index = append(reqs, req), append(index, i)
 	}
 	for n, e := range s.checks.CheckEach(r.Context(), reqs) {
@@ -37,7 +46,7 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 		out[index[n]] = e.CheckAnswer
 	}
 	if err := r.Context().Err(); err != nil { // nobody reads it; the log of a proxy does
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
 	writeJSON(w, "application/json", http.StatusOK, eachAnswer{out})

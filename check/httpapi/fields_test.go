@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -21,6 +22,13 @@ var bodies = map[string]any{
 	"EachError": eachError{}, "EventsAnswer": eventsAnswer{}, "Rejected": rejected{}, "EventsProblem": eventsProblem{},
 	"ResetAnswer": resetAnswer{}, "Throttled": throttledAnswer{}, "ThrottledKey": api.Throttled{},
 	"Status": statusAnswer{}, "Event": api.Event{}, "CheckRequest": checkBody{},
+	"Overrides": api.Overrides{}, "Override": api.Override{}, "SetOverride": overrideBody{}, "Cleared": clearedAnswer{},
+	"History": api.History{}, "OverrideWindow": api.OverrideWindow{}, "OverrideChange": api.OverrideChange{},
+	"HistoryEntry": api.HistoryEntry{}, "Transition": api.Transition{}, "Top": api.Top{}, "TopKeys": api.TopKeys{},
+	"TopKey":      api.TopKey{},
+	"Reservation": api.Reservation{}, "ReservationOfAll": api.ReservationOfAll{}, "Settlement": api.Settlement{},
+	"ReservationRequest": reservationBody{}, "CommitRequest": api.CommitRequest{}, "CommitCost": api.CommitCost{},
+	"RenewRequest": api.RenewRequest{}, "Decision": crowdsec.Decision{}, "DecisionChanges": crowdsec.Changes{},
 }
 
 // optionalInRequests are fields that a caller may leave out though Go always writes
@@ -144,7 +152,7 @@ func fieldsOf(t reflect.Type, name string) map[string]field {
 			maps.Copy(out, fieldsOf(f.Type, name))
 		case tag != "-":
 			missing := strings.Contains(options, "omitempty") || optionalInRequests[name+"."+tag] ||
-				name == "CheckRequest"
+				name == "CheckRequest" || name == "ReservationRequest"
 			out[tag] = field{holdsOf(f.Type), !missing}
 		}
 	}

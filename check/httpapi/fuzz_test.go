@@ -96,7 +96,7 @@ func FuzzEventsBody(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		events, rejected, more, err := httpapi.DecodeEvents(slices.Clone(body))
+		events, _, rejected, more, err := httpapi.DecodeEvents(slices.Clone(body))
 		if err != nil {
 			if !errors.Is(err, api.ErrBadRequest) && !errors.Is(err, api.ErrBodyTooLarge) ||
 				len(events)+len(rejected)+more > 0 {

@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/crowdsec"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -52,6 +55,11 @@ type world struct {
 	server   *httpapi.Server
 	handler  http.Handler
 	registry *prometheus.Registry
+
+	log       *stream.Log
+	metrics   *httpapi.Metrics
+	overrides *windows.Overrides
+	activity  *activity.Recorder
 }
 
 // Deadlines of a check: one that is to pass, and one that must not, however
@@ -92,10 +100,24 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
 		Metrics: check.NewMetrics(w.registry), Timeout: patience}
 	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
+	w.overrides = windows.NewOverrides(counter, nil)
+	recorder := activity.NewRecorder(activity.Config{Redis: c, Keys: w.keys, Process: "serve test"})
+	decides.Activity = recorder
+	serves.Activity = func(ctx context.Context) (activity.Activity, error) {
+		if err := c.HSet(ctx, w.keys.Processes(), "serve test", "announced").Err(); err != nil {
+			return activity.Activity{}, err
+		}
+		return activity.Gather(ctx, c, w.keys)
+	}
+	w.activity = recorder
+	decides.Overrides = w.overrides
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
 	testkit.Must(t, err)
-	serves.Checks = w.service
+	serves.Checks, w.log, w.metrics = w.service, log, serves.Metrics
+	serves.Bouncers, err = crowdsec.NewFeed(crowdsec.Config{Throttled: w.service.AllThrottled,
+		Rules: []string{"api", "login"}, Now: w.clock.Load, Timeout: serves.AppendTimeout})
+	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(serves)
 	testkit.Must(t, err)
 	w.handler = w.server.Handler(nil)
@@ -142,10 +164,15 @@ func (a answer) num(field string) int64 {
 
 // do sends a request as it stands: target is what comes after the method on the
 // wire. What every answer must keep is tested here.
-func (w *world) do(t *testing.T, method, target, body string) answer {
+func (w *world) do(t *testing.T, method, target, body string, headers ...string) answer {
 	t.Helper()
 	rec := httptest.NewRecorder()
-	w.handler.ServeHTTP(rec, httptest.NewRequest(method, target, strings.NewReader(body)))
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	w.handler.ServeHTTP(rec, r)
 	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
 		t.Fatalf("%s %s answers no JSON object: %v: %q", method, target, err, a.text)
@@ -166,9 +193,9 @@ func (w *world) get(t *testing.T, key string, more ...string) answer {
 	return w.do(t, "GET", "/v1/check?"+strings.Join(append(more, "key="+url.QueryEscape(key)), "&"), "")
 }
 
-func (w *world) post(t *testing.T, body string) answer {
+func (w *world) post(t *testing.T, body string, headers ...string) answer {
 	t.Helper()
-	return w.do(t, "POST", "/v1/check", body)
+	return w.do(t, "POST", "/v1/check", body, headers...)
 }
 
 // used is what a key has used of its first window.

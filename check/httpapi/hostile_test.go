@@ -160,7 +160,7 @@ func BenchmarkDecodeEvents(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, _, _, err := httpapi.DecodeEvents(body); (err != nil) != (name == "blank") {
+				if _, _, _, _, err := httpapi.DecodeEvents(body); (err != nil) != (name == "blank") {
 					b.Fatal(err)
 				}
 			}

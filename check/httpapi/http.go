@@ -1,18 +1,13 @@
 package httpapi
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/access"
@@ -24,6 +19,7 @@ const (
 	maxCheckBody  = 64 << 10
 	maxEventsBody = 8 << 20
 	maxChecks     = 100
+	listed        = 1000 // throttled keys of a page that does not say how many
 	listedAtMost  = 10_000
 )
 
@@ -35,7 +31,8 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 // Routes are the interface: checks, events, keys, the list of who is throttled,
 // its own description, and health.
 func (s *Server) Routes(ready func(context.Context) error) []Route {
-	return append(HealthRoutes(ready), []Route{
+	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.overrideRoutes(),
+		s.observeRoutes(), s.bouncerRoutes()), []Route{
 		{Method: "POST", Path: "/v1/check", Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
 		{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},
 		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: http.HandlerFunc(s.postEvents)},
@@ -61,7 +58,7 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
 			r *http.Request) {
 			if ready != nil && ready(r.Context()) != nil {
-				writeProblem(w, api.ErrUnavailable)
+				writeProblem(w, r, api.ErrUnavailable)
 				return
 			}
 			writeJSON(w, "application/json", http.StatusOK, statusAnswer{"ready"})
@@ -72,7 +69,12 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 	var body checkBody
 	if err := readJSON(w, r, &body); err != nil {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
+		return
+	}
+	r, err := withIdempotency(r)
+	if err != nil {
+		writeProblem(w, r, err)
 		return
 	}
 	if body.Each {
@@ -81,7 +83,7 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 	}
 	req, err := body.request()
 	if err != nil {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
 	if req.Checks == nil {
@@ -89,50 +91,60 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(req.Checks) == 0 || len(req.Checks) > maxChecks {
-		writeProblem(w, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
+		writeProblem(w, r, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
 			len(req.Checks), maxChecks))
 		return
 	}
 	answer, err := s.checks.CheckAll(r.Context(), req.Checks)
 	if err != nil {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
 	headers.Set(w.Header(), answer.Checks, answer.RetryAfterMs)
-	if answer.Allowed {
+	if answer.Allowed || req.Checks[0].Mode == api.ModeCharge {
 		writeJSON(w, "application/json", http.StatusOK, answer)
 		return
 	}
-	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(http.StatusTooManyRequests,
-		"at least one key is over its limit, nothing was charged", answer.RetryAfterMs), answer})
+	detail := "at least one key is over its limit, nothing was charged"
+	if slices.ContainsFunc(answer.Checks, func(a api.CheckAnswer) bool { return a.Charged }) {
+		detail = `at least one key is over its limit; only the checks with "charged" count (on_deny: charge)`
+	}
+	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(w,
+		http.StatusTooManyRequests, detail, answer.RetryAfterMs), answer})
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		writeProblem(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
 		return
 	}
 	for name, values := range q {
 		if len(values) > 1 {
-			writeProblem(w, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name),
+			writeProblem(w, r, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name),
 				len(values)))
 			return
 		}
-		if name != "key" && name != "cost" && name != "deny_status" && name != "extractor" {
-			writeProblem(w, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
+		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor"}, name) {
+			writeProblem(w, r, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
 			return
 		}
 	}
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
+	if q.Has("mode") {
+		if req.Mode, err = modeOf(q.Get("mode")); err != nil {
+			writeProblem(w, r, err)
+			return
+		}
+	}
 	if q.Has("cost") {
 		n, err := strconv.ParseInt(q.Get("cost"), 10, 64)
 		if err != nil {
-			writeProblem(w, fmt.Errorf("%w: cost=%s is no integer", api.ErrBadCount, api.Shorten(q.Get("cost"))))
+			writeProblem(w, r, fmt.Errorf("%w: cost=%s is no integer", api.ErrBadCount, api.Shorten(q.Get("cost"))))
 			return
 		}
 		if err := api.ValidateCount(n); err != nil {
-			writeProblem(w, err)
+			writeProblem(w, r, err)
 			return
 		}
 		req.Cost = n
@@ -141,7 +153,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 	if q.Has("deny_status") {
 		n, err := strconv.Atoi(q.Get("deny_status"))
 		if err != nil || n < 400 || n > 499 {
-			writeProblem(w, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
+			writeProblem(w, r, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
 				api.Shorten(q.Get("deny_status"))))
 			return
 		}
@@ -152,48 +164,66 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Has("key") || q.Has("cost") {
-		writeProblem(w, fmt.Errorf("%w: the extractor tells key and cost: give none besides", api.ErrBadRequest))
+		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key and cost: give none besides", api.ErrBadRequest))
 		return
 	}
-	s.extracted(w, r, q.Get("extractor"), deny)
+	s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
 }
 
 // extracted answers GET /v1/check?extractor=NAME.
-func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, denyStatus int) {
+func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, mode api.Mode, denyStatus int) {
 	req, pass, err := s.config.Extractors.Extract(name, r)
 	switch {
 	case errors.Is(err, access.ErrNoExtractor):
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 	case errors.Is(err, access.ErrMissing) && pass:
 		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
 			Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, access.ErrMissing):
-		writeRefusal(w, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
+		writeRefusal(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
 	case err != nil:
-		writeRefusal(w, err, denyStatus)
+		writeRefusal(w, r, err, denyStatus)
 	default:
+		req.Mode = mode
 		s.one(w, r, req, denyStatus)
 	}
+}
+
+// modeOf reads a mode that was given: an empty one is none.
+func modeOf(text string) (api.Mode, error) {
+	if text == "" {
+		return "", fmt.Errorf(`%w: mode is empty, expected %s, %s or %s`, api.ErrBadRequest, api.ModeTake, api.ModeLook,
+			api.ModeCharge)
+	}
+	return api.Mode(text), api.Mode(text).Validate()
 }
 
 func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
 	a, err := s.checks.Check(r.Context(), req)
 	if err != nil {
-		writeRefusal(w, err, denyStatus)
+		writeRefusal(w, r, err, denyStatus)
 		return
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
-	if a.Allowed {
+	if a.Allowed || req.Mode == api.ModeCharge { // what has happened is no denial
 		writeJSON(w, "application/json", http.StatusOK, a)
 		return
 	}
-	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(denyStatus,
+	if a.Source == api.SourceOverride {
+		writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
+		return
+	}
+	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(w, denyStatus,
 		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs), a})
 }
 
-func overLimit(status int, detail string, retryMs int64) api.Problem {
-	return api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit", Status: status,
-		Detail: fmt.Sprintf("%s; it is admitted again in %d ms", detail, retryMs)}
+func overLimit(w http.ResponseWriter, status int, detail string, retryMs int64) api.Problem {
+	again := fmt.Sprintf("it is admitted again in %d ms", retryMs)
+	if retryMs < 0 {
+		again = "it can never be admitted: the cost is above the limit"
+	}
+	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
+		Status: status, Detail: detail + "; " + again})
 }
 
 // checkBody is api.CheckRequest as it is read: a cost that is not there is 1,
@@ -201,6 +231,7 @@ func overLimit(status int, detail string, retryMs int64) api.Problem {
 type checkBody struct {
 	Key    string      `json:"key"`
 	Cost   *int64      `json:"cost"`
+	Mode   *string     `json:"mode"` // beside Checks: that of those that have none
 	Checks []checkBody `json:"checks"`
 	Each   bool        `json:"each"` // Checks are decided independently of each other
 }
@@ -212,6 +243,12 @@ func (b checkBody) request() (api.CheckRequest, error) {
 			return r, err
 		}
 		r.Cost = *b.Cost
+	}
+	if b.Mode != nil {
+		var err error
+		if r.Mode, err = modeOf(*b.Mode); err != nil {
+			return r, err
+		}
 	}
 	if b.Checks == nil {
 		return r, nil
@@ -228,130 +265,8 @@ func (b checkBody) request() (api.CheckRequest, error) {
 		if err != nil {
 			return r, fmt.Errorf("checks[%d]: %w", i, err)
 		}
+		c.Mode = c.Mode.Or(r.Mode)
 		r.Checks = append(r.Checks, c)
 	}
 	return r, nil
-}
-
-// keyOf is the key in the path.
-func keyOf(r *http.Request) (string, error) {
-	key, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), keysPath))
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", api.ErrBadKey, err)
-	}
-	return key, nil
-}
-
-func (s *Server) getKey(w http.ResponseWriter, r *http.Request) {
-	key, err := keyOf(r)
-	if err != nil {
-		writeProblem(w, err)
-		return
-	}
-	state, err := s.checks.Peek(r.Context(), key)
-	if err != nil {
-		writeProblem(w, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, state)
-}
-
-func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
-	key, err := keyOf(r)
-	if err != nil {
-		writeProblem(w, err)
-		return
-	}
-	had, err := s.checks.Reset(r.Context(), key)
-	if err != nil {
-		writeProblem(w, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, resetAnswer{key, had})
-}
-
-func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
-	w.Header().Set("Allow", allow)
-	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed,
-		api.Problem{Type: "about:blank", Title: "Method not allowed", Status: http.StatusMethodNotAllowed,
-			Detail: "no " + r.Method + " here, only " + allow})
-}
-
-func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
-	list := throttledAnswer{Throttled: []api.Throttled{}}
-	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-	defer cancel()
-	for t, err := range s.checks.Throttled(ctx) {
-		if err != nil {
-			writeProblem(w, fmt.Errorf("%w: %w", api.ErrUnavailable, err))
-			return
-		}
-		if len(list.Throttled) == listedAtMost {
-			list.Truncated = true
-			break
-		}
-		list.Throttled = append(list.Throttled, t)
-	}
-	writeJSON(w, "application/json", http.StatusOK, list)
-}
-
-// readJSON decodes one JSON object strictly; the error names the place.
-func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := readBody(w, r, maxCheckBody)
-	if err != nil {
-		return err
-	}
-	if !utf8.Valid(body) {
-		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
-	}
-	if at := loneSurrogate(body); at >= 0 {
-		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
-			api.ErrBadRequest, at, body[at:at+6])
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := exactFields(body); err != nil {
-		return err
-	}
-	if err := dec.Decode(into); err != nil {
-		return badJSON(err, len(body))
-	}
-	end := dec.InputOffset()
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: more than one JSON value, from byte %d on", api.ErrBadRequest, end)
-	}
-	return nil
-}
-
-// badJSON adds the place to an error of the decoder, where it has one.
-func badJSON(err error, size int) error {
-	var syntax *json.SyntaxError
-	var value *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
-		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
-	case errors.As(err, &value):
-		return fmt.Errorf("%w: at byte %d: %s is a %s, expected %s", api.ErrBadRequest, value.Offset,
-			cmp.Or(value.Field, "the value"), value.Value, expectedJSON(value.Type.Kind()))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
-	}
-	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
-}
-
-// readBody reads a body of up to most bytes. One that is compressed would have to
-// be bounded twice, and nobody needs it: events are appended by the megabyte at most.
-func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
-	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return nil, fmt.Errorf("%w: Content-Encoding is %s, expected none", errEncoding, api.Shorten(coding))
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return nil, fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
-	}
-	return body, nil
 }

@@ -18,27 +18,36 @@ import (
 func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 	body, err := readBody(w, r, maxEventsBody)
 	if err != nil {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
-	events, bad, more, err := decodeEvents(body)
+	r, err = withIdempotency(r)
 	if err != nil {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
+		return
+	}
+	events, lines, bad, more, err := decodeEvents(body)
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	if err := s.once(r, body, events, lines); err != nil {
+		writeProblem(w, r, err)
 		return
 	}
 	if err := s.admit(r.Context(), events); err != nil {
 		s.metrics.refused.Add(float64(len(events)))
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
-	out := s.appendAll(r.Context(), events)
+	out := s.appendAll(r, events)
 	answer := eventsAnswer{out.Appended, bad, more, len(out.Refused), len(out.Unknown)}
 	if answer.Refused+answer.Unknown > 0 {
 		failure := fmt.Errorf("%w: %w", api.ErrUnavailable, out.Err)
 		if errors.Is(out.Err, api.ErrOutcomeUnknown) {
 			failure = out.Err
 		}
-		problem := problemOf(failure)
+		problem := identify(w, r, problemOf(failure), failure)
 		writeJSON(w, "application/problem+json", problem.Status, eventsProblem{problem, &answer})
 		return
 	}
@@ -52,16 +61,16 @@ const (
 	maxRejected = 1000
 )
 
-// decodeEvents reads a JSON array of events, or lines of one event each. The
-// first bad ones are named, more counts the others. The error is for a body that
+// decodeEvents reads a JSON array of events, or lines of one event each; lines has the
+// number of each event's. The first bad ones are named, more counts the others. The error is for a body that
 // cannot be taken apart at all, or has too many.
-func decodeEvents(body []byte) (events []api.Event, bad []rejected, more int, err error) {
+func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected, more int, err error) {
 	bad = []rejected{}
 	take := func(n int, raw []byte) {
 		e, err := DecodeEvent(raw)
 		switch {
 		case err == nil:
-			events = append(events, e)
+			events, lines = append(events, e), append(lines, n)
 		case len(bad) < maxRejected:
 			bad = append(bad, rejected{n, err.Error()})
 		default:
@@ -71,34 +80,34 @@ func decodeEvents(body []byte) (events []api.Event, bad []rejected, more int, er
 	tooMany := fmt.Errorf("%w: over %d events", api.ErrBodyTooLarge, maxEvents)
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	if len(trimmed) == 0 {
-		return nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line",
+		return nil, nil, nil, 0, fmt.Errorf("%w: the body is empty, expected a JSON array or one JSON object per line",
 			api.ErrBadRequest)
 	}
 	if trimmed[0] == '[' {
 		// Before any element gets memory of its own: 8 MiB hold four million of them.
 		if elements(trimmed) > maxEvents {
-			return nil, nil, 0, tooMany
+			return nil, nil, nil, 0, tooMany
 		}
 		var list []json.RawMessage
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, 0, badJSON(err, len(body))
+			return nil, nil, nil, 0, badJSON(err, len(body))
 		}
 		for i, raw := range list {
 			take(i+1, raw)
 		}
-		return events, bad, more, nil
+		return events, lines, bad, more, nil
 	}
 	n := 0
 	for line := range bytes.Lines(body) {
 		n++
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			if len(events)+len(bad)+more == maxEvents {
-				return nil, nil, 0, tooMany
+				return nil, nil, nil, 0, tooMany
 			}
 			take(n, line)
 		}
 	}
-	return events, bad, more, nil
+	return events, lines, bad, more, nil
 }
 
 // DecodeEvent reads one event. Unknown fields are ignored, as on the stream;

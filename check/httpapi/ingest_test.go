@@ -140,7 +140,7 @@ func TestDecodeEventsLosesNothing(t *testing.T) {
 			rapid.StringMatching(`[^\n]{0,12}`),
 		)
 		lines := rapid.SliceOfN(line, 1, 12).Draw(t, "lines")
-		events, rejected, more, err := httpapi.DecodeEvents([]byte(strings.Join(lines, "\n")))
+		events, _, rejected, more, err := httpapi.DecodeEvents([]byte(strings.Join(lines, "\n")))
 		if err != nil {
 			if !errors.Is(err, api.ErrBadRequest) || len(events)+len(rejected)+more > 0 {
 				t.Fatalf("error %v with %d events and %d rejected", err, len(events), len(rejected))

@@ -49,6 +49,15 @@ func pathOf(r *http.Request) (path string, params map[string]string) {
 	if key, ok := strings.CutPrefix(r.URL.Path, "/v1/keys/"); ok {
 		return "/v1/keys/{key}", map[string]string{"key": key}
 	}
+	for _, path := range []string{"/v1/overrides/", "/v1/history/"} {
+		if key, ok := strings.CutPrefix(r.URL.Path, path); ok {
+			return path + "{key}", map[string]string{"key": key}
+		}
+	}
+	if rest, ok := strings.CutPrefix(r.URL.Path, "/v1/reservations/"); ok {
+		id, verb, _ := strings.Cut(rest, "/")
+		return strings.TrimSuffix("/v1/reservations/{id}/"+verb, "/"), map[string]string{"id": id}
+	}
 	return r.URL.Path, nil
 }
 
@@ -122,10 +131,44 @@ func TestOpenAPI(t *testing.T) {
 		}
 		d.ask(h, r, body, want)
 	}
-	canceled, cancel := context.WithCancel(t.Context())
-	cancel()
+	askChecks(ask, open, broken)
+	r := httptest.NewRequest("POST", "/v1/events", nil)
+	d.askAs(open, r, "application/x-ndjson", strings.Repeat("-\n", 2000)+`{"key":"a"}`, 202)
 
-	// Checks: allowed, denied, of one and several, without a rule, in the shadow, by extractors.
+	for _, method := range []string{"GET", "DELETE"} {
+		ask(open, 200, method, "/v1/keys/user:1", "")
+		ask(open, 400, method, "/v1/keys/%00", "")
+		ask(open, 404, method, "/v1/keys/nobody", "")
+		ask(broken, 503, method, "/v1/keys/strict:1", "")
+	}
+	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
+	ask(open, 200, "GET", "/v1/throttled", "")
+	ask(open, 200, "GET", "/v1/throttled?limit=1", "")
+	ask(open, 400, "GET", "/v1/throttled?after=x", "")
+	ask(broken, 503, "GET", "/v1/throttled", "")
+
+	askOverrides(ask, open, broken)
+	askTop(ask, open, broken)
+	askDecisions(ask, open, broken)
+
+	for _, path := range []string{"/openapi.json", "/metrics", "/healthz", "/readyz"} {
+		ask(open, 200, "GET", path, "")
+	}
+	ask(broken, 503, "GET", "/readyz", "")
+
+	askReservations(ask, open, broken)
+	askSettlements(t, w, ask, open, broken)
+
+	d.askRoutes(ask, open, guarded)
+	d.allSeen()
+}
+
+// asker sends a request and expects a status.
+type asker func(h http.Handler, want int, method, target, body string, headers ...string)
+
+// askChecks asks for checks: allowed, denied, of one and several, without a rule, in the shadow,
+// by extractors; and for events.
+func askChecks(ask asker, open, broken http.Handler) {
 	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
 	ask(open, 429, "GET", "/v1/check?key=user:1", "")
 	ask(open, 418, "GET", "/v1/check?key=user:1&deny_status=418", "")
@@ -147,6 +190,16 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 400, "POST", "/v1/check", `{"key":"user:2","cost":11}`)
 	ask(open, 413, "POST", "/v1/check", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "GET", "/v1/check?key=strict:1", "")
+	ask(open, 200, "GET", "/v1/check?key=user:4&cost=3&mode=look", "")
+	ask(open, 200, "GET", "/v1/check?key=user:4&cost=30&mode=charge", "")
+	ask(open, 429, "GET", "/v1/check?key=user:4&mode=look", "")
+	ask(open, 200, "POST", "/v1/check", `{"key":"user:4","mode":"charge"}`)
+	ask(open, 200, "POST", "/v1/check", `{"mode":"charge","checks":[{"key":"user:4"},{"key":"user:5"}]}`)
+	ask(open, 200, "POST", "/v1/check", `{"key":"user:5"}`, "Idempotency-Key: one")
+	ask(open, 200, "POST", "/v1/check", `{"key":"user:5"}`, `Idempotency-Key: "one";ttl=30`)
+	ask(open, 422, "POST", "/v1/check", `{"key":"user:6"}`, "Idempotency-Key: one")
+	ask(open, 202, "POST", "/v1/events", `[{"key":"user:1"}]`, "Idempotency-Key: one")
+	ask(open, 422, "POST", "/v1/events", `[{"key":"user:2"}]`, "Idempotency-Key: one")
 	ask(broken, 503, "POST", "/v1/check", `{"key":"strict:1"}`)
 
 	// Events: taken, in part, too many, not stored.
@@ -154,34 +207,30 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 400, "POST", "/v1/events", `[`)
 	ask(open, 413, "POST", "/v1/events", strings.Repeat("-\n", 100_001))
 	ask(broken, 503, "POST", "/v1/events", `[{"key":"user:1"}]`)
-	r := httptest.NewRequest("POST", "/v1/events", nil)
-	d.askAs(open, r, "application/x-ndjson", strings.Repeat("-\n", 2000)+`{"key":"a"}`, 202)
+}
 
-	for _, method := range []string{"GET", "DELETE"} {
-		ask(open, 200, method, "/v1/keys/user:1", "")
-		ask(open, 400, method, "/v1/keys/%00", "")
-		ask(open, 404, method, "/v1/keys/nobody", "")
-		ask(broken, 503, method, "/v1/keys/strict:1", "")
-	}
-	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
-	ask(open, 200, "GET", "/v1/throttled", "")
-	ask(broken, 503, "GET", "/v1/throttled", "")
-	for _, path := range []string{"/openapi.json", "/metrics", "/healthz", "/readyz"} {
-		ask(open, 200, "GET", path, "")
-	}
-	ask(broken, 503, "GET", "/readyz", "")
-
-	// Who may not, and who does not wait.
+// askRoutes asks each route without a token, with one of another scope, and as one who does not wait.
+func (d *described) askRoutes(ask asker, open, guarded *httpapi.Router) {
+	canceled, cancel := context.WithCancel(d.t.Context())
+	cancel()
 	other := map[access.Scope]string{access.ScopeCheck: reader, access.ScopeAppend: reader, access.ScopeRead: checker,
 		access.ScopeAdmin: checker}
+	var routes []httpapi.Route
 	for _, route := range open.Routes() {
-		target := route.Path
-		if strings.HasSuffix(target, "/") {
-			target += "user:1"
+		if strings.HasSuffix(route.Path, "/") {
+			route.Path += map[bool]string{true: "user:1", false: "0a-1"}[route.Path == "/v1/keys/"]
 		}
+		if route.Method == "POST" && strings.HasPrefix(route.Path, "/v1/reservations/") {
+			routes = append(routes, httpapi.Route{Method: "POST", Path: route.Path + "/commit", Scope: route.Scope})
+			route.Path += "/renew"
+		}
+		routes = append(routes, route)
+	}
+	for _, route := range routes {
+		target := route.Path
 		if path, _ := pathOf(httptest.NewRequest(route.Method, target, nil)); d.doc.Paths.Value(path) == nil ||
 			d.doc.Paths.Value(path).GetOperation(route.Method) == nil {
-			t.Errorf("%s %s is not in the document", route.Method, target)
+			d.t.Errorf("%s %s is not in the document", route.Method, target)
 			continue
 		}
 		if !route.Open {
@@ -189,25 +238,76 @@ func TestOpenAPI(t *testing.T) {
 			ask(guarded, 403, route.Method, target, "", "Authorization: Bearer "+other[route.Scope])
 		}
 		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "",
-			"/v1/throttled": ""} {
-			if route.Path == path {
-				d.ask(open, httptest.NewRequest(route.Method, target+"?key=user:1", nil).WithContext(canceled), body,
-					499)
+			"/v1/throttled": "", "/v1/decisions": "", "/v1/decisions/stream": "",
+			"/v1/reservations": `{"key":"user:7"}`, "/v1/reservations/": ""} {
+			if route.Path == path || strings.HasSuffix(path, "/") && strings.HasPrefix(route.Path, path) {
+				if path == "/v1/check" {
+					target += "?key=user:1"
+				}
+				d.ask(open, httptest.NewRequest(route.Method, target, nil).WithContext(canceled), body, 499)
 			}
 		}
 	}
+}
 
+// allSeen tells what the document names and nobody has seen.
+func (d *described) allSeen() {
 	for path, item := range d.doc.Paths.Map() {
 		for method, operation := range item.Operations() {
 			for status := range operation.Responses.Map() {
 				what := fmt.Sprintf("%s %s %s", method, path, strings.Replace(status, "4XX", "418", 1))
 				if !d.seen[what] {
-					t.Errorf("%s is in the document, and was not seen", what)
+					d.t.Errorf("%s is in the document, and was not seen", what)
 				}
 			}
 		}
 	}
-	t.Logf("%d kinds of answers: %s", len(d.seen), strings.Join(slices.Sorted(maps.Keys(d.seen)), ", "))
+	d.t.Logf("%d kinds of answers: %s", len(d.seen), strings.Join(slices.Sorted(maps.Keys(d.seen)), ", "))
+}
+
+// askOverrides asks for overrides: set, read, refused, without Redis.
+func askOverrides(ask asker, open, broken http.Handler) {
+	ask(open, 200, "PUT", "/v1/overrides/user:9", `{"block":true,"for":"1h","reason":"abuse"}`)
+	ask(open, 429, "POST", "/v1/check", `{"key":"user:9"}`)
+	ask(open, 200, "GET", "/v1/keys/user:9", "")
+	ask(open, 400, "PUT", "/v1/overrides/user:9", `{}`)
+	ask(open, 413, "PUT", "/v1/overrides/user:9", `{"reason":"`+strings.Repeat("x", 70_000)+`"}`)
+	ask(broken, 503, "PUT", "/v1/overrides/user:9", `{"exempt":true}`)
+	ask(open, 200, "PUT", "/v1/overrides/user:9%2A", `{"windows":[{"limit":5,"per":"1m"}],"until":"2024-01-01"}`)
+	ask(open, 200, "GET", "/v1/overrides?limit=1", "")
+	ask(open, 400, "GET", "/v1/overrides?limit=0", "")
+	ask(open, 200, "GET", "/v1/overrides/user:9", "")
+	ask(open, 404, "GET", "/v1/overrides/user:8", "")
+	ask(open, 400, "GET", "/v1/overrides/%00", "")
+	ask(broken, 503, "GET", "/v1/overrides/user:9", "")
+	ask(open, 400, "DELETE", "/v1/overrides/%00", "")
+	ask(open, 200, "DELETE", "/v1/overrides/user:9?reason=mistake", "")
+	ask(broken, 503, "DELETE", "/v1/overrides/user:9", "")
+	ask(open, 200, "GET", "/v1/history/user:9", "")
+	ask(open, 400, "GET", "/v1/history/%00", "")
+	ask(broken, 503, "GET", "/v1/history/user:9", "")
+}
+
+// askDecisions asks as bouncers do.
+func askDecisions(ask asker, open, broken http.Handler) {
+	ask(open, 200, "PUT", "/v1/overrides/ip:192.0.2.1", `{"block":true}`)
+	ask(open, 200, "GET", "/v1/decisions?ip=192.0.2.1", "")
+	ask(open, 200, "GET", "/v1/decisions?type=captcha", "")
+	ask(open, 200, "GET", "/v1/decisions/stream?startup=true&scopes=ip,range", "")
+	ask(open, 200, "GET", "/v1/decisions/stream", "")
+	for _, path := range []string{"/v1/decisions", "/v1/decisions/stream"} {
+		ask(open, 400, "GET", path+"?ip=x", "")
+		ask(broken, 503, "GET", path, "")
+	}
+}
+
+// askTop asks for the busiest keys.
+func askTop(ask asker, open, broken http.Handler) {
+	ask(open, 200, "GET", "/v1/top", "")
+	ask(open, 200, "GET", "/v1/top?rule=strict&limit=50", "")
+	ask(open, 400, "GET", "/v1/top?rule=none", "")
+	ask(open, 400, "GET", "/v1/top?limit=51", "")
+	ask(broken, 503, "GET", "/v1/top", "")
 }
 
 // askAs is ask with another kind of body.

@@ -22,12 +22,20 @@ var problems = []struct {
 	{api.ErrBadKey, "The key cannot be counted", http.StatusBadRequest},
 	{api.ErrBadCount, "The count or cost is out of bounds", http.StatusBadRequest},
 	{api.ErrBadID, "The id of an event cannot be kept", http.StatusBadRequest},
+	{api.ErrBadOverride, "The override cannot be set", http.StatusBadRequest},
+	{api.ErrNoOverride, "There is no override", http.StatusNotFound},
 	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},
 	{errEncoding, "The body is compressed", http.StatusUnsupportedMediaType},
 	{api.ErrBodyTooLarge, "The request body is too large", http.StatusRequestEntityTooLarge},
+	{api.ErrBadIdempotencyKey, "The Idempotency-Key cannot be kept", http.StatusBadRequest},
+	{api.ErrIdempotencyKeyReused, "The Idempotency-Key was used for another request", http.StatusUnprocessableEntity},
 	{api.ErrBadRequest, "The request cannot be read", http.StatusBadRequest},
 	{api.ErrUnauthenticated, "Not authenticated", http.StatusUnauthorized},
 	{api.ErrForbidden, "Not permitted", http.StatusForbidden},
+	{api.ErrNoReservation, "There is no such reservation", http.StatusNotFound},
+	{api.ErrReservationExpired, "The reservation has expired", http.StatusGone},
+	{api.ErrReservationSettled, "The reservation is settled otherwise", http.StatusConflict},
+	{api.ErrNeedsReservation, "The key takes reservations only", http.StatusBadRequest},
 	{api.ErrNoRule, "No rule matches the key", http.StatusNotFound},
 	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
 	{context.Canceled, "The caller went away", statusClientClosed},
@@ -53,8 +61,8 @@ func problemOf(err error) api.Problem {
 		Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
 }
 
-func writeProblem(w http.ResponseWriter, err error) {
-	p := problemOf(err)
+func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
+	p := identify(w, r, problemOf(err), err)
 	if errors.Is(err, api.ErrBacklog) {
 		w.Header().Set("Retry-After", "5") // seconds; how long it will take, nobody knows
 	}
@@ -64,14 +72,27 @@ func writeProblem(w http.ResponseWriter, err error) {
 // writeRefusal answers for a request whose key or cost cannot be, with the status
 // that was asked for denials, if one was: to nginx any other is an error of the
 // check, and where it lets those pass a caller could choose to be one.
-func writeRefusal(w http.ResponseWriter, err error, denyStatus int) {
+func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) {
 	p := problemOf(err)
 	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {
-		writeProblem(w, err)
+		writeProblem(w, r, err)
 		return
 	}
 	p.Status = denyStatus
+	p = identify(w, r, p, err)
 	writeJSON(w, "application/problem+json", p.Status, p)
+}
+
+func notFound(w http.ResponseWriter, detail string) api.Problem {
+	return withRequestID(w, api.Problem{Type: "about:blank", Title: "Not found", Status: http.StatusNotFound,
+		Detail: detail})
+}
+
+func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
+	w.Header().Set("Allow", allow)
+	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed,
+		withRequestID(w, api.Problem{Type: "about:blank", Title: "Method not allowed",
+			Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow}))
 }
 
 func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {

@@ -15,12 +15,15 @@ import (
 type Route struct {
 	Method string // GET also answers HEAD
 	// Path as it stands in the request line. One that ends in "/" is the
-	// beginning of a path: what follows it is a key, which may hold anything.
+	// beginning of a path: what follows it is a key, which may hold anything. "/" is a path.
 	Path string
 	// Scope that a token must have. Open needs no token, and must tell nothing.
 	Scope access.Scope
 	Open  bool
-	Serve http.Handler
+	// APIKey takes the token from X-Api-Key too, as CrowdSec's bouncers send it, and notes whose it is. Other
+	// routes must not: behind a proxy that header is the application's.
+	APIKey bool
+	Serve  http.Handler
 }
 
 // Router hands requests on to routes, if Tokens let them. It is no ServeMux,
@@ -42,7 +45,7 @@ func NewRouter(tokens *access.Tokens, routes ...Route) *Router {
 // Add adds routes; it is not for a router that serves already.
 func (x *Router) Add(routes ...Route) {
 	for _, r := range routes {
-		if strings.HasSuffix(r.Path, "/") {
+		if strings.HasSuffix(r.Path, "/") && r.Path != "/" {
 			x.begins = append(x.begins, r)
 		} else {
 			x.exact[r.Path] = append(x.exact[r.Path], r)
@@ -60,6 +63,7 @@ func (x *Router) Routes() []Route {
 }
 
 func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	echoRequestID(w, r)
 	at := x.at(r.URL.EscapedPath())
 	i := slices.IndexFunc(at, func(route Route) bool {
 		return route.Method == r.Method || route.Method == http.MethodGet && r.Method == http.MethodHead
@@ -67,18 +71,27 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	scope, open := access.ScopeAny, false
 	if i >= 0 {
 		scope, open = at[i].Scope, at[i].Open
+		if at[i].APIKey {
+			r = x.withAPIKey(r)
+		}
 	}
 	if !open && x.tokens == nil {
 		if err := ownPage(r); err != nil {
-			writeProblem(w, err)
+			writeProblem(w, r, err)
 			return
 		}
 	}
 	if !open {
 		if err := x.tokens.Allow(access.Bearer(r.Header), scope); err != nil {
 			access.Challenge(w.Header(), r.Header, err, scope)
-			writeProblem(w, err)
+			writeProblem(w, r, err)
 			return
+		}
+		if scope == access.ScopeRead && x.tokens.Has(access.Bearer(r.Header), access.ScopeAdmin) {
+			r = r.WithContext(access.WithAdmin(r.Context()))
+		}
+		if scope == access.ScopeAdmin {
+			r = r.WithContext(access.WithCaller(r.Context(), x.tokens.NameOf(r)))
 		}
 	}
 	switch {
@@ -87,10 +100,19 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(at) > 0:
 		notAllowed(w, r, methodsOf(at))
 	default:
-		writeJSON(w, "application/problem+json", http.StatusNotFound, api.Problem{Type: "about:blank",
-			Title:  "Not found",
-			Status: http.StatusNotFound, Detail: fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path))})
+		writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
+			fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path))))
 	}
+}
+
+// withAPIKey takes the token from X-Api-Key, if there is no other, and notes whose it is.
+func (x *Router) withAPIKey(r *http.Request) *http.Request {
+	key := r.Header.Get("X-Api-Key")
+	r = r.Clone(r.Context())
+	if access.Bearer(r.Header) == "" && key != "" {
+		r.Header.Set(access.TokenHeader, key)
+	}
+	return r.WithContext(access.WithCaller(r.Context(), x.tokens.NameOf(r)))
 }
 
 // at gives the routes of a path.
@@ -106,10 +128,23 @@ func (x *Router) at(path string) (at []Route) {
 	return at
 }
 
+// Pattern is the path of a request without what only this request has: "/v1/keys/{key}". Of a
+// path that is not there it is "/".
+func (x *Router) Pattern(r *http.Request) string {
+	at := x.at(r.URL.EscapedPath())
+	switch {
+	case len(at) == 0:
+		return "/"
+	case strings.HasSuffix(at[0].Path, "/") && at[0].Path != "/":
+		return at[0].Path + "{key}"
+	}
+	return at[0].Path
+}
+
 // methodsOf is what Allow says.
 func methodsOf(routes []Route) string {
 	var list []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		if slices.ContainsFunc(routes, func(r Route) bool {
 			return r.Method == m || m == http.MethodHead && r.Method == http.MethodGet
 		}) {

@@ -4,12 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/crowdsec"
+	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -30,6 +37,12 @@ type Config struct {
 	BacklogTimeout time.Duration
 	// Extractors are those of GET /v1/check?extractor=NAME; nil: there are none.
 	Extractors *access.Extractors
+	// Activity gathers what all processes do, with the newest of this one; nil: GET /v1/top is refused.
+	Activity func(ctx context.Context) (activity.Activity, error)
+	// Tracer makes a span for each append of events; nil: none.
+	Tracer trace.Tracer
+	// Bouncers answers those of CrowdSec at /v1/decisions; nil: there is no such path.
+	Bouncers *crowdsec.Feed
 }
 
 // Server answers over HTTP; see Routes.
@@ -54,11 +67,24 @@ func NewServer(c Config) (*Server, error) {
 		now: time.Now}}, nil
 }
 
-// appendAll puts valid events into the log and counts what became of them.
-func (s *Server) appendAll(ctx context.Context, events []api.Event) stream.Outcome {
-	ctx, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
+// appendAll puts valid events into the log and counts what became of them. They go on with the trace of
+// the request: with the header's, where this process makes no spans.
+func (s *Server) appendAll(r *http.Request, events []api.Event) stream.Outcome {
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
+	ctx, span := tracing.Start(ctx, s.config.Tracer, "XADD events", trace.SpanKindProducer,
+		attribute.String("db.system.name", "redis"), attribute.Int("db.operation.batch.size", len(events)))
+	parent := tracing.Format(span.Context())
+	if s.config.Tracer == nil {
+		parent = tracing.Format(tracing.Parse(r.Header.Get("traceparent")))
+	}
+	if parent != "" {
+		for i := range events {
+			events[i].TraceParent = parent
+		}
+	}
 	out := s.config.Log.Append(ctx, events)
+	span.End(out.Err)
 	s.metrics.appended.Add(float64(out.Appended))
 	s.metrics.refused.Add(float64(len(out.Refused)))
 	s.metrics.unknown.Add(float64(len(out.Unknown)))

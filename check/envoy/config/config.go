@@ -9,6 +9,7 @@ import (
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/windows"
@@ -18,22 +19,29 @@ import (
 // request can match.
 const maxDepth = 16
 
-// file is one file of a configuration, with what later steps need to say where
-// a mistake is.
+// file is one file of a configuration, or one resource of an xDS server, with what
+// later steps need to say where a mistake is.
 type file struct {
-	*document.Document
-	name        string
-	domain      string
-	descriptors []*descriptor
+	*document.Document // nil: a resource
+	name               string
+	domain             string
+	onDeny             string // of the limits that say nothing; empty: the option's
+	descriptors        []*descriptor
+	unknown            []string // fields of a resource that nothing here knows
 }
 
 // descriptor is one as the file has it. at is its name from the top.
 type descriptor struct {
+	in                   *file // which it stands in; set by build
 	at                   string
 	key, value           string
 	limit                *rateLimit
 	shadow, quota, share bool
-	nested               []*descriptor
+	// detailed and live choose the labels of its metrics (detailed_metric, value_to_metric).
+	detailed, live bool
+	metadata       *structpb.Struct // for the answer's dynamic metadata; nil: none
+	onDeny         string           // empty: the domain's
+	nested         []*descriptor
 }
 
 type rateLimit struct {
@@ -53,20 +61,26 @@ func readFile(name string, data []byte) (*file, error) {
 		f.Document = d
 		return d.Mapping(
 			document.Field{Name: "domain", Need: document.Needed, Set: document.Leaf(d, &f.domain, document.Text)},
+			document.Field{Name: "on_deny", Set: document.Leaf(d, &f.onDeny, onDeny)},
 			document.Field{Name: "descriptors", Set: f.list(&f.descriptors, 1)},
 		)
 	})
 	if err != nil {
 		return nil, err
 	}
+	f.Document = d
+	return f, f.checkDomain()
+}
+
+func (f *file) checkDomain() error {
 	switch f.domain {
 	case "":
-		return nil, d.ErrorAt("domain", `domain "": want a name`)
+		return f.ErrorAt("domain", `domain "": want a name`)
 	case OwnDomain:
-		return nil, d.ErrorAt("domain",
+		return f.ErrorAt("domain",
 			"domain %q is kept for keys that are asked for as they are: the rules file has their limits", OwnDomain)
 	}
-	return f, nil
+	return nil
 }
 
 func (f *file) list(to *[]*descriptor, depth int) document.Setter {
@@ -87,7 +101,6 @@ func (f *file) list(to *[]*descriptor, depth int) document.Setter {
 
 func (f *file) descriptor(r *descriptor, depth int) document.Setter {
 	type field = document.Field
-	var ignored bool
 	return f.Mapping(
 		field{Name: "key", Need: document.Needed, Set: document.Leaf(f.Document, &r.key, document.Text)},
 		field{Name: "value", Set: document.Leaf(f.Document, &r.value, document.Text)},
@@ -99,14 +112,16 @@ func (f *file) descriptor(r *descriptor, depth int) document.Setter {
 		field{Name: "shadow_mode", Set: document.Leaf(f.Document, &r.shadow, truth)},
 		field{Name: "quota_mode", Set: document.Leaf(f.Document, &r.quota, truth)},
 		field{Name: "share_threshold", Set: document.Leaf(f.Document, &r.share, truth)},
-		// These choose labels of that project's statistics and what its answers carry.
-		field{Name: "detailed_metric", Set: document.Leaf(f.Document, &ignored, truth)},
-		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &ignored, truth)},
-		field{Name: "metadata", Set: func(n *document.Node, at string) error {
+		// What is ours alone: envoyproxy/ratelimit charges what it denies, always.
+		field{Name: "on_deny", Set: document.Leaf(f.Document, &r.onDeny, onDeny)},
+		field{Name: "detailed_metric", Set: document.Leaf(f.Document, &r.detailed, truth)},
+		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &r.live, truth)},
+		field{Name: "metadata", Set: func(n *document.Node, at string) (err error) {
 			if !document.IsMapping(n) {
 				return f.Errorf(n, "metadata: want a mapping")
 			}
-			return nil
+			r.metadata, err = f.metadata(n)
+			return err
 		}},
 	)
 }
@@ -129,6 +144,41 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 	)
 }
 
+// metadata is a mapping of any values, as the answer's metadata has it.
+func (f *file) metadata(n *document.Node) (*structpb.Struct, error) {
+	tree, err := f.Tree(n)
+	if err != nil {
+		return nil, err
+	}
+	fields, _ := tree.(map[string]any)
+	out, err := structpb.NewStruct(fields)
+	if err != nil {
+		return nil, f.Errorf(n, "metadata: want text, numbers, truths, lists and mappings")
+	}
+	return out, nil
+}
+
+// ErrorAt says that a field is wrong: of a file with line and column, of a resource with its name.
+func (f *file) ErrorAt(field, format string, args ...any) error {
+	if f.Document != nil {
+		return f.Document.ErrorAt(field, format, args...)
+	}
+	return fmt.Errorf("resource %q: %s: %w", f.name, field, fmt.Errorf(format, args...))
+}
+
+// place is where a descriptor stands, as seen from f.
+func (f *file) place(r *descriptor) string {
+	switch {
+	case r.in.Document == nil && r.in == f:
+		return r.at
+	case r.in.Document == nil:
+		return fmt.Sprintf("%s of resource %q", r.at, r.in.name)
+	case r.in == f:
+		return fmt.Sprintf("line %d", f.Line(r.at))
+	}
+	return fmt.Sprintf("%s, line %d", r.in.name, r.in.Line(r.at))
+}
+
 // truth takes what YAML 1.1, which envoyproxy/ratelimit reads, has for true and
 // false. In quotes it is text, there too.
 func truth(n *document.Node) (bool, error) {
@@ -140,6 +190,14 @@ func truth(n *document.Node) (bool, error) {
 		return false, nil
 	}
 	return document.Truth(n)
+}
+
+// onDeny takes what a rule's on_deny can be.
+func onDeny(n *document.Node) (string, error) {
+	if n.Value != string(windows.OnDenySkip) && n.Value != string(windows.OnDenyCharge) {
+		return "", fmt.Errorf("%s or %s", windows.OnDenySkip, windows.OnDenyCharge)
+	}
+	return n.Value, nil
 }
 
 // within takes whole numbers between the two.

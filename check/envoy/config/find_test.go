@@ -117,7 +117,7 @@ func TestFind(t *testing.T) {
 				c.want.Multiplier = 1
 			}
 			plan := got.Plan
-			got.Plan = nil
+			got.Plan, got.Labels, got.Metadata, got.Detailed = nil, nil, nil, false
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -26,6 +27,15 @@ type Limit struct {
 	// Quota counts on above the limit and denies nothing (quota_mode). It is
 	// counted by a shadow rule.
 	Quota bool
+	// Watched counts and reports what is over, and denies nothing: no limit denies.
+	Watched bool
+	// Metadata is what the answer carries where the limit admits; nil: nothing.
+	Metadata *structpb.Struct
+	// Labels name it in metrics: the domain, then each descriptor as key or key_value. Of a
+	// limit that a descriptor brings, and of a rule, there are none.
+	Labels []string
+	// Detailed labels are made of the values asked for, of which there may be any number.
+	Detailed bool
 	// Replaces names limits that do not apply to a request beside this one.
 	Replaces []string
 

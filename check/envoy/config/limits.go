@@ -18,10 +18,16 @@ type Limits struct {
 	domains map[string]*domain
 	rules   *windows.Rules // none where no limit needs one
 	count   int            // of limits, the unlimited and the zero ones among them
+	shadow  bool           // no limit denies
+	quota   bool           // all are quotas
+	// warnings are fields of resources that nothing here knows.
+	warnings []string
+	dump     []string // a line for each limit
 }
 
 type domain struct {
 	name, text string // text is how it stands in a key
+	brings     bringing
 	top        level
 }
 
@@ -46,6 +52,8 @@ type node struct {
 	fixed bool
 	text  string
 	limit *Limit // its Key is set where it is the same for all; nil: no limit
+	label string // in metrics
+	live  bool   // the label is made of the value that was asked for
 	next  level
 }
 
@@ -65,6 +73,18 @@ func (l *Limits) Has(domain string) bool { return l.domains[domain] != nil }
 // Tag is the entry that stands in braces in keys, empty if none.
 func (l *Limits) Tag() string { return l.tag }
 
+// Shadow says that no limit denies, whatever it finds.
+func (l *Limits) Shadow() bool { return l != nil && l.shadow }
+
+// QuotaForAll says that all limits are quotas.
+func (l *Limits) QuotaForAll() bool { return l != nil && l.quota }
+
+// Dump gives a line for each limit, in the order of the configuration.
+func (l *Limits) Dump() []string { return l.dump }
+
+// Warnings are fields of resources that are not known here, and were passed over.
+func (l *Limits) Warnings() []string { return l.warnings }
+
 // Find gives the limit of a descriptor. It is false where there is none: an
 // unknown domain, a path that is not configured or has no limit of its own, one
 // that is longer or shorter than the configuration's. At each depth an exact
@@ -78,7 +98,7 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	if d.GetLimit() != nil {
-		if limit, err := override(name, d, l.tag); err == nil {
+		if limit, err := override(name, d, l.tag, dom.brings); err == nil {
 			return limit, true
 		}
 	}
@@ -121,6 +141,9 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	limit := *found
+	if limit.Labels == nil {
+		limit.Labels = labels(dom.name, entries, path[:len(entries)], limit.Detailed)
+	}
 	switch {
 	case limit.Key != "":
 	case len(buf) <= api.MaxKeyBytes:

@@ -1,11 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/windows"
@@ -14,7 +18,65 @@ import (
 // Option changes how a configuration is taken.
 type Option func(*options) error
 
-type options struct{ algorithm, tag string }
+type options struct {
+	algorithm, tag string
+	onDeny         windows.OnDeny
+	// shadow, quota: of all limits. merge: files of one domain are one. unlevelled: no
+	// limit has levels.
+	shadow, quota, merge, unlevelled bool
+	calendar                         string // zone
+}
+
+// Shadow makes all limits deny nothing: they count, and statuses say what is over.
+func Shadow(on bool) Option { return func(o *options) error { o.shadow = on; return nil } }
+
+// Quota makes all limits quotas (quota_mode).
+func Quota(on bool) Option { return func(o *options) error { o.quota = on; return nil } }
+
+// MergeDomains takes several files of one domain as one; they may not have the same
+// descriptor at their top.
+func MergeDomains(on bool) Option { return func(o *options) error { o.merge = on; return nil } }
+
+// Unlevelled limits publish nothing, for a process without workers: nobody would end
+// their levels.
+func Unlevelled(on bool) Option { return func(o *options) error { o.unlevelled = on; return nil } }
+
+// OnDeny says whether hits that are denied count, of limits that do not say so themselves (on_deny);
+// default skip.
+func OnDeny(what string) Option {
+	return func(o *options) error {
+		o.onDeny = windows.OnDeny(cmp.Or(what, string(windows.OnDenySkip)))
+		if o.onDeny != windows.OnDenySkip && o.onDeny != windows.OnDenyCharge {
+			return fmt.Errorf("on_deny %q: want %s or %s", what, windows.OnDenySkip, windows.OnDenyCharge)
+		}
+		return nil
+	}
+}
+
+// Calendar counts one month and one year by the calendar in that time zone, from its first day; empty:
+// they are 30 and 365 days.
+func Calendar(zone string) Option {
+	return func(o *options) error {
+		if zone != "" {
+			if _, err := windows.CalendarWindow(1, "month", zone, ""); err != nil {
+				return fmt.Errorf("calendar: %w", err)
+			}
+		}
+		o.calendar = zone
+		return nil
+	}
+}
+
+// window gives the window of a limit.
+func (o *options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_RateLimit_Unit, per time.Duration) (
+	windows.Window, error,
+) {
+	byCalendar := unit == rlsv3.RateLimitResponse_RateLimit_MONTH || unit == rlsv3.RateLimitResponse_RateLimit_YEAR
+	if o.calendar == "" || multiplier != 1 || !byCalendar {
+		return windows.Window{Limit: limit, Per: per}, nil
+	}
+	return windows.CalendarWindow(limit, strings.ToLower(unit.String()), o.calendar, "")
+}
 
 // Algorithm counts all limits with it; default sliding-log.
 func Algorithm(name string) Option {

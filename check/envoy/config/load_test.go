@@ -36,6 +36,7 @@ var busted = map[string][2]string{
 	"multiplier_zero":     {"4:49", `0: want a whole number from 1`},
 	"not_a_list":          {"3:3", `want a list`},
 	"not_a_mapping":       {"3:5", `"a": want a mapping of key`},
+	"on_deny":             {"4:14", `"count": want skip or charge`},
 	"replaces_empty":      {"8:17", `want the name of the limit to replace`},
 	"replaces_self":       {"10:17", `"me": a limit cannot replace itself`},
 	"requests_fraction":   {"4:51", `1.5: want a whole number from 0 to 4294967295`},

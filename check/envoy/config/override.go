@@ -21,7 +21,7 @@ const overrideRule = "override"
 // the same window share a count, whatever the number of requests they allow.
 // The rule has no levels: two requests for one key that bring different limits
 // would end each other's throttles. An override that cannot be is an error.
-func override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, error) {
+func override(domain string, d *commonv3.RateLimitDescriptor, tag string, b bringing) (Limit, error) {
 	o := d.GetLimit()
 	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
 	if o.GetUnitMultiplier() != nil {
@@ -42,18 +42,31 @@ func override(domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit
 		Key:  keyOf(domain, d, tag, ";per="+strconv.FormatInt(int64(per/time.Second), 10)+"s"),
 		Name: dotted(domain, d), DenyAll: o.GetRequestsPerUnit() == 0,
 		PerUnit: o.GetRequestsPerUnit(), Unit: unit, Multiplier: uint32(multiplier),
+		Quota: b.quota, Watched: b.shadow,
 	}
 	if !l.DenyAll {
-		l.Plan = overridePlan(windows.Window{Limit: int64(l.PerUnit), Per: per})
+		l.Plan = overridePlan(brought{windows.Window{Limit: int64(l.PerUnit), Per: per}, b})
 	}
 	return l, nil
 }
 
-// overridePlans: window → its plan. Checks of one key can share a run of the
+// brought is what a descriptor's own limit says.
+type brought struct {
+	windows.Window
+	bringing
+}
+
+// bringing is what the configuration says of all limits that descriptors bring.
+type bringing struct {
+	onDeny        windows.OnDeny
+	shadow, quota bool
+}
+
+// overridePlans: limit → its plan. Checks of one key can share a run of the
 // script only under the very same plan. Callers bring what they like, so it is
 // bounded; golang-lru, as it is the one that most Go services already have.
-var overridePlans = sync.OnceValue(func() *lru.Cache[windows.Window, *windows.Plan] {
-	c, err := lru.New[windows.Window, *windows.Plan](mostOverrideRules)
+var overridePlans = sync.OnceValue(func() *lru.Cache[brought, *windows.Plan] {
+	c, err := lru.New[brought, *windows.Plan](mostOverrideRules)
 	if err != nil {
 		panic(err) // a size below 1
 	}
@@ -62,13 +75,14 @@ var overridePlans = sync.OnceValue(func() *lru.Cache[windows.Window, *windows.Pl
 
 const mostOverrideRules = 1024
 
-func overridePlan(w windows.Window) *windows.Plan {
+func overridePlan(w brought) *windows.Plan {
 	if plan, ok := overridePlans().Get(w); ok {
 		return plan
 	}
 	plan := windows.PlanOf(&windows.Rule{
 		Name: overrideRule, Match: "*", Algorithm: windows.DefaultAlgorithm, OnError: onError, Unlevelled: true,
-		Windows: []windows.Window{w},
+		Windows: []windows.Window{w.Window}, OnDeny: w.onDeny, Shadow: w.shadow || w.quota,
+		Exclusive: w.shadow || w.quota,
 	})
 	if first, ok, _ := overridePlans().PeekOrAdd(w, plan); ok {
 		return first // another caller was faster
@@ -82,7 +96,7 @@ func ValidateOverride(domain string, d *commonv3.RateLimitDescriptor) error {
 	if d.GetLimit() == nil {
 		return nil
 	}
-	_, err := override(domain, d, "")
+	_, err := override(domain, d, "", bringing{})
 	return err
 }
 

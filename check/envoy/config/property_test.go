@@ -140,7 +140,11 @@ func TestKeysFitTheirRule(t *testing.T) {
 		}
 	})
 	t.Logf("%d limits found, %d with cut keys", found, cut)
-	if found < 100 || cut < 5 {
+	least := 100
+	if testing.Short() { // rapid draws a fifth
+		least /= 5
+	}
+	if found < least || cut < least/20 {
 		t.Errorf("only %d limits were found, %d with cut keys", found, cut)
 	}
 }
@@ -156,8 +160,9 @@ func TestFindAgainstANaiveReading(t *testing.T) {
 		return p != "" &&
 			strings.Contains("0123456789ABCDEF", p[:1])
 	})
-	found := 0
+	runs, found := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		runs++
 		l, list := tame.limits(t)
 		if l == nil {
 			return
@@ -182,8 +187,8 @@ func TestFindAgainstANaiveReading(t *testing.T) {
 			}
 		}
 	})
-	if found < 100 {
-		t.Errorf("only %d limits were found", found)
+	if found < runs { // some four in each
+		t.Errorf("only %d limits were found in %d runs", found, runs)
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 
 // builder makes Limits from files.
 type builder struct {
-	limits    *Limits
-	algorithm string
-	rules     []placed
+	options
+	limits *Limits
+	rules  []placed
 }
 
 // placed is a rule and how deep its descriptor stands.
@@ -28,7 +28,6 @@ type placed struct {
 
 // walk is where the builder is in a domain: what leads there.
 type walk struct {
-	f      *file
 	depth  int
 	match  string // the pattern of keys so far
 	text   string // the same as text, while all is fixed
@@ -36,29 +35,61 @@ type walk struct {
 	dotted string // as envoyproxy/ratelimit names it in its statistics
 	plain  string // for the rule's name
 	exact  bool   // plain says the whole path
-	size   int    // the fewest bytes of a key
+	labels []string
+	live   bool // a label is made of the value asked for
+	size   int  // the fewest bytes of a key
 	tagged bool
 }
 
 func build(files []*file, o options) (*Limits, error) {
-	b := &builder{limits: &Limits{tag: o.tag, domains: map[string]*domain{}}, algorithm: o.algorithm}
-	from := map[string]string{} // domain → the file that has it
+	b := &builder{options: o, limits: &Limits{tag: o.tag, shadow: o.shadow, quota: o.quota,
+		domains: map[string]*domain{}}}
+	b.onDeny = cmp.Or(o.onDeny, windows.OnDenySkip)
+	from := map[string]*file{} // domain → the first file that has it
 	for _, f := range files {
-		if first, twice := from[f.domain]; twice {
-			return nil, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file", f.domain,
-				first)
+		own(f, f.descriptors)
+		b.limits.warnings = append(b.limits.warnings, f.unknown...)
+		first := from[f.domain]
+		switch {
+		case first == nil:
+			from[f.domain] = &file{Document: f.Document, name: f.name, domain: f.domain, onDeny: f.onDeny,
+				descriptors: f.descriptors}
+		case !o.merge:
+			return nil, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, or "+
+				"--rls-merge-domains", f.domain, first.name)
+		default:
+			first.descriptors = slices.Concat(first.descriptors, f.descriptors)
+			first.onDeny = cmp.Or(first.onDeny, f.onDeny)
 		}
-		from[f.domain] = f.name
-		dom := &domain{name: f.domain, text: part(f.domain)}
-		b.limits.domains[f.domain] = dom
-		at := walk{f: f, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain, plain: f.domain,
-			exact: isWord(f.domain), size: len(dom.text)}
-		var err error
-		if dom.top, err = b.level(at, f.descriptors); err != nil {
+	}
+	for _, f := range files {
+		if err := b.domain(from[f.domain]); err != nil {
 			return nil, err
 		}
 	}
 	return b.limits, b.finish()
+}
+
+// own says of descriptors which file they stand in: those of several can be in one domain.
+func own(f *file, list []*descriptor) {
+	for _, r := range list {
+		r.in = f
+		own(f, r.nested)
+	}
+}
+
+// domain makes what one domain has, once.
+func (b *builder) domain(f *file) (err error) {
+	if b.limits.domains[f.domain] != nil {
+		return nil
+	}
+	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
+		onDeny: cmp.Or(windows.OnDeny(f.onDeny), b.onDeny), shadow: b.shadow, quota: b.quota}}
+	b.limits.domains[f.domain] = dom
+	at := walk{match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain, plain: f.domain,
+		exact: isWord(f.domain), size: len(dom.text), labels: []string{f.domain}}
+	dom.top, err = b.level(at, f.descriptors)
+	return err
 }
 
 // finish makes the rules, deeper ones first: no key of a shallow limit has as
@@ -108,8 +139,8 @@ func (b *builder) level(at walk, list []*descriptor) (level, error) {
 	for _, r := range list {
 		id := [2]string{r.key, r.value}
 		if first := seen[id]; first != nil {
-			return nil, at.f.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in line %d", r.key,
-				r.value, at.f.Line(first.at))
+			return nil, r.in.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in %s", r.key,
+				r.value, r.in.place(first))
 		}
 		seen[id] = r
 	}
@@ -141,7 +172,10 @@ func (b *builder) level(at walk, list []*descriptor) (level, error) {
 // node makes the node of a descriptor, what is below it, and its limit.
 func (b *builder) node(at walk, r *descriptor) (*node, error) {
 	tag := !at.tagged && b.limits.tag != "" && r.key == b.limits.tag
-	n := &node{key: r.key, value: r.value}
+	n := &node{key: r.key, value: r.value, label: r.key, live: r.live && !r.share && r.rank() > 0}
+	if r.value != "" {
+		n.label += "_" + r.value
+	}
 	glob := "*"
 	switch r.rank() {
 	case 0:
@@ -161,7 +195,7 @@ func (b *builder) node(at walk, r *descriptor) (*node, error) {
 		}
 		if most := maxPart - sumBytes; tag && (len(n.pieces[0]) > most ||
 			strings.Trim(r.value[strings.IndexByte(r.value, '*'):], "*") != "") {
-			return nil, at.f.ErrorAt(r.at+".value",
+			return nil, r.in.ErrorAt(r.at+".value",
 				"value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the "+
 					"end, after at most %d bytes", r.value, most)
 		}
@@ -183,6 +217,8 @@ func (at walk) to(r *descriptor, n *node, tag bool, glob string) walk {
 	}
 	at.depth++
 	at.tagged = at.tagged || tag
+	at.labels = append(slices.Clip(at.labels), n.label)
+	at.live = at.live || n.live
 	at.match += "/" + open + escapeGlob(key) + "=" + glob + shut
 	at.fixed = at.fixed && n.fixed
 	at.text += "/" + open + key + "=" + n.text + shut
@@ -209,14 +245,19 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 		return nil
 	}
 	if most := api.MaxKeyBytes - sumBytes; at.size > most {
-		return at.f.ErrorAt(r.at,
+		return r.in.ErrorAt(r.at,
 			"the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long",
 			api.Shorten(at.dotted), at.size, most)
 	}
 	b.limits.count++
+	b.limits.dump = append(b.limits.dump, dumped(at.dotted, r))
 	l := &Limit{
 		Name: cmp.Or(r.limit.name, at.dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
-		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota,
+		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.quota, Watched: b.shadow,
+		Metadata: r.metadata, Detailed: r.detailed,
+	}
+	if !r.detailed && !at.live {
+		l.Labels = at.labels
 	}
 	n.limit = l
 	if at.fixed {
@@ -227,18 +268,36 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	}
 	per, unit, err := r.limit.span()
 	if err != nil {
-		return at.f.ErrorAt(r.at+".rate_limit", "%w", err) // check has found it before
+		return r.in.ErrorAt(r.at+".rate_limit", "%w", err) // check has found it before
 	}
 	l.PerUnit, l.Unit, l.Multiplier = uint32(r.limit.perUnit), unit, uint32(r.limit.multiplier)
 	if l.DenyAll = l.PerUnit == 0; l.DenyAll {
 		return nil
 	}
+	window, err := b.window(int64(l.PerUnit), r.limit.multiplier, unit, per)
+	if err != nil {
+		return r.in.ErrorAt(r.at+".rate_limit", "%w", err)
+	}
 	b.rules = append(b.rules, placed{limit: l, depth: at.depth, rule: &windows.Rule{
 		Name: ruleName(at), Match: at.match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
-		Windows: []windows.Window{{Limit: int64(l.PerUnit), Per: per}}, Shadow: r.shadow || r.quota, Exclusive: true,
-		OnError: onError,
+		Windows: []windows.Window{window}, Shadow: r.shadow || l.Quota || b.shadow,
+		Exclusive: true, Unlevelled: b.unlevelled,
+		OnError: onError, OnDeny: cmp.Or(windows.OnDeny(r.onDeny), windows.OnDeny(r.in.onDeny), b.onDeny),
 	}})
 	return nil
+}
+
+// dumped is a limit as the debug port of envoyproxy/ratelimit shows it.
+func dumped(path string, r *descriptor) string {
+	if r.limit.unlimited {
+		return path + ": unlimited"
+	}
+	unit := strings.ToUpper(r.limit.unit)
+	if r.limit.multiplier > 1 {
+		unit += fmt.Sprintf(" unit_multiplier=%d", r.limit.multiplier)
+	}
+	return fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", path, unit,
+		r.limit.perUnit, r.shadow, r.quota)
 }
 
 // escapeGlob takes text out of a pattern's language.

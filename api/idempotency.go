@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// IdempotencyHeader is the header of a request that may be sent again: requests with the same
+// value of it and the same body, within the server's retention, are counted once and have one answer.
+const IdempotencyHeader = "Idempotency-Key"
+
+// MaxIdempotencyKey is the longest key in bytes.
+const MaxIdempotencyKey = 100
+
+// Idempotency is what a caller says of a request that he may send again.
+type Idempotency struct {
+	// Key is 1 to 100 visible characters of ASCII but " and \\. Random ones, as UUIDs, belong to one caller.
+	Key string
+	// Retention is how long the answer need be remembered, where that is less than the server's; 0: it is not less.
+	Retention time.Duration
+}
+
+// Validate refuses a key that cannot be. The error wraps ErrBadIdempotencyKey.
+func (i Idempotency) Validate() error {
+	if i.Key == "" || len(i.Key) > MaxIdempotencyKey {
+		return fmt.Errorf("%w: %s: %s has %d characters, expected 1 to %d", ErrBadIdempotencyKey, IdempotencyHeader,
+			Shorten(i.Key), len(i.Key), MaxIdempotencyKey)
+	}
+	for _, c := range []byte(i.Key) {
+		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return fmt.Errorf("%w: %s: %s: expected visible characters of ASCII without \" and \\",
+				ErrBadIdempotencyKey, IdempotencyHeader, Shorten(i.Key))
+		}
+	}
+	return nil
+}
+
+// Header is the value of the header.
+func (i Idempotency) Header() string {
+	if i.Retention <= 0 {
+		return `"` + i.Key + `"`
+	}
+	seconds := int64((i.Retention + time.Second - 1) / time.Second)
+	return fmt.Sprintf(`"%s";ttl=%d`, i.Key, seconds)
+}
+
+// ParseIdempotency reads the header: a string of structured fields (RFC 9651), as the IETF
+// draft has it, or the key without quotes, as many clients write it. After a key in quotes
+// can stand ;ttl=SECONDS, for how long its answer need be remembered. The error wraps ErrBadIdempotencyKey.
+func ParseIdempotency(value string) (Idempotency, error) {
+	i := Idempotency{Key: value}
+	if quoted, ok := strings.CutPrefix(value, `"`); ok {
+		key, after, closed := strings.Cut(quoted, `"`)
+		if !closed {
+			return i, fmt.Errorf("%w: %s: %s: expected a \" at the end", ErrBadIdempotencyKey, IdempotencyHeader,
+				Shorten(value))
+		}
+		i.Key = key
+		if after != "" {
+			parameter, _ := strings.CutPrefix(after, ";")
+			ttl, ok := strings.CutPrefix(strings.TrimLeft(parameter, " "), "ttl=")
+			seconds, err := strconv.ParseInt(ttl, 10, 32)
+			if !ok || err != nil || seconds < 1 || after[0] != ';' {
+				return i, fmt.Errorf("%w: %s: %s after the key, expected ;ttl=SECONDS", ErrBadIdempotencyKey,
+					IdempotencyHeader, Shorten(after))
+			}
+			i.Retention = time.Duration(seconds) * time.Second
+		}
+	}
+	return i, i.Validate()
+}
+
+type idempotencyKey struct{}
+
+// WithIdempotency makes calls with this context carry the key: those of the clients, and of
+// whatever answers them.
+func WithIdempotency(ctx context.Context, i Idempotency) context.Context {
+	return context.WithValue(ctx, idempotencyKey{}, i)
+}
+
+// IdempotencyKey is what WithIdempotency gave the context; its Key is empty where nothing was given.
+func IdempotencyKey(ctx context.Context) Idempotency {
+	i, _ := ctx.Value(idempotencyKey{}).(Idempotency)
+	return i
+}

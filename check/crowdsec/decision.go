@@ -1,0 +1,140 @@
+// Package crowdsec gives the throttles and blocks of IP addresses in the form in which CrowdSec's local
+// API gives decisions to bouncers, so that firewalls and proxies that have a bouncer enforce them. It owns
+// what counts as an address, what a filter means (filter.go) and what each bouncer has not heard of yet
+// (feed.go); check/httpapi serves it.
+package crowdsec
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// What all decisions say.
+const (
+	Origin = "streamcounter"
+	Type   = "ban"
+	// KeyPrefix begins the keys that are addresses.
+	KeyPrefix = "ip:"
+
+	scopeIP, scopeRange = "Ip", "Range"
+)
+
+// The widest networks that a key can name: a key comes from a caller, and one must not
+// shut out a large part of the Internet.
+const widestIPv4, widestIPv6 = 24, 32
+
+// longest is the longest duration that is announced. What stands longer is announced again in time, and
+// what ends early while this process is not there ends at the bouncers after it at the latest.
+const longest = 4 * time.Hour
+
+// Decision is one, as bouncers read it.
+type Decision struct {
+	Duration string `json:"duration"` // of Go, in whole seconds: some bouncers read no other
+	ID       int64  `json:"id"`       // the same in every process, up to 2^53
+	Origin   string `json:"origin"`
+	Scenario string `json:"scenario"` // name of the rule
+	Scope    string `json:"scope"`
+	Type     string `json:"type"`
+	Value    string `json:"value"`
+}
+
+// addressOf is the address or network that a key names. Addresses that are no client's are none: a firewall
+// that bans its own loopback cuts off the machine.
+func addressOf(key string) (netip.Prefix, bool) {
+	text, ok := strings.CutPrefix(key, KeyPrefix)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	p, err := parseNetwork(text)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	widest, a := widestIPv6, p.Addr()
+	if a.Is4() {
+		widest = widestIPv4
+	}
+	return p, p.Bits() >= widest && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
+}
+
+// parseNetwork reads an address or a network; what is IPv4 within IPv6 is IPv4.
+func parseNetwork(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		if a.Zone() != "" {
+			return netip.Prefix{}, fmt.Errorf("%s has a zone", text)
+		}
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err == nil && p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%s is a network of IPv4 addresses written as IPv6", text)
+	}
+	return p.Masked(), err
+}
+
+// standing is a decision as this process knows it.
+type standing struct {
+	at          netip.Prefix
+	rule        string
+	sinceMs     int64
+	untilMs     int64 // 0: a block that does not end by itself
+	announcedMs int64 // until when bouncers keep it
+	change      uint64
+}
+
+func (s *standing) scope() string {
+	if s.at.IsSingleIP() {
+		return scopeIP
+	}
+	return scopeRange
+}
+
+func (s *standing) value() string {
+	if s.at.IsSingleIP() {
+		return s.at.Addr().String()
+	}
+	return s.at.String()
+}
+
+// endMs is until when it is announced by who says so at nowMs.
+func (s *standing) endMs(nowMs int64) int64 {
+	most := nowMs + longest.Milliseconds()
+	if s.untilMs == 0 {
+		return most
+	}
+	return min(s.untilMs, most)
+}
+
+// outlasts orders decisions on the same address: the one that stands longest is given.
+func (s *standing) outlasts(t *standing) bool {
+	switch {
+	case s.untilMs == t.untilMs:
+		return cmp.Or(strings.Compare(s.rule, t.rule), cmp.Compare(s.sinceMs, t.sinceMs)) < 0
+	case s.untilMs == 0 || t.untilMs == 0:
+		return s.untilMs == 0
+	}
+	return s.untilMs > t.untilMs
+}
+
+func (s *standing) decision(leftMs int64) Decision {
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%s %s %d", s.at, s.rule, s.sinceMs)
+	seconds := (leftMs + 999) / 1000
+	return Decision{Duration: (time.Duration(seconds) * time.Second).String(), ID: int64(sum.Sum64() >> 11),
+		Origin: Origin, Scenario: s.rule, Scope: s.scope(), Type: Type, Value: s.value()}
+}
+
+// standingOf reads who is throttled; false where it is none of the rules, no address, or over.
+func (f *Feed) standingOf(t api.Throttled, nowMs int64) (*standing, bool) {
+	if t.Shadow || t.Rule != api.OverrideRule && !f.rules[t.Rule] || t.UntilMs != 0 && t.UntilMs <= nowMs {
+		return nil, false
+	}
+	at, ok := addressOf(t.Key)
+	return &standing{at: at, rule: t.Rule, sinceMs: t.SinceMs, untilMs: t.UntilMs}, ok
+}

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Pushed are limits that an xDS server sends: none before it has.
+type Pushed struct {
+	value   *reload.Pushed[*Limits]
+	options []Option
+	log     *slog.Logger
+	once    sync.Once
+	arrived chan struct{} // closed when the first have been taken
+}
+
+// NewPushed checks the options. A nil log means silence.
+func NewPushed(log *slog.Logger, options ...Option) (*Pushed, error) {
+	none, err := FromResources(nil, options...)
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Pushed{value: reload.NewPushed("limits", log, none), options: options, log: log,
+		arrived: make(chan struct{})}, nil
+}
+
+// Take makes the limits of resources. On an error, which it also logs, what was there stays.
+func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) error {
+	err := p.value.Take(func() (*Limits, error) { return FromResources(resources, p.options...) },
+		"resources", len(resources))
+	if err != nil {
+		return err
+	}
+	for _, warning := range p.Limits().Warnings() {
+		p.log.Warn(warning)
+	}
+	p.once.Do(func() { close(p.arrived) })
+	return nil
+}
+
+// Refuse logs that what was sent cannot be read, and tells the hooks; what was there stays.
+func (p *Pushed) Refuse(err error) error {
+	return p.value.Take(func() (*Limits, error) { return nil, err })
+}
+
+// Limits are the present ones.
+func (p *Pushed) Limits() *Limits { return p.value.Value() }
+
+// Rules are those of the limits.
+func (p *Pushed) Rules() *windows.Rules { return p.Limits().rules }
+
+// OnReload adds a function to call after each Take, with nil or the error. Calls come
+// one at a time.
+func (p *Pushed) OnReload(hook func(error)) { p.value.OnReload(hook) }
+
+// Arrived is closed when limits have been taken for the first time.
+func (p *Pushed) Arrived() <-chan struct{} { return p.arrived }
+
+// Ready is an error as long as no limits have come: nobody knows then what is limited.
+func (p *Pushed) Ready() error {
+	select {
+	case <-p.arrived:
+		return nil
+	default:
+		return fmt.Errorf("%w: no rate limit configuration has come yet", api.ErrUnavailable)
+	}
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	// The one published form of these resources: Envoy Gateway makes them with it too.
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// FromResources makes limits of the resources of an xDS server, by the same steps as Load
+// of files. The first thing wrong is an error with the resource's name and the field.
+func FromResources(resources []*rlsconf.RateLimitConfig, list ...Option) (*Limits, error) {
+	o, err := optionsOf(list)
+	if err != nil {
+		return nil, err
+	}
+	files := make([]*file, len(resources))
+	for i, r := range resources {
+		if files[i], err = readResource(r); err != nil {
+			return nil, err
+		}
+	}
+	return build(files, o)
+}
+
+func readResource(r *rlsconf.RateLimitConfig) (*file, error) {
+	f := &file{name: r.GetName(), domain: r.GetDomain()}
+	f.note("", r.ProtoReflect().GetUnknown())
+	if err := f.checkDomain(); err != nil {
+		return nil, err
+	}
+	var err error
+	f.descriptors, err = f.nested(r.GetDescriptors(), "descriptors", 1)
+	return f, err
+}
+
+func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int) ([]*descriptor, error) {
+	if depth > maxDepth && len(list) > 0 {
+		return nil, f.ErrorAt(at, "descriptors nested deeper than %d", maxDepth)
+	}
+	out := make([]*descriptor, len(list))
+	for i, d := range list {
+		r := &descriptor{at: fmt.Sprintf("%s[%d]", at, i), key: d.GetKey(), value: d.GetValue(),
+			shadow: d.GetShadowMode(), detailed: d.GetDetailedMetric()}
+		r.quota = f.note(r.at, d.ProtoReflect().GetUnknown())
+		if p := d.GetRateLimit(); p != nil {
+			r.limit = &rateLimit{unit: unitName(p.GetUnit()), perUnit: int64(p.GetRequestsPerUnit()), multiplier: 1,
+				unlimited: p.GetUnlimited(), name: p.GetName()}
+			for _, other := range p.GetReplaces() {
+				r.limit.replaces = append(r.limit.replaces, other.GetName())
+			}
+			f.note(r.at+".rate_limit", p.ProtoReflect().GetUnknown())
+		}
+		if err := f.check(r); err != nil {
+			return nil, err
+		}
+		var err error
+		if r.nested, err = f.nested(d.GetDescriptors(), r.at+".descriptors", depth+1); err != nil {
+			return nil, err
+		}
+		out[i] = r
+	}
+	return out, nil
+}
+
+// unitName is a unit as files have it. The published package ends at the day; later units
+// have the numbers that Envoy's answers have for them.
+func unitName(unit rlsconf.RateLimitUnit) string {
+	if unit == rlsconf.RateLimitUnit_UNKNOWN {
+		return ""
+	}
+	return strings.ToLower(rlsv3.RateLimitResponse_RateLimit_Unit(unit).String())
+}
+
+// quotaMode is the number of a descriptor's quota_mode, which the published package does
+// not have yet.
+const quotaMode protowire.Number = 7
+
+// note takes in fields that the published package does not know: quota_mode of a
+// descriptor, which it gives. Others are passed over, as in protobuf everywhere, and told of.
+func (f *file) note(at string, unknown protoreflect.RawFields) (quota bool) {
+	for len(unknown) > 0 {
+		number, kind, n := protowire.ConsumeTag(unknown)
+		if n < 0 {
+			return quota
+		}
+		size := protowire.ConsumeFieldValue(number, kind, unknown[n:])
+		if size < 0 {
+			return quota
+		}
+		if number == quotaMode && kind == protowire.VarintType && strings.HasSuffix(at, "]") {
+			v, _ := protowire.ConsumeVarint(unknown[n:])
+			quota = v != 0
+		} else if len(f.unknown) < maxNoted {
+			f.unknown = append(f.unknown, fmt.Sprintf("resource %q: %s: field %d is not known here and is passed over",
+				f.name, at, number))
+		}
+		unknown = unknown[n+size:]
+	}
+	return quota
+}
+
+// maxNoted bounds what is told of one resource.
+const maxNoted = 3

@@ -1,0 +1,48 @@
+package envoy
+
+import (
+	"io"
+	"net/http"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// maxJSON bounds a request, as gRPC's are.
+const maxJSON = 256 << 10
+
+// ServeHTTP answers a RateLimitRequest in JSON with a RateLimitResponse, for callers without
+// gRPC: 200 admitted, 429 over a limit, 400 where the request makes no sense, 500 where
+// nothing could be decided.
+func (r *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxJSON))
+	message := &rlsv3.RateLimitRequest{}
+	if err == nil {
+		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, message)
+	}
+	if err != nil {
+		http.Error(w, "the body is no RateLimitRequest in JSON: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	resp, err := r.ShouldRateLimit(req.Context(), message)
+	if err != nil {
+		code := http.StatusInternalServerError
+		if status.Code(err) == codes.InvalidArgument {
+			code = http.StatusBadRequest
+		}
+		http.Error(w, status.Convert(err).Message(), code)
+		return
+	}
+	text, err := protojson.Marshal(resp)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if resp.OverallCode == codeOver {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(text)
+}

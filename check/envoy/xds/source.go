@@ -1,0 +1,240 @@
+// Package xds takes the limits of Envoy's rate limit service from an xDS server, as
+// Envoy Gateway is one: state of the world over one aggregated stream, each response
+// taken whole (ACK) or refused whole with the reason (NACK). What the resources mean is
+// check/envoy/config's.
+package xds
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	// The client of the xDS project itself, which envoyproxy/ratelimit uses too.
+	"github.com/envoyproxy/go-control-plane/pkg/client/sotw/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// Config of a Source. Server is required.
+type Config struct {
+	Server   string            // HOST:PORT
+	Node     string            // the id that the server has limits for; default "default"
+	Metadata map[string]string // of the node
+	Headers  map[string]string // sent when the stream opens
+	TLS      *tls.Config       // nil: plain text
+	// FirstWait and LongestWait are between attempts to connect, doubled each time and
+	// varied by a quarter; default 500ms and 10s.
+	FirstWait, LongestWait time.Duration
+	// MaxBytes of a response; default 32 MiB.
+	MaxBytes int
+	// Options of the limits.
+	Options []config.Option
+	Log     *slog.Logger // nil: silence
+}
+
+// Source follows the limits of a server. It needs none to begin with, and keeps the last
+// while the server is away.
+type Source struct {
+	*config.Pushed
+	config Config
+	conn   *grpc.ClientConn
+
+	// Of Run alone:
+	taken   []*rlsconf.RateLimitConfig // what is in force
+	refused refusal                    // the last that was refused
+	away    bool                       // the log has said so
+}
+
+// refusal is a response that was refused, and how long to wait before it is again.
+type refusal struct {
+	response []*anypb.Any
+	err      error // nil: none
+	wait     time.Duration
+}
+
+// New connects to nothing yet; Run does.
+func New(c Config) (*Source, error) {
+	if c.Server == "" {
+		return nil, errors.New("the address of the xDS server is empty: expected HOST:PORT")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Node = cmp.Or(c.Node, "default")
+	c.FirstWait, c.LongestWait = cmp.Or(c.FirstWait, 500*time.Millisecond), cmp.Or(c.LongestWait, 10*time.Second)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	pushed, err := config.NewPushed(c.Log, c.Options...)
+	if err != nil {
+		return nil, err
+	}
+	creds := insecure.NewCredentials()
+	if c.TLS != nil {
+		creds = credentials.NewTLS(c.TLS)
+	}
+	conn, err := grpc.NewClient(c.Server, grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxBytes)),
+		// A server that went without a word is noticed; grpc-go's servers refuse to be asked more often.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second}))
+	if err != nil {
+		return nil, fmt.Errorf("xDS server %s: %w", c.Server, err)
+	}
+	return &Source{Pushed: pushed, config: c, conn: conn}, nil
+}
+
+// Reload has nothing to do: the server says when something changes.
+func (s *Source) Reload() error { return nil }
+
+// Run follows the server until ctx ends, and then closes the connection.
+func (s *Source) Run(ctx context.Context) {
+	defer func() { _ = s.conn.Close() }()
+	wait := s.config.FirstWait
+	for {
+		answered, err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if answered {
+			wait = s.config.FirstWait
+		}
+		if !s.away {
+			s.config.Log.Warn("the xDS server is away, the limits stay as they are", "server", s.config.Server,
+				"error", err)
+		}
+		s.away = true
+		if !pause.For(ctx, time.Duration(float64(wait)*(0.75+rand.Float64()/2))) {
+			return
+		}
+		wait = min(2*wait, s.config.LongestWait)
+	}
+}
+
+// follow opens a stream and takes what comes until it ends. Each stream has a client of its
+// own, as versions and nonces of one say nothing in the next: the server sends all again.
+func (s *Source) follow(ctx context.Context) (answered bool, err error) {
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(s.config.Headers)))
+	defer cancel()
+	fields := map[string]*structpb.Value{}
+	for name, value := range s.config.Metadata {
+		fields[name] = structpb.NewStringValue(value)
+	}
+	node := &corev3.Node{Id: s.config.Node, Metadata: &structpb.Struct{Fields: fields}}
+	client := sotw.NewADSClient(ctx, node, resource.RateLimitConfigType)
+	s.conn.ResetConnectBackoff() // Run waits between attempts
+	if err := client.InitConnect(s.conn); err != nil {
+		return false, err
+	}
+	s.refused = refusal{}
+	for {
+		response, err := client.Fetch()
+		if err != nil {
+			return answered, err
+		}
+		if s.away {
+			s.config.Log.Info("the xDS server answers again", "server", s.config.Server)
+		}
+		answered, s.away = true, false
+		if s.again(ctx, response.Resources) {
+			err = s.refused.err
+		} else if err = s.take(response.Resources); err != nil {
+			s.refused = refusal{response.Resources, err, s.config.FirstWait}
+		}
+		if err == nil {
+			err = client.Ack()
+		} else {
+			err = client.Nack(shorten(err.Error()))
+		}
+		if err != nil {
+			return answered, err
+		}
+	}
+}
+
+// again says that this very response has been refused already, and waits: go-control-plane's
+// cache sends what was refused again at once, some thousand times a second. Meanwhile the
+// server has nothing else to send, as it waits for the answer.
+func (s *Source) again(ctx context.Context, response []*anypb.Any) bool {
+	r := &s.refused
+	if r.err == nil || !sameSet(response, r.response) {
+		return false
+	}
+	pause.For(ctx, r.wait)
+	r.wait = min(2*r.wait, s.config.LongestWait, maxRefusalWait)
+	return true
+}
+
+// maxRefusalWait bounds how late a correction is seen.
+const maxRefusalWait = 5 * time.Second
+
+// sameSet compares responses whose resources may stand in any order.
+func sameSet(a, b []*anypb.Any) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	seen := make(map[string]int, len(a))
+	for _, one := range a {
+		seen[one.GetTypeUrl()+string(one.GetValue())]++
+	}
+	for _, one := range b {
+		seen[one.GetTypeUrl()+string(one.GetValue())]--
+	}
+	for _, n := range seen {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// take puts the limits of a response in force, all of them or none. A response with
+// what is in force already changes nothing.
+func (s *Source) take(response []*anypb.Any) error {
+	list := make([]*rlsconf.RateLimitConfig, len(response))
+	for i, one := range response {
+		list[i] = &rlsconf.RateLimitConfig{}
+		if err := one.UnmarshalTo(list[i]); err != nil {
+			return s.Refuse(fmt.Errorf("resources[%d]: %w", i, err))
+		}
+	}
+	// Servers have them in any order; that of a domain's patterns must not change by itself.
+	slices.SortStableFunc(list, func(a, b *rlsconf.RateLimitConfig) int {
+		return cmp.Or(strings.Compare(a.GetName(), b.GetName()), strings.Compare(a.GetDomain(), b.GetDomain()))
+	})
+	same := func(a, b *rlsconf.RateLimitConfig) bool { return proto.Equal(a, b) }
+	if s.Ready() == nil && slices.EqualFunc(list, s.taken, same) {
+		return nil
+	}
+	if err := s.Take(list); err != nil {
+		return err
+	}
+	s.taken = list
+	return nil
+}
+
+// shorten keeps what a server logs of a refusal within bounds.
+func shorten(text string) string {
+	const most = 2000
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}

@@ -1,0 +1,199 @@
+package xds_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/streamcounter/streamcounter/check/envoy/xds"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	control "github.com/streamcounter/streamcounter/internal/streamtest/xds"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// resource is a domain with one limit.
+func resource(name, domain, key string, n uint32) *rlsconf.RateLimitConfig {
+	return &rlsconf.RateLimitConfig{Name: name, Domain: domain, Descriptors: []*rlsconf.RateLimitDescriptor{
+		{Key: key, RateLimit: &rlsconf.RateLimitPolicy{Unit: rlsconf.RateLimitUnit_MINUTE, RequestsPerUnit: n}}}}
+}
+
+// world is a source that runs.
+type world struct {
+	*xds.Source
+	t      *testing.T
+	server *control.Server
+	mu     sync.Mutex
+	log    bytes.Buffer
+	loads  []error
+}
+
+func (w *world) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(b)
+}
+
+func (w *world) logged(text string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Count(w.log.String(), text)
+}
+
+func (w *world) attempts() (good, bad int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, err := range w.loads {
+		if err == nil {
+			good++
+		} else {
+			bad++
+		}
+	}
+	return good, bad
+}
+
+// limit is what client=a may do a minute; 0: there is no limit.
+func (w *world) limit(domain string) uint32 {
+	l, _ := w.Limits().Find(domain, &commonv3.RateLimitDescriptor{
+		Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "client", Value: "a"}}})
+	return l.PerUnit
+}
+
+func following(t *testing.T, change func(*xds.Config)) *world {
+	t.Helper()
+	w := &world{t: t, server: control.New(t, nil)}
+	c := xds.Config{Server: w.server.Addr, Node: control.Node, FirstWait: 5 * time.Millisecond,
+		LongestWait: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(w, nil))}
+	if change != nil {
+		change(&c)
+	}
+	var err error
+	w.Source, err = xds.New(c)
+	testkit.Must(t, err)
+	w.OnReload(func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.loads = append(w.loads, err)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { w.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return w
+}
+
+// Limits come before and after, and a bad one is refused whole: the old stay.
+func TestLimitsFollowTheServer(t *testing.T) {
+	w := following(t, nil)
+	if w.Ready() == nil {
+		t.Error("ready without any limits")
+	}
+	w.server.Set("1", resource("a", "edge", "client", 5), resource("b", "other", "client", 7))
+	w.server.Start()
+	w.server.Acked("1")
+	if w.limit("edge") != 5 || w.limit("other") != 7 || w.Ready() != nil {
+		t.Errorf("edge %d, other %d, want 5 and 7; %v", w.limit("edge"), w.limit("other"), w.Ready())
+	}
+	w.server.Set("2", resource("a", "edge", "client", 6))
+	w.server.Acked("2")
+	if w.limit("edge") != 6 || w.limit("other") != 0 {
+		t.Errorf("edge %d, other %d, want 6 and no limit", w.limit("edge"), w.limit("other"))
+	}
+	bad := resource("c", "third", "client", 1)
+	bad.Descriptors[0].RateLimit.Unit = rlsconf.RateLimitUnit_UNKNOWN
+	w.server.Set("3", resource("a", "edge", "client", 9), bad)
+	if why := w.server.Nacked("2"); !strings.Contains(why, `resource "c": descriptors[0].rate_limit: unit is missing`) {
+		t.Errorf("refused because: %s", why)
+	}
+	if w.limit("edge") != 6 {
+		t.Errorf("edge %d, want 6 still", w.limit("edge"))
+	}
+	w.server.Set("4", resource("a", "edge", "client", 10))
+	w.server.Acked("4")
+	if w.limit("edge") != 10 {
+		t.Errorf("edge %d, want 10", w.limit("edge"))
+	}
+	w.server.Set("5") // the last policy is gone
+	w.server.Acked("5")
+	if good, bad := w.attempts(); w.limit("edge") != 0 || good != 4 || bad != 1 {
+		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want 4 and 1", w.limit("edge"), good, bad)
+	}
+}
+
+// A server that goes and comes back finds the limits in force; one with the same limits
+// under a version that it has used before is not taken for one with others.
+func TestTheServerGoesAndComesBack(t *testing.T) {
+	server := control.New(t, nil)
+	server.Set("1", resource("a", "edge", "client", 5), resource("b", "other", "client", 7))
+	server.Start()
+	w := following(t, func(c *xds.Config) { c.Server = server.Addr })
+	w.server = server
+	server.Acked("1")
+	streams := w.server.Streams()
+	w.server.Stop()
+	streamtest.Eventually(t, 30*time.Second, "the log says that the server is away", func() (bool, string) {
+		return w.logged("the xDS server is away") == 1, ""
+	})
+	if w.limit("edge") != 5 {
+		t.Errorf("edge %d while the server is away, want 5", w.limit("edge"))
+	}
+	w.server.Start()
+	streamtest.Eventually(t, 30*time.Second, "the log says that the server is back", func() (bool, string) {
+		return w.logged("the xDS server answers again") == 1, ""
+	})
+	if w.server.Streams() <= streams {
+		t.Error("no new stream")
+	}
+	if good, bad := w.attempts(); good != 1 || bad != 0 {
+		t.Errorf("%d good and %d bad loads of what was the same, want 1 and 0", good, bad)
+	}
+	w.server.Stop()
+	w.server.Set("1", resource("a", "edge", "client", 8)) // a server that restarted and counts anew
+	w.server.Start()
+	streamtest.Eventually(t, 30*time.Second, "the new limit", func() (bool, string) { return w.limit("edge") == 8, "" })
+}
+
+// Through TLS, with a certificate of our own; a server of another authority says nothing that counts.
+func TestTLS(t *testing.T) {
+	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
+	cert, key := ours.Issue("gateway")
+	mine, mineKey := ours.Issue("ratelimit")
+	serving := ours.Config(cert, key)
+	serving.ClientAuth, serving.ClientCAs = tls.RequireAndVerifyClientCert, serving.RootCAs
+	for name, c := range map[string]struct {
+		config *tls.Config
+		good   bool
+	}{
+		"ours":                {ours.Config(mine, mineKey), true},
+		"no certificate":      {ours.Config("", ""), false},
+		"another authority":   {others.Config(mine, mineKey), false},
+		"plain text, by slip": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := control.New(t, serving)
+			server.Set("1", resource("a", "edge", "client", 5))
+			server.Start()
+			w := following(t, func(x *xds.Config) { x.Server, x.TLS = server.Addr, c.config })
+			if c.good {
+				server.Acked("1")
+				return
+			}
+			streamtest.Eventually(t, 30*time.Second, "a warning", func() (bool, string) {
+				return w.logged("the xDS server is away") == 1, ""
+			})
+			if w.Ready() == nil {
+				t.Error("limits have come")
+			}
+		})
+	}
+}

@@ -1,0 +1,171 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Transitions tells what became known of a key. alerts.History does.
+type Transitions interface {
+	// Alerts gives the newest n before a place, the newest first, and their places; before "": of all.
+	Alerts(ctx context.Context, key, before string, n int) (list []api.Transition, places []string, err error)
+	// Decisions gives the last throttle decision of each rule, the newest first.
+	Decisions(ctx context.Context, key string) ([]api.Transition, error)
+}
+
+// HistoryRequest is for a page of what happened to a key or a pattern.
+type HistoryRequest struct {
+	Key, Pattern string
+	N            int
+	Before       string // Next of the page before; "": the newest
+	// Changes of the override are wanted, too.
+	Changes bool
+}
+
+// What a history can leave out.
+const (
+	noTransitions = "alerts and decisions: this server has no NATS (--nats)"
+	natsAway      = "alerts and decisions: NATS does not answer"
+	noChanges     = "changes of the override: they need a token of the scope admin"
+)
+
+// source is one of the lists that a history is merged of, the newest first.
+type source struct {
+	entries []api.HistoryEntry
+	places  []string // of entries
+	reached string   // the place of the last that was taken
+}
+
+// History merges the alerts, the last decisions and the changes of the override of a key, the newest
+// first. What it cannot look at it names.
+func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History, error) {
+	out := api.History{Key: req.Key, Pattern: req.Pattern, Entries: []api.HistoryEntry{}}
+	var sources [3]source // alerts, decisions, changes
+	places, err := parseHistoryPlaces(req.Before)
+	if err != nil {
+		return out, err
+	}
+	for i := range sources {
+		sources[i].reached = places[i]
+	}
+	if req.Changes {
+		o, err := s.overrides()
+		if err != nil {
+			return out, err
+		}
+		list, err := o.History(ctx, req.Key, req.Pattern, req.N+1, places[2])
+		if err != nil {
+			return out, unavailable(err)
+		}
+		sources[2].addChanges(list)
+	} else {
+		out.LeftOut = append(out.LeftOut, noChanges)
+	}
+	switch {
+	case req.Pattern != "": // has none of its own
+	case s.config.Transitions == nil:
+		out.LeftOut = append(out.LeftOut, noTransitions)
+	default:
+		if err := s.addTransitions(ctx, req, sources[:2]); errors.Is(err, api.ErrBadRequest) {
+			return out, badPlaces(req.Before)
+		} else if err != nil {
+			out.LeftOut = append(out.LeftOut, natsAway)
+			sources[0].entries, sources[1].entries = nil, nil
+		}
+	}
+	var more bool
+	out.Entries, more = mergeHistory(sources[:], req.N)
+	if more {
+		out.Next = strings.Join([]string{sources[0].reached, sources[1].reached, sources[2].reached}, ",")
+	}
+	return out, nil
+}
+
+func (s *source) addChanges(list []windows.Change) {
+	for _, c := range list {
+		s.entries = append(s.entries, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange})
+		s.places = append(s.places, c.ID)
+	}
+}
+
+func (s *Service) addTransitions(ctx context.Context, req HistoryRequest, into []source) error {
+	list, places, err := s.config.Transitions.Alerts(ctx, req.Key, into[0].reached, req.N+1)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		into[0].entries = append(into[0].entries, api.HistoryEntry{AtMs: list[i].AtMs, Transition: &list[i]})
+		into[0].places = append(into[0].places, places[i])
+	}
+	decisions, err := s.config.Transitions.Decisions(ctx, req.Key)
+	for i := range decisions {
+		place := decisionPlace(decisions[i])
+		if into[1].reached == "" || olderDecision(place, into[1].reached) {
+			into[1].entries = append(into[1].entries, api.HistoryEntry{AtMs: decisions[i].AtMs,
+				Transition: &decisions[i]})
+			into[1].places = append(into[1].places, place)
+		}
+	}
+	return err
+}
+
+func decisionPlace(t api.Transition) string { return strconv.FormatInt(t.AtMs, 10) + "-" + t.Rule }
+
+// olderDecision compares by time, then by rule.
+func olderDecision(a, b string) bool {
+	aMs, aRule, _ := strings.Cut(a, "-")
+	bMs, bRule, _ := strings.Cut(b, "-")
+	x, _ := strconv.ParseInt(aMs, 10, 64) // the form was checked
+	y, _ := strconv.ParseInt(bMs, 10, 64)
+	return x < y || x == y && aRule < bRule
+}
+
+// mergeHistory takes the newest n of all sources, and says whether there are more.
+func mergeHistory(sources []source, n int) (out []api.HistoryEntry, more bool) {
+	out = []api.HistoryEntry{}
+	for {
+		newest := -1
+		for i, s := range sources {
+			if len(s.entries) > 0 && (newest < 0 || s.entries[0].AtMs > sources[newest].entries[0].AtMs) {
+				newest = i
+			}
+		}
+		if newest < 0 || len(out) == n {
+			return out, newest >= 0
+		}
+		s := &sources[newest]
+		out = append(out, s.entries[0])
+		s.reached = s.places[0]
+		s.entries, s.places = s.entries[1:], s.places[1:]
+	}
+}
+
+var historyPlaces = regexp.MustCompile(`^(([0-9]+)-[0-9]{1,15})?,([0-9]{1,15}-[a-z0-9-]{1,64})?,` +
+	`(([0-9]+)-([0-9]+))?$`)
+
+func parseHistoryPlaces(text string) (places [3]string, err error) {
+	if text == "" {
+		return places, nil
+	}
+	m := historyPlaces.FindStringSubmatch(text)
+	if m == nil || strings.Trim(m[4], "0") == "-" { // Redis has no such entry, and refuses to look before it
+		return places, badPlaces(text)
+	}
+	for _, number := range []string{m[2], m[5], m[6]} {
+		if _, err := strconv.ParseUint(number, 10, 64); number != "" && err != nil {
+			return places, badPlaces(text)
+		}
+	}
+	return [3]string{m[1], m[3], m[4]}, nil
+}
+
+func badPlaces(text string) error {
+	return fmt.Errorf("%w: before=%s, expected `next` of a page", api.ErrBadRequest, api.Shorten(text))
+}

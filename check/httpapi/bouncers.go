@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/crowdsec"
+)
+
+// bouncerRoutes are what CrowdSec's bouncers ask of its local API.
+func (s *Server) bouncerRoutes() []Route {
+	if s.config.Bouncers == nil {
+		return nil
+	}
+	return []Route{
+		{Method: "GET", Path: "/v1/decisions", Scope: access.ScopeRead, APIKey: true,
+			Serve: http.HandlerFunc(s.getDecisions)},
+		{Method: "GET", Path: "/v1/decisions/stream", Scope: access.ScopeRead, APIKey: true,
+			Serve: http.HandlerFunc(s.getDecisionStream)},
+	}
+}
+
+func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) {
+	filter, err := crowdsec.ParseFilter(r.URL.Query())
+	var list []crowdsec.Decision
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+		defer cancel()
+		list, err = s.config.Bouncers.Active(ctx, filter)
+		err = storeError(r, err)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	_ = writeDecisions(w, list) // the caller is gone if this fails
+}
+
+// getDecisionStream answers with what changed since the bouncer's last answer. HEAD, by which bouncers
+// test their key, is none.
+func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	filter, err := crowdsec.ParseFilter(q)
+	if err == nil && r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "application/json")
+		return
+	}
+	var changes crowdsec.Changes
+	var told func()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+		defer cancel()
+		changes, told, err = s.config.Bouncers.Pull(ctx, bouncerOf(r), q.Get("startup") == "true", filter)
+		err = storeError(r, err)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	// The context says nothing here: a bouncer that has its answer may have closed the connection.
+	if writeDecisions(w, changes) == nil && http.NewResponseController(w).Flush() == nil {
+		told()
+	}
+}
+
+// bouncerOf tells bouncers apart, also those that share a token: by its name, their address and program.
+func bouncerOf(r *http.Request) string {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return fmt.Sprintf("%s\n%s\n%.100s", access.Caller(r.Context()), host, r.UserAgent())
+}
+
+// storeError is for a scan that failed: the caller went away, or Redis did not answer.
+func storeError(r *http.Request, err error) error {
+	if err == nil || r.Context().Err() != nil {
+		return r.Context().Err()
+	}
+	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+}
+
+// writeDecisions ends without a line feed: bouncers compare the body with "null".
+func writeDecisions(w http.ResponseWriter, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.Header().Set("Cache-Control", "no-store")
+	_, err = w.Write(body)
+	return err
+}

@@ -1,0 +1,208 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Requests as public bouncers send them.
+var (
+	firewall = bouncer{"fw-key-0123456789ab", "crowdsec-firewall-bouncer/v0.0.31-linux"}
+	nginx    = bouncer{"ng-key-0123456789ab", "crowdsec-nginx-bouncer/v1.1.0"}
+	traefik  = bouncer{"tr-key-0123456789ab", "Crowdsec-Bouncer-Traefik-Plugin/1.X.X"}
+)
+
+const bouncerTokens = `tokens:
+  - {name: firewall, token: fw-key-0123456789ab, scopes: [read]}
+  - {name: nginx, token: ng-key-0123456789ab, scopes: [read]}
+  - {name: traefik, token: tr-key-0123456789ab, scopes: [read]}
+  - {name: checker, token: checker-0123456789, scopes: [check]}
+`
+
+type bouncer struct{ key, agent string }
+
+// ask sends a request over a connection and gives status and body.
+func (b bouncer) ask(t *testing.T, at, method, target string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, at+target, nil)
+	testkit.Must(t, err)
+	r.Header.Set("X-Api-Key", b.key)
+	r.Header.Set("User-Agent", b.agent)
+	resp, err := http.DefaultClient.Do(r)
+	testkit.Must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	testkit.Must(t, err)
+	if kind := resp.Header.Get("Content-Type"); resp.StatusCode == 200 && kind != "application/json" {
+		t.Errorf("%s %s: content type %q", method, target, kind)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// want expects "+value duration scenario -value" of a pull or of live decisions.
+func (b bouncer) want(t *testing.T, at, target, want string) {
+	t.Helper()
+	status, body := b.ask(t, at, "GET", target)
+	type decision struct{ Value, Duration, Scenario string }
+	var changes struct{ New, Deleted []decision }
+	into := any(&changes)
+	if !strings.Contains(target, "/stream") {
+		into = &changes.New
+	}
+	if err := json.Unmarshal([]byte(body), into); status != 200 || err != nil {
+		t.Fatalf("%s: %d %s", target, status, body)
+	}
+	var out []string
+	for _, d := range changes.New {
+		out = append(out, "+"+d.Value+" "+d.Duration+" "+d.Scenario)
+	}
+	for _, d := range changes.Deleted {
+		out = append(out, "-"+d.Value)
+	}
+	if got := strings.Join(out, " "); got != want {
+		t.Errorf("%s asks %s and gets %q, want %q", b.agent, target, got, want)
+	}
+}
+
+var bouncerRules = []*windows.Rule{
+	{Name: "api", Match: "ip:192.*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}},
+	{Name: "login", Match: "ip:2001:*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
+	{Name: "quiet", Match: "ip:*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}},
+}
+
+const startup, pull = "/v1/decisions/stream?startup=true&scopes=ip%2Crange", "/v1/decisions/stream?startup=false"
+
+// The story of three bouncers: throttles of the chosen rules and blocks reach them, live and as changes,
+// each change once, and end.
+func TestBouncers(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		path := testkit.WriteFile(t, "tokens.yml", bouncerTokens)
+		tokens, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
+		testkit.Must(t, err)
+		server := httptest.NewServer(httpapi.NewRouter(tokens, w.server.Routes(nil)...))
+		defer server.Close()
+		at := server.URL
+
+		// nginx compares the whole body with null
+		if _, body := nginx.ask(t, at, "GET", "/v1/decisions?ip=192.0.2.1"); body != "null" {
+			t.Errorf("no decision is %q", body)
+		}
+		if _, body := firewall.ask(t, at, "GET", startup); body != `{"new":null,"deleted":null}` {
+			t.Errorf("no change is %q", body)
+		}
+		for _, key := range []string{"ip:192.0.2.1", "ip:2001:db8::/64", "ip:198.51.100.1"} {
+			wantStatus(t, w.get(t, key), 200)
+		}
+		wantStatus(t, put(t, w, "ip:203.0.113.7", `{"block":true,"for":"2h","reason":"abuse"}`), 200)
+		w.advance(time.Second)
+		const one, net, blocked = "+192.0.2.1 59s api", " +2001:db8::/64 59m59s login",
+			" +203.0.113.7 1h59m59s override"
+		firewall.want(t, at, pull, one+blocked+net)
+		firewall.want(t, at, pull, "")
+		traefik.want(t, at, startup, one+blocked+net)
+		nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", one)
+		nginx.want(t, at, "/v1/decisions?ip=2001:db8::77", net[1:])
+		nginx.want(t, at, "/v1/decisions?ip=203.0.113.7", blocked[1:])
+		traefik.want(t, at, "/v1/decisions?ip=198.51.100.1&banned=true", "")
+		for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
+			if status, body := traefik.ask(t, at, "HEAD", target); status != 200 || body != "" {
+				t.Errorf("HEAD %s: %d %q", target, status, body)
+			}
+		}
+
+		wantStatus(t, w.do(t, "DELETE", "/v1/overrides/ip:203.0.113.7", ""), 200)
+		w.advance(59 * time.Second)
+		wantStatus(t, w.get(t, "ip:192.0.2.2"), 200)
+		w.advance(time.Second)
+		const changed = "+192.0.2.2 59s api -192.0.2.1 -203.0.113.7"
+		traefik.want(t, at, pull+"&scenarios_not_containing=login", changed)
+		if status, _ := firewall.ask(t, at, "HEAD", pull); status != 200 { // is no pull
+			t.Error(status)
+		}
+		firewall.want(t, at, pull, changed)
+		firewall.want(t, at, pull, "")
+		nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", "")
+
+		// A server that has just begun knows no bouncer: it tells all that stands.
+		other := newBouncerServer(t, w, tokens)
+		firewall.want(t, other, pull, "+192.0.2.2 59s api +2001:db8::/64 58m59s login")
+
+		// A token of another scope, none, and one that is revoked.
+		for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {
+			if status, _ := (bouncer{key, "curl"}).ask(t, at, "GET", pull); status != want {
+				t.Errorf("with the key %q: %d, want %d", key, status, want)
+			}
+		}
+		testkit.Must(t, os.WriteFile(path, []byte(strings.Replace(bouncerTokens, firewall.key,
+			"another-0123456789", 1)), 0o600))
+		testkit.Must(t, tokens.Reload())
+		if status, body := firewall.ask(t, at, "GET", pull); status != 401 || strings.Contains(body, "192.0.2") {
+			t.Errorf("with a revoked key: %d %s", status, body)
+		}
+		nginx.want(t, at, "/v1/decisions?ip=192.0.2.2", "+192.0.2.2 59s api")
+	}, bouncerRules...)
+}
+
+// newBouncerServer is another process over the same Redis.
+func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
+	t.Helper()
+	other := newWorldWith(t, w.redis, func(c *check.Config, _ *httpapi.Config) {
+		counter := windows.NewRedis(w.redis, w.keys)
+		counter.Now = w.clock.Load
+		c.Counter, c.Overrides = counter, windows.NewOverrides(counter, nil)
+	}, bouncerRules...)
+	other.clock.Store(w.clock.Load())
+	server := httptest.NewServer(httpapi.NewRouter(tokens, other.server.Routes(nil)...))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// An application's own X-Api-Key is no token of ours where a proxy asks for a check.
+func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), bouncerRules...)
+	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
+	for _, route := range router.Routes() {
+		target := route.Path
+		if strings.HasSuffix(target, "/") {
+			target += "x"
+		}
+		rec, r := httptest.NewRecorder(), httptest.NewRequest(route.Method, target, nil)
+		r.Header.Set("X-Api-Key", operator)
+		router.ServeHTTP(rec, r)
+		if ours := strings.HasPrefix(route.Path, "/v1/decisions"); !route.Open && ours != (rec.Code == 200) ||
+			!ours && !route.Open && rec.Code != 401 {
+			t.Errorf("%s %s with X-Api-Key: %d %s", route.Method, target, rec.Code, rec.Body)
+		}
+	}
+	// Beside a good token it does not matter.
+	rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/decisions", nil)
+	r.Header.Set("X-Api-Key", "of-the-application")
+	r.Header.Set("Authorization", "Bearer "+reader)
+	if router.ServeHTTP(rec, r); rec.Code != 200 {
+		t.Errorf("with a good token and another X-Api-Key: %d %s", rec.Code, rec.Body)
+	}
+}
+
+// Without rules for bouncers there is nothing.
+func TestBouncersAreOff(t *testing.T) {
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), bouncerRules...)
+	w = sharing(t, w, bouncerRules...)
+	for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
+		wantStatus(t, w.do(t, "GET", target, ""), 404)
+	}
+}

@@ -1,0 +1,214 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+)
+
+// overridesPath is what stands before a key or a pattern in a path.
+const overridesPath = "/v1/overrides/"
+
+// overrideRoutes are those of what operators set for single keys.
+func (s *Server) overrideRoutes() []Route {
+	return []Route{
+		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.listOverrides)},
+		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.getOverride)},
+		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.putOverride)},
+		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.deleteOverride)},
+	}
+}
+
+// overrideBody is api.Override as it is set.
+type overrideBody struct {
+	Block   bool                 `json:"block,omitempty"`
+	Exempt  bool                 `json:"exempt,omitempty"`
+	Rule    string               `json:"rule,omitempty"`
+	Windows []api.OverrideWindow `json:"windows,omitempty"`
+	Until   string               `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
+	UntilMs int64                `json:"until_ms,omitempty"` // or so
+	For     string               `json:"for,omitempty"`      // or for so long, as 1h
+	Reason  string               `json:"reason,omitempty"`
+}
+
+// override gives what is to be set, and for how long where the body says that.
+func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
+	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, UntilMs: b.UntilMs,
+		Reason: b.Reason}
+	given := 0
+	for _, has := range []bool{b.Until != "", b.UntilMs != 0, b.For != ""} {
+		if has {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return o, 0, fmt.Errorf(`%w: it has several of "until", "until_ms" and "for", expected one`, api.ErrBadOverride)
+	case b.UntilMs < 0:
+		return o, 0, fmt.Errorf("%w: until_ms: %d, expected milliseconds since 1970", api.ErrBadOverride, b.UntilMs)
+	case b.For != "":
+		if lasts, err = check.ParseSpan(b.For); err != nil || lasts < time.Millisecond {
+			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
+				api.Shorten(b.For))
+		}
+	case b.Until != "":
+		at, err := time.Parse(time.RFC3339, b.Until)
+		if err != nil {
+			at, err = time.Parse(time.DateOnly, b.Until)
+		}
+		if err != nil || at.UnixMilli() < 1 {
+			return o, 0, fmt.Errorf("%w: until: %s, expected a time such as 2026-12-01T09:00:00Z, or a date",
+				api.ErrBadOverride, api.Shorten(b.Until))
+		}
+		o.UntilMs = at.UnixMilli()
+	}
+	return o, lasts, nil
+}
+
+// targetOf is the key or the pattern in the path.
+func targetOf(r *http.Request, path string) (key, pattern string, err error) {
+	text, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), path))
+	if err != nil {
+		return "", "", fmt.Errorf("%w: %w", api.ErrBadKey, err)
+	}
+	return api.ParseTarget(text)
+}
+
+func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) {
+	key, pattern, err := targetOf(r, overridesPath)
+	var body overrideBody
+	if err == nil {
+		err = readJSON(w, r, &body)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	one, lasts, err := body.override()
+	if err == nil {
+		one.Key, one.Pattern, one.By = key, pattern, access.Caller(r.Context())
+		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+		defer cancel()
+		one, err = s.checks.SetOverride(ctx, one, lasts)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, one)
+}
+
+func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {
+	key, pattern, err := targetOf(r, overridesPath)
+	var one api.Override
+	if err == nil {
+		var there bool
+		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+		defer cancel()
+		if one, there, err = s.checks.Override(ctx, key, pattern); err == nil && !there {
+			err = fmt.Errorf("%w: of %s", api.ErrNoOverride, api.Shorten(key+pattern))
+		}
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, one)
+}
+
+func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) {
+	key, pattern, err := targetOf(r, overridesPath)
+	q := r.URL.Query()
+	if err == nil {
+		err = onlyParameters(q, "reason")
+	}
+	var had bool
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+		defer cancel()
+		had, err = s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, clearedAnswer{Key: key, Pattern: pattern, Cleared: had})
+}
+
+func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	err := onlyParameters(q, "limit", "after")
+	n := 0
+	if err == nil {
+		n, err = limitOf(q, 100, 1000)
+	}
+	after := ""
+	if text := q.Get("after"); err == nil && text != "" {
+		var key, pattern string
+		if key, pattern, err = api.ParseTarget(text); err == nil {
+			after = check.TargetAfter(key, pattern)
+		}
+	}
+	var list []api.Override
+	if err == nil {
+		list, err = s.checks.Overrides(n, after)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	page := api.Overrides{Overrides: list}
+	if len(list) == n {
+		page.Next = list[n-1].Target()
+	}
+	writeJSON(w, "application/json", http.StatusOK, page)
+}
+
+// blocked is the problem of a key that an operator has blocked.
+func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
+	detail := api.Shorten(a.Key) + " is blocked by an operator"
+	if a.Reason != "" {
+		detail += ": " + a.Reason
+	}
+	if a.RetryAfterMs > 0 {
+		detail += fmt.Sprintf("; the block ends in %d ms", a.RetryAfterMs)
+	}
+	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Blocked", Status: status,
+		Detail: detail})
+}
+
+// onlyParameters refuses a query with others than these, or one of them twice.
+func onlyParameters(q url.Values, names ...string) error {
+	for name, values := range q {
+		known := false
+		for _, n := range names {
+			known = known || n == name
+		}
+		if !known || len(values) != 1 {
+			return fmt.Errorf("%w: parameter %s stands %d times, expected %s, each once at most", api.ErrBadRequest,
+				api.Shorten(name), len(values), strings.Join(names, " and "))
+		}
+	}
+	return nil
+}
+
+// limitOf is how many a page is to have.
+func limitOf(q url.Values, usual, most int) (int, error) {
+	if !q.Has("limit") {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%w: limit=%s, expected a whole number from 1 to %d", api.ErrBadRequest,
+			api.Shorten(q.Get("limit")), most)
+	}
+	return n, nil
+}

@@ -1,0 +1,61 @@
+// Calls of the server. The token lives in this tab alone and goes with the tab.
+
+const place = "streamcounter-token";
+export const token = () => sessionStorage.getItem(place) || "";
+export const keepToken = (t) => (t ? sessionStorage.setItem(place, t) : sessionStorage.removeItem(place));
+
+// Refused is an answer that is no success.
+export class Refused extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+function headers() {
+  return token() ? { Authorization: "Bearer " + token() } : {};
+}
+
+async function refused(response) {
+  let detail = response.status + " " + response.statusText;
+  try {
+    detail = (await response.json()).detail || detail;
+  } catch {
+    // it is no problem document
+  }
+  return new Refused(response.status, detail);
+}
+
+// call asks for JSON.
+export async function call(method, path, body) {
+  const response = await fetch(path, {
+    method, headers: { ...headers(), ...(body ? { "Content-Type": "application/json" } : {}) },
+    body: body && JSON.stringify(body), cache: "no-store",
+  });
+  if (!response.ok) throw await refused(response);
+  return response.json();
+}
+
+// keyPath gives the path of a key. What is . or .. alone would be a step in it.
+export function keyPath(before, key) {
+  return before + encodeURIComponent(key).replace(/^(\.{1,2})$/, (dots) => dots.replaceAll(".", "%2E"));
+}
+
+// target names a key where a pattern could stand too.
+export const target = (key) => key.replace(/[\\*?]/g, "\\$&");
+
+// stream hands on each message of the live stream until that ends. EventSource could send no token.
+export async function stream(take, signal) {
+  const response = await fetch("/page/live", { headers: headers(), signal, cache: "no-store" });
+  if (!response.ok) throw await refused(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      if (event.startsWith("data: ")) take(JSON.parse(event.slice(6)));
+    }
+  }
+}

@@ -1,0 +1,112 @@
+// The frame of the page: login, the live connection, and which view stands in it.
+
+import { h, text } from "./dom.js";
+import { token, keepToken } from "./api.js";
+import { live } from "./live.js";
+import { overview } from "./overview.js";
+import { keyView } from "./key.js";
+
+const main = document.getElementById("main");
+const link = document.getElementById("link");
+const logout = document.getElementById("logout");
+const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again" };
+
+// shared is what views have in common: what the server said last.
+const shared = { hello: null, sample: null, plots: [], transitions: [] };
+let view = null;
+let connection = null;
+
+function state(name) {
+  link.dataset.state = name;
+  text(link, states[name]);
+}
+
+function connect() {
+  connection?.abort();
+  connection = new AbortController();
+  state("connecting");
+  live({ take, state, denied, signal: connection.signal });
+}
+
+const keptTransitions = 100, keptPlots = 300;
+
+function take(m) {
+  if (m.hello) {
+    shared.hello = m.hello;
+    shared.plots = m.hello.plots;
+    text(document.getElementById("prefix"), "prefix " + m.hello.prefix);
+    logout.hidden = !token();
+    if (!view) route();
+  }
+  if (m.transitions) shared.transitions = m.transitions.concat(shared.transitions).slice(0, keptTransitions);
+  if (m.sample) {
+    shared.sample = m.sample;
+    const p = { t: m.sample.at_ms, a: 0, d: 0, e: 0 };
+    for (const r of Object.values(m.sample.rates || {})) {
+      p.a += r.allowed; p.d += r.denied; p.e += r.events;
+    }
+    if (!shared.plots.some((q) => q.t === p.t)) shared.plots = shared.plots.concat(p).slice(-keptPlots);
+  }
+  view?.take(m);
+}
+
+// denied shows the login; what was seen before is taken off the page.
+function denied(err) {
+  leave();
+  shared.hello = shared.sample = null;
+  shared.plots = shared.transitions = [];
+  text(document.getElementById("prefix"), "");
+  link.dataset.state = "";
+  text(link, "");
+  logout.hidden = true;
+  const failed = token() ? (err?.message || "") : "";
+  keepToken("");
+  const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false",
+    "aria-describedby": "tokenhelp tokenproblem" });
+  main.replaceChildren(h("form", { class: "card login", onsubmit: (e) => {
+    e.preventDefault();
+    keepToken(input.value.trim());
+    connect();
+  } },
+  h("h1", {}, "Log in"),
+  h("label", { for: "token" }, "Token"), input,
+  h("p", { id: "tokenproblem", class: "problem", role: "alert" }, failed),
+  h("p", { id: "tokenhelp", class: "muted" }, "One of the server's tokens with the scope read, or admin to change anything. " +
+    "It stays in this tab until you close it."),
+  h("button", { type: "submit" }, "Log in")));
+  input.focus();
+}
+
+function leave() {
+  view?.leave();
+  view = null;
+}
+
+function route() {
+  if (!shared.hello) return;
+  leave();
+  const hash = location.hash;
+  let key = null;
+  if (hash.startsWith("#/key/")) {
+    try {
+      key = decodeURIComponent(hash.slice(6));
+    } catch {
+      key = hash.slice(6);
+    }
+  }
+  view = key ? keyView(shared, key) : overview(shared);
+  document.title = key ? key + " · streamcounter" : "streamcounter";
+  main.replaceChildren(view.root);
+  window.scrollTo(0, 0);
+}
+
+window.addEventListener("hashchange", () => { route(); main.focus({ preventScroll: true }); });
+document.getElementById("find").addEventListener("submit", (e) => {
+  e.preventDefault();
+  const input = document.getElementById("key");
+  if (input.value) location.hash = "#/key/" + encodeURIComponent(input.value);
+  input.value = "";
+});
+logout.addEventListener("click", () => { connection?.abort(); keepToken(""); denied(); });
+document.querySelector(".skip").addEventListener("click", (e) => { e.preventDefault(); main.focus(); });
+connect();

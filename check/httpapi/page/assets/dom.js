@@ -1,0 +1,26 @@
+// Elements made of text, never of markup: whatever a key holds, it is shown as it is.
+
+// h makes an element: h("td", {class: "num"}, "42"). on… attributes are listeners.
+export function h(name, attributes, ...children) {
+  const e = document.createElement(name);
+  for (const [k, v] of Object.entries(attributes || {})) {
+    if (v === undefined || v === null || v === false) continue;
+    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
+    else e.setAttribute(k, v === true ? "" : v);
+  }
+  e.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  return e;
+}
+
+// svg is h for drawings.
+export function svg(name, attributes, ...children) {
+  const e = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [k, v] of Object.entries(attributes || {})) e.setAttribute(k, v);
+  e.append(...children);
+  return e;
+}
+
+// text sets what an element says, if that changed: a screen reader hears only changes.
+export function text(e, value) {
+  if (e.textContent !== value) e.textContent = value;
+}

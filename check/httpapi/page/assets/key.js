@@ -1,0 +1,135 @@
+// One key: its windows, its last hour, what happened to it, and what an operator can do.
+
+import { h, text } from "./dom.js";
+import { call, keyPath, target } from "./api.js";
+import { hour } from "./plot.js";
+import { operate } from "./operate.js";
+import { moment, number, overrideText, span, what, why } from "./words.js";
+
+const lookEvery = 2000, hourMs = 3600000, perPage = 50;
+
+function bar(w) {
+  const fill = h("div", { class: "fill" });
+  const share = Math.min(1, w.used / w.limit);
+  fill.style.width = (share * 100).toFixed(1) + "%";
+  return h("li", {}, h("p", {}, h("strong", {}, `${number(w.used)} of ${number(w.limit)}`), ` per ${span(w.window_ms)}`,
+    h("span", { class: "muted" }, w.used ? `, ${number(w.remaining)} left, empty in ${span(w.reset_ms)}` : ", nothing used")),
+  h("div", { class: "bar" + (share >= 1 ? " full" : share >= 0.8 ? " near" : ""), role: "meter", "aria-valuemin": "0",
+    "aria-valuemax": String(w.limit), "aria-valuenow": String(Math.min(w.used, w.limit)),
+    "aria-label": `${number(w.used)} of ${number(w.limit)} per ${span(w.window_ms)}` }, fill));
+}
+
+function windowsCard() {
+  const list = h("ul", { class: "windows" }), note = h("p", { class: "muted" });
+  return { root: h("section", { class: "card", id: "windows" }, h("h2", {}, "Windows"), note, list), show(state) {
+    text(note, state.rule ? "Rule " + state.rule : "No rule matches this key.");
+    list.replaceChildren(...state.windows.map(bar),
+      ...(state.shadow || []).flatMap((s) => [h("li", { class: "muted" }, `Rule ${s.rule} (shadow)`), ...s.windows.map(bar)]));
+  }, failed(err) {
+    text(note, err.message);
+    list.replaceChildren();
+  } };
+}
+
+// spansOf gives when a key was throttled: by alerts of level 100 and throttle decisions, the newest first.
+function spansOf(entries, now) {
+  const spans = [];
+  let open = null; // where the span that is read now ends
+  for (const e of entries) {
+    const t = e.transition;
+    if (!t || t.shadow || t.level !== 100) continue;
+    if (t.state === "cleared" || t.state === "released") {
+      open = open ?? e.at_ms;
+    } else {
+      spans.push({ from: t.since_ms || e.at_ms, to: open ?? Math.min(now, t.until_ms || now) });
+      open = null;
+    }
+  }
+  return spans;
+}
+
+function entryItem(e) {
+  if (e.transition) {
+    const t = e.transition;
+    return h("li", {}, h("time", {}, moment(e.at_ms)), h("span", { class: "state " + t.state }, what(t)),
+      h("span", { class: "muted" }, t.rule === "override" ? why(t) : t.rule + ", " + why(t)));
+  }
+  const c = e.change || {};
+  const said = c.after ? overrideText(c.after) : ["removed", c.by && "by " + c.by, c.reason].filter(Boolean).join(", ");
+  return h("li", {}, h("time", {}, moment(e.at_ms)), h("span", { class: "state change" }, "override"), h("span", {}, said));
+}
+
+function historyCard(key, drawn) {
+  const list = h("ol", { class: "feed tall" }), note = h("p", { class: "muted" });
+  const older = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => load(next) }, "Older");
+  let entries = [], next = "", extended = false;
+  async function load(before) {
+    try {
+      const page = await call("GET", keyPath("/v1/history/", target(key)) + `?limit=${perPage}` + (before ? "&before=" + encodeURIComponent(before) : ""));
+      if (before) {
+        extended = true;
+        entries = entries.concat(page.entries);
+      } else {
+        entries = page.entries;
+      }
+      next = page.next || "";
+      older.hidden = !next;
+      text(note, page.left_out ? "Left out: " + page.left_out.join("; ") + "." : "");
+      list.replaceChildren(...(entries.length ? entries.map(entryItem) : [h("li", { class: "empty" }, "Nothing is known of this key.")]));
+      drawn(entries);
+    } catch (err) {
+      text(note, err.message);
+    }
+  }
+  return { root: h("section", { class: "card", id: "history" }, h("h2", {}, "History"), note, list, older),
+    refresh: () => (extended ? null : load("")) };
+}
+
+export function keyView(shared, key) {
+  const badge = h("span", { class: "badge", role: "status" }), override = h("p", { class: "notice", hidden: true });
+  const windows = windowsCard();
+  const plot = h("div", {}), samples = [];
+  let entries = [], left = false;
+  function draw() {
+    const now = Date.now();
+    const points = entries.filter((e) => e.transition && e.transition.limit > 0 && !e.transition.shadow && e.at_ms > now - hourMs)
+      .map((e) => ({ t: e.at_ms, share: e.transition.used / e.transition.limit }))
+      .concat(samples).sort((a, b) => a.t - b.t);
+    plot.replaceChildren(hour(now - hourMs, now, points, spansOf(entries, now).filter((s) => s.to > now - hourMs)));
+  }
+  const history = historyCard(key, (list) => { entries = list; draw(); });
+  async function look() {
+    try {
+      const state = await call("GET", keyPath("/v1/keys/", key));
+      if (left) return;
+      windows.show(state);
+      const share = Math.max(0, ...state.windows.map((w) => w.used / w.limit));
+      samples.push({ t: Date.now(), share });
+      if (samples.length > hourMs / lookEvery) samples.shift();
+      const o = state.override;
+      const now = o?.block ? "blocked" : o?.exempt ? "exempt" : share >= 1 ? "throttled" : "admitted";
+      text(badge, now);
+      badge.className = "badge " + now;
+      override.hidden = !o;
+      if (o) text(override, "Override" + (o.pattern ? " of " + o.pattern : "") + ": " + overrideText(o));
+      draw();
+    } catch (err) {
+      if (left) return;
+      windows.failed(err);
+      text(badge, "");
+    }
+  }
+  const refresh = () => { look(); history.refresh(); };
+  const timer = setInterval(look, lookEvery);
+  const slow = setInterval(() => history.refresh(), 5 * lookEvery);
+  refresh();
+  const root = h("div", { class: "keyview" }, h("p", {}, h("a", { href: "#/" }, "← Overview")),
+    h("h1", {}, h("span", { class: "key" }, key), " ", badge), override,
+    h("div", { class: "columns" },
+      h("div", {}, windows.root, h("section", { class: "card", id: "hour" }, h("h2", {}, "Last hour"), plot,
+        h("p", { class: "muted" }, "What is known: the count at each alert and decision, and since this page is open. Shaded: throttled."))),
+      h("div", {}, shared.hello.admin ? operate(key, refresh) : null, history.root)));
+  return { root, take(m) {
+    if (m.transitions?.some((t) => t.key === key)) refresh();
+  }, leave() { left = true; clearInterval(timer); clearInterval(slow); } };
+}

@@ -1,0 +1,65 @@
+// What an operator can do to a key. Each is confirmed first; the server writes down who did it.
+
+import { h, text } from "./dom.js";
+import { call, keyPath, target } from "./api.js";
+
+function field(label, input) {
+  return h("label", {}, h("span", {}, label), input);
+}
+
+// confirm asks, with what will happen, and resolves to whether to go on.
+function confirm(question, go) {
+  return new Promise((done) => {
+    const dialog = h("dialog", { "aria-labelledby": "question" }, h("form", { method: "dialog" }, h("p", { id: "question" }, question),
+      h("div", { class: "pager" }, h("button", { value: "no", class: "quiet" }, "Cancel"), h("button", { value: "yes", id: "confirm" }, go))));
+    dialog.addEventListener("close", () => { done(dialog.returnValue === "yes"); dialog.remove(); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+export function operate(key, changed) {
+  const lasts = h("input", { id: "for", value: "1h", size: "6", placeholder: "1h", "aria-describedby": "forhelp" });
+  const reason = h("input", { id: "reason", maxlength: "250", placeholder: "why, for the history" });
+  const limit = h("input", { id: "limit", type: "number", min: "1", value: "1000" });
+  const per = h("input", { id: "per", value: "1m", size: "6" });
+  const outcome = h("p", { role: "status", id: "outcome" });
+
+  async function act(question, go, method, path, body, said) {
+    if (!await confirm(question, go)) return;
+    try {
+      await call(method, path, body);
+      text(outcome, said);
+      outcome.className = "done";
+    } catch (err) {
+      text(outcome, err.message);
+      outcome.className = "problem";
+    }
+    changed();
+  }
+
+  const span = () => (lasts.value.trim() ? " for " + lasts.value.trim() : " until it is cleared");
+  function set(verb, what, said) {
+    const body = { ...what };
+    if (lasts.value.trim()) body.for = lasts.value.trim();
+    if (reason.value.trim()) body.reason = reason.value.trim();
+    act(`${verb} ${key}${span()}?`, verb, "PUT", keyPath("/v1/overrides/", target(key)), body, said + span() + ".");
+  }
+  const button = (id, name, click, kind) => h("button", { type: "button", id, class: kind, onclick: click }, name);
+
+  return h("section", { class: "card", id: "operate" }, h("h2", {}, "Change"),
+    h("div", { class: "fields" }, field("For", lasts), field("Reason", reason)),
+    h("p", { class: "muted", id: "forhelp" }, "90s, 1h or 7d; empty: until it is cleared."),
+    h("div", { class: "actions" },
+      button("block", "Block", () => set("Block", { block: true }, "Blocked"), "danger"),
+      button("exempt", "Exempt", () => set("Exempt", { exempt: true }, "Exempt"))),
+    h("div", { class: "fields" }, field("Limit", limit), field("per", per),
+      button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }] }, "Limited"))),
+    h("div", { class: "actions" },
+      button("clear", "Clear override", () => act(`Remove the override of ${key}?`, "Remove", "DELETE",
+        keyPath("/v1/overrides/", target(key)) + (reason.value.trim() ? "?reason=" + encodeURIComponent(reason.value.trim()) : ""), null,
+        "The override is removed."), "quiet"),
+      button("reset", "Reset counts", () => act(`Set the counts of ${key} to zero?`, "Reset", "DELETE", keyPath("/v1/keys/", key), null,
+        "The counts are zero."), "quiet")),
+    outcome);
+}

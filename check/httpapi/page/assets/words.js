@@ -1,0 +1,58 @@
+// How numbers, times and what happened are worded.
+
+const whole = new Intl.NumberFormat("en");
+export const number = (n) => whole.format(Math.round(n));
+
+// rate words a number per second.
+export const rate = (n) => (n > 0 && n < 9.95 ? n.toFixed(1) : number(n));
+
+const pad = (n, digits = 2) => String(n).padStart(digits, "0");
+
+export function clock(ms) {
+  const d = new Date(ms);
+  return pad(d.getHours()) + ":" + pad(d.getMinutes()) + ":" + pad(d.getSeconds());
+}
+
+// moment is the clock, with the date where that is not today.
+export function moment(ms) {
+  const d = new Date(ms);
+  const today = d.toDateString() === new Date().toDateString();
+  return (today ? "" : d.getFullYear() + "-" + pad(d.getMonth() + 1) + "-" + pad(d.getDate()) + " ") + clock(ms);
+}
+
+// span words a duration: 500ms, 8s, 5m, 1h 30m, 2d.
+export function span(ms) {
+  if (ms < 1000) return Math.max(0, Math.round(ms)) + "ms";
+  const units = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+  let s = Math.round(ms / 1000);
+  const parts = [];
+  for (const [size, unit] of units) {
+    if (s >= size && parts.length < 2) {
+      parts.push(Math.floor(s / size) + unit);
+      s %= size;
+    } else if (parts.length > 0) break;
+  }
+  return parts.join(" ");
+}
+
+// why says what a throttle decision is about.
+export function why(t) {
+  if (t.rule === "override") return "blocked by an operator" + (t.reason ? ": " + t.reason : "");
+  return number(t.used) + " of " + number(t.limit) + " per " + span(t.window_ms);
+}
+
+// what names a transition.
+export function what(t) {
+  const name = t.state === "raised" || t.state === "cleared" ? t.level + "% " + t.state : t.state;
+  return name + (t.shadow ? " (shadow)" : "");
+}
+
+// overrideText words what an operator has set.
+export function overrideText(o) {
+  let text = o.block ? "blocked" : o.exempt ? "exempt" : o.rule ? "tier " + o.rule
+    : "limit " + (o.windows || []).map((w) => number(w.limit) + " per " + w.per).join(", ");
+  if (o.until_ms) text += " until " + moment(o.until_ms);
+  if (o.by) text += ", by " + o.by;
+  if (o.reason) text += ", " + o.reason;
+  return text;
+}

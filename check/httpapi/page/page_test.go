@@ -1,0 +1,302 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Every file is there without a token, under the policy, and has nothing that the policy would refuse.
+func TestFilesKeepToThePolicy(t *testing.T) {
+	x := httpapi.NewRouter(nil, Routes(NewFeed(Config{}))...)
+	get := func(path string, headers ...string) *httptest.ResponseRecorder {
+		rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
+		x.ServeHTTP(rec, r)
+		return rec
+	}
+	refused := regexp.MustCompile(`(?i)<script(>| [^>]*>[^<])|<style|\sstyle=|\son[a-z]+="|https?://[^w]|innerHTML|` +
+		`outerHTML|` +
+		`insertAdjacent|document\.write|\beval\(|"style"`)
+	size := 0
+	for _, route := range x.Routes() {
+		if !route.Open {
+			continue
+		}
+		rec := get(route.Path)
+		body := rec.Body.String()
+		size += len(body)
+		if rec.Code != 200 || rec.Header().Get("Content-Security-Policy") != policy ||
+			rec.Header().Get("Content-Type") == "" {
+			t.Errorf("%s: %d %v", route.Path, rec.Code, rec.Header())
+		}
+		if found := refused.FindString(body); found != "" {
+			t.Errorf("%s has %q", route.Path, found)
+		}
+		for _, m := range regexp.MustCompile(`(?:from|src=|href=) ?"(\.?/[^"#]+)"`).FindAllStringSubmatch(body, -1) {
+			path := strings.Replace(m[1], "./", "/page/", 1)
+			if path != "/" && get(path).Code != 200 {
+				t.Errorf("%s asks for %s, which is not there", route.Path, path)
+			}
+		}
+		if again := get(route.Path, "If-None-Match: "+rec.Header().Get("ETag")); again.Code != http.StatusNotModified {
+			t.Errorf("%s: asked again with its tag: %d", route.Path, again.Code)
+		}
+	}
+	if size == 0 || size > 100_000 {
+		t.Errorf("the page has %d bytes", size)
+	}
+	if rec := get("/page/none.js"); rec.Code != http.StatusNotFound {
+		t.Errorf("a file that is not there: %d", rec.Code)
+	}
+}
+
+// world is a feed whose sources a test sets.
+type world struct {
+	*Feed
+	server *httptest.Server
+	mu     sync.Mutex
+	take   func(api.Transition)
+	fails  bool
+	looked int
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{}
+	following := make(chan struct{}, 1)
+	rules := func() []Rule { return []Rule{{Name: "api"}, {Name: "watch", Shadow: true}} }
+	w.Feed = NewFeed(Config{Prefix: "sc", Rules: rules,
+		Activity: func(context.Context) (activity.Activity, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.looked++; w.fails {
+				return activity.Activity{}, errors.New("away")
+			}
+			return activity.Activity{Processes: []activity.Process{{Name: "serve a", AtMs: int64(w.looked) * 1000,
+				Counts: map[string]activity.Counts{
+					"api": {Allowed: int64(w.looked) * 10, Denied: int64(w.looked)}}}}}, nil
+		},
+		Throttled: func(context.Context, int, string) ([]api.Throttled, string, error) {
+			return []api.Throttled{{Rule: "api", Key: "user:1"}, {Rule: "watch", Key: "user:1", Shadow: true}}, "", nil
+		},
+		Partitions: func(context.Context) ([]Partition, error) { return []Partition{{Outbox: 3}}, nil },
+		Follow: func(ctx context.Context, take func(api.Transition)) {
+			w.mu.Lock()
+			w.take = take
+			w.mu.Unlock()
+			following <- struct{}{}
+			<-ctx.Done()
+			<-following
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	w.server = httptest.NewServer(httpapi.NewRouter(nil, Routes(w.Feed)...))
+	w.server.Config.RegisterOnShutdown(w.Stop)
+	t.Cleanup(func() { w.Stop(); w.server.CloseClientConnections(); w.server.Close(); cancel(); <-done })
+	return w
+}
+
+// open opens a page and gives its messages; they end with it.
+func (w *world) open(t *testing.T) (<-chan message, func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", w.server.URL+"/page/live", nil)
+	testkit.Must(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	testkit.Must(t, err)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		body, _ := io.ReadAll(resp.Body)
+		t.Fatalf("%s: %s", resp.Status, body)
+	}
+	got := make(chan message, 100)
+	go func() {
+		defer close(got)
+		defer resp.Body.Close()
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var m message
+				if json.Unmarshal([]byte(data), &m) == nil {
+					got <- m
+				}
+			}
+		}
+	}()
+	return got, cancel
+}
+
+// until reads messages to the first that holds.
+func until(t *testing.T, got <-chan message, what string, holds func(message) bool) message {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		select {
+		case m, ok := <-got:
+			if !ok {
+				t.Fatalf("the stream ended before %s", what)
+			}
+			if holds(m) {
+				return m
+			}
+		case <-late:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestFeed(t *testing.T) {
+	w := newWorld(t)
+	got, shut := w.open(t)
+	defer shut()
+	// Without tokens everybody is an admin.
+	if first := <-got; first.Hello == nil || first.Hello.Prefix != "sc" || !first.Hello.NATS || !first.Hello.Admin {
+		t.Errorf("%+v", first.Hello)
+	}
+	m := until(t, got, "rates", func(m message) bool { return m.Sample != nil && m.Sample.Rates["api"].Allowed > 0 })
+	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 || r.Throttled != 1 {
+		t.Errorf("%+v", r)
+	}
+	if m.Sample.Throttled != 1 || m.Sample.Shadow != 1 || m.Sample.Partitions[0].Outbox != 3 {
+		t.Errorf("%+v", m.Sample)
+	}
+
+	// Of many transitions a message has the newest, and how many came besides.
+	w.mu.Lock()
+	take := w.take
+	w.mu.Unlock()
+	for i := range 10_000 {
+		take(api.Transition{Key: fmt.Sprint(i), State: api.StateThrottled, Level: 100})
+		take(api.Transition{Key: "renewal", State: api.StateThrottled, Level: 100, Renewal: true})
+		take(api.Transition{Key: "alert", State: api.StateRaised, Level: 100})
+	}
+	seen := uint64(0)
+	until(t, got, "the last transition", func(m message) bool {
+		if len(m.Transitions) > 40 {
+			t.Errorf("a message has %d transitions", len(m.Transitions))
+		}
+		seen += uint64(len(m.Transitions)) + m.Skipped
+		return len(m.Transitions) > 0 && m.Transitions[0].Key == "9999"
+	})
+	if seen != 10_000 {
+		t.Errorf("%d transitions are told of", seen)
+	}
+
+	// While Redis is away the page has what was seen last, and is told so.
+	w.mu.Lock()
+	w.fails = true
+	w.mu.Unlock()
+	m = until(t, got, "a failure", func(m message) bool { return m.Sample != nil && len(m.Sample.Failed) > 0 })
+	if m.Sample.Rates["api"].Throttled != 1 || len(m.Sample.Rows) != 2 {
+		t.Errorf("%+v", m.Sample)
+	}
+	w.Stop() // as a server does that ends
+	for range got {
+	}
+}
+
+// More pages than there is room for are told to wait, and one that closes makes room.
+func TestFeedIsBounded(t *testing.T) {
+	f := NewFeed(Config{})
+	r := httptest.NewRequest("GET", "/page/live", nil)
+	for range maxViewers {
+		_, _, err := f.enter(r)
+		testkit.Must(t, err)
+	}
+	rec := httptest.NewRecorder()
+	if f.ServeHTTP(rec, r); rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %v", rec.Code, rec.Header())
+	}
+	f.leave()
+	_, _, err := f.enter(r)
+	testkit.Must(t, err)
+}
+
+// After a rest, in which nobody looked, a page does not get the plots and the sample of long ago.
+func TestFeedForgetsWhileItRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFeed(Config{
+			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, nil },
+			Throttled:  func(context.Context, int, string) ([]api.Throttled, string, error) { return nil, "", nil },
+			Partitions: func(context.Context) ([]Partition, error) { return nil, nil },
+			Rules:      func() []Rule { return nil },
+		})
+		go f.Run(t.Context())
+		r := httptest.NewRequest("GET", "/page/live", nil)
+		open := func() (int, bool) {
+			first, has, err := f.enter(r)
+			testkit.Must(t, err)
+			_, any := f.after(&has)
+			return len(first.Plots), any
+		}
+		if n, any := open(); n != 0 || any {
+			t.Errorf("at first there are %d points, and a sample: %v", n, any)
+		}
+		time.Sleep(10 * time.Second)
+		f.leave()
+		time.Sleep(3 * time.Second) // as a page does that is loaded again
+		if n, any := open(); n < 10 || !any {
+			t.Errorf("of a page that comes back at once there are %d points, and a sample: %v", n, any)
+		}
+		f.leave()
+		time.Sleep(time.Minute)
+		if n, any := open(); n != 0 || any {
+			t.Errorf("after a minute there are %d points, and a sample: %v", n, any)
+		}
+	})
+}
+
+// What could not be looked at is named until it is seen again, not in one sample alone.
+func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
+	away, s, now := true, sampler{}, time.Now()
+	fails := func() error {
+		if away {
+			return errors.New("away")
+		}
+		return nil
+	}
+	next := func(after time.Duration) string {
+		now = now.Add(after)
+		return strings.Join(s.next(t.Context(), now, Config{
+			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, fails() },
+			Throttled:  func(context.Context, int, string) ([]api.Throttled, string, error) { return nil, "", fails() },
+			Partitions: func(context.Context) ([]Partition, error) { return nil, fails() },
+			Rules:      func() []Rule { return nil },
+		}).Failed, ", ")
+	}
+	const rest = "who is throttled, partitions"
+	if got := next(0); got != "what processes do, "+rest {
+		t.Errorf("while Redis is away: %q", got)
+	}
+	away = false
+	if got := next(100 * time.Millisecond); got != rest {
+		t.Errorf("before the next look: %q", got)
+	}
+	if got := next(time.Minute); got != "" {
+		t.Errorf("after it: %q", got)
+	}
+}

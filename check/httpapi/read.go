@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// readJSON decodes one JSON object strictly; the error names the place.
+func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	body, err := readBody(w, r, maxCheckBody)
+	if err != nil {
+		return err
+	}
+	if !utf8.Valid(body) {
+		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
+	}
+	if at := loneSurrogate(body); at >= 0 {
+		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
+			api.ErrBadRequest, at, body[at:at+6])
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := exactFields(body); err != nil {
+		return err
+	}
+	if err := dec.Decode(into); err != nil {
+		return badJSON(err, len(body))
+	}
+	end := dec.InputOffset()
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: more than one JSON value, from byte %d on", api.ErrBadRequest, end)
+	}
+	return nil
+}
+
+// badJSON adds the place to an error of the decoder, where it has one.
+func badJSON(err error, size int) error {
+	var syntax *json.SyntaxError
+	var value *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
+	case errors.As(err, &value):
+		return fmt.Errorf("%w: at byte %d: %s is a %s, expected %s", api.ErrBadRequest, value.Offset,
+			cmp.Or(value.Field, "the value"), value.Value, expectedJSON(value.Type.Kind()))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
+	}
+	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+}
+
+// readBody reads a body of up to most bytes. One that is compressed would have to
+// be bounded twice, and nobody needs it: events are appended by the megabyte at most.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return nil, fmt.Errorf("%w: Content-Encoding is %s, expected none", errEncoding, api.Shorten(coding))
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return nil, fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
+	}
+	return body, nil
+}

@@ -1,0 +1,80 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// X-Request-Id finds one request again in problems, logs and traces. It is what the caller or a proxy
+// gave; where a problem is answered to a request without one, it is made here.
+const requestIDHeader = "X-Request-Id"
+
+// maxRequestID bounds what a caller gives, in bytes.
+const maxRequestID = 128
+
+// echoRequestID puts the caller's id on the answer. What cannot be one, or could spoil a log, is left out.
+func echoRequestID(w http.ResponseWriter, r *http.Request) {
+	if given := r.Header[requestIDHeader]; len(given) == 1 && isRequestID(given[0]) {
+		setRequestID(w, r, given[0])
+	}
+}
+
+func isRequestID(s string) bool {
+	return s != "" && len(s) <= maxRequestID &&
+		!strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' })
+}
+
+func setRequestID(w http.ResponseWriter, r *http.Request, id string) {
+	w.Header().Set(requestIDHeader, id)
+	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
+		span.SetAttributes(attribute.StringSlice("http.request.header.x-request-id", []string{id}))
+	}
+}
+
+// withRequestID gives a problem the id of the answer, if that has one.
+func withRequestID(w http.ResponseWriter, p api.Problem) api.Problem {
+	p.RequestID = w.Header().Get(requestIDHeader)
+	return p
+}
+
+type logKey struct{}
+
+// WithLog gives requests the log that problems of the server's making go to: with http.Server's BaseContext,
+// as it is the same for all of them.
+func WithLog(ctx context.Context, log *slog.Logger) context.Context {
+	return context.WithValue(ctx, logKey{}, log)
+}
+
+// identify gives a problem its request's id, and logs it where it is the server's: an outage at debug, as
+// there may be thousands a second (the outage itself is logged once), anything unforeseen as an error.
+func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) api.Problem {
+	if w.Header().Get(requestIDHeader) == "" {
+		setRequestID(w, r, rand.Text())
+	}
+	p = withRequestID(w, p)
+	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
+	if log == nil || p.Status < http.StatusInternalServerError {
+		return p
+	}
+	level := slog.LevelDebug
+	if p.Status == http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	if log.Enabled(r.Context(), level) {
+		fields := []any{"request_id", p.RequestID, "method", r.Method, "path", api.Shorten(r.URL.Path),
+			"status", p.Status, "error", err}
+		if span := trace.SpanContextFromContext(r.Context()); span.IsSampled() {
+			fields = append(fields, "trace_id", span.TraceID().String())
+		}
+		log.Log(r.Context(), level, "a request failed", fields...)
+	}
+	return p
+}

@@ -1,0 +1,70 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// The id of a request stands on its answer and in problems. What is no id is not given back.
+func TestRequestIDs(t *testing.T) {
+	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
+		rule("api", nil, windows.Window{Limit: 1, Per: patience}))
+	for _, c := range []struct{ given, target, body string }{
+		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`},    // admitted
+		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`},    // denied
+		{"a-1.b:c/42", "/v1/check", `{"key":""}`},         // refused
+		{"a-1.b:c/42", "/v1/nothing", ``},                 // not there
+		{"", "/v1/check", `{"key":""}`},                   // none: one is made
+		{strings.Repeat("x", 129), "/v1/check", `{"k":}`}, // and for these
+		{"a\\b", "/v1/check", `{"key":""}`},
+		{"a b", "/v1/check", `{"key":""}`},
+		{"\u00e9", "/v1/check", `{"key":""}`},
+	} {
+		var headers []string
+		if c.given != "" {
+			headers = append(headers, "X-Request-Id: "+c.given)
+		}
+		a := w.do(t, "POST", c.target, c.body, headers...)
+		id, good := a.header.Get("X-Request-Id"), strings.HasPrefix(c.given, "a-1")
+		if good && id != c.given || !good && (len(id) < 20 || id == c.given) {
+			t.Errorf("%d to %q: the answer has the id %q", a.status, c.given, id)
+		}
+		if a.status >= 400 && a.str("request_id") != id {
+			t.Errorf("%d to %q: the problem has the id %q, its header %q", a.status, c.given, a.str("request_id"), id)
+		}
+	}
+	twice := w.do(t, "POST", "/v1/check", `{"key":""}`, "X-Request-Id: a-1", "X-Request-Id: a-2")
+	if id := twice.header.Get("X-Request-Id"); strings.HasPrefix(id, "a-") {
+		t.Errorf("of two ids the answer has %q", id)
+	}
+}
+
+// Problems of the server's making are logged by the id.
+func TestRequestIDsInTheLog(t *testing.T) {
+	var text bytes.Buffer
+	level := new(slog.LevelVar)
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}))
+	router := httpapi.NewRouter(nil, httpapi.HealthRoutes(func(context.Context) error { return errors.New("away") })...)
+	ask := func() string {
+		r := httptest.NewRequestWithContext(httpapi.WithLog(t.Context(), log), "GET", "/readyz", nil)
+		r.Header.Set("X-Request-Id", "a-1")
+		router.ServeHTTP(httptest.NewRecorder(), r)
+		return text.String()
+	}
+	if got := ask(); got != "" {
+		t.Errorf("an outage is logged at debug alone: %s", got)
+	}
+	level.Set(slog.LevelDebug)
+	if got := ask(); !strings.Contains(got, "request_id=a-1") || !strings.Contains(got, "status=503") {
+		t.Errorf("logged: %q", got)
+	}
+}

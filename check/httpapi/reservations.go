@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/headers"
+)
+
+// reservationsPath is what stands before an id in a path.
+const reservationsPath = "/v1/reservations/"
+
+func (s *Server) reservationRoutes() []Route {
+	return []Route{
+		{Method: "POST", Path: "/v1/reservations", Scope: access.ScopeCheck,
+			Serve: http.HandlerFunc(s.postReservation)},
+		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postSettlement)},
+		{Method: "DELETE", Path: reservationsPath, Scope: access.ScopeCheck,
+			Serve: http.HandlerFunc(s.deleteReservation)},
+	}
+}
+
+// reservationBody is api.ReservationRequest as it is read.
+type reservationBody struct {
+	Key    string      `json:"key"`
+	Cost   *int64      `json:"cost"`
+	Checks []checkBody `json:"checks"`
+	TTLMs  *int64      `json:"ttl_ms"`
+}
+
+func (b reservationBody) request() (api.ReservationRequest, error) {
+	one, err := checkBody{Key: b.Key, Cost: b.Cost, Checks: b.Checks}.request()
+	req := api.ReservationRequest{CheckRequest: one}
+	if err != nil {
+		return req, err
+	}
+	for i, c := range one.Checks {
+		if c.Mode != "" {
+			return req, fmt.Errorf("%w: checks[%d] has a mode, a reservation has none", api.ErrBadRequest, i)
+		}
+	}
+	if one.Checks != nil && (len(one.Checks) == 0 || len(one.Checks) > maxChecks) {
+		return req, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, len(one.Checks),
+			maxChecks)
+	}
+	if b.TTLMs != nil {
+		if *b.TTLMs < 1 {
+			return req, fmt.Errorf("%w: ttl_ms is %d, expected at least 1", api.ErrBadRequest, *b.TTLMs)
+		}
+		req.TTLMs = *b.TTLMs
+	}
+	return req, nil
+}
+
+func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) {
+	var body reservationBody
+	err := readJSON(w, r, &body)
+	if err == nil {
+		r, err = withIdempotency(r)
+	}
+	var req api.ReservationRequest
+	if err == nil {
+		req, err = body.request()
+	}
+	var got api.ReservationOfAll
+	if err == nil {
+		got, err = s.checks.Reserve(r.Context(), req)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	headers.Set(w.Header(), got.Checks, got.RetryAfterMs)
+	switch {
+	case got.Allowed && req.Checks == nil:
+		writeJSON(w, "application/json", http.StatusCreated, api.Reservation{Reserved: got.Reserved,
+			CheckAnswer: got.Checks[0]})
+	case got.Allowed:
+		writeJSON(w, "application/json", http.StatusCreated, got)
+	case req.Checks == nil:
+		a := got.Checks[0]
+		detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
+		writeJSON(w, "application/problem+json", http.StatusTooManyRequests,
+			denial{overLimit(w, http.StatusTooManyRequests, detail, a.RetryAfterMs), a})
+	default:
+		writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{
+			overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
+				got.RetryAfterMs), got.ChecksAnswer})
+	}
+}
+
+// postSettlement answers POST /v1/reservations/{id}/commit and .../renew.
+func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) {
+	id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
+	id, err := url.PathUnescape(id)
+	if err != nil {
+		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		return
+	}
+	var got api.Settlement
+	switch verb {
+	case "commit":
+		var body api.CommitRequest
+		if err = readOptionalJSON(w, r, &body); err == nil {
+			got, err = s.checks.Commit(r.Context(), id, body)
+		}
+	case "renew":
+		var body api.RenewRequest
+		if err = readOptionalJSON(w, r, &body); err == nil {
+			got, err = s.checks.Renew(r.Context(), id, body)
+		}
+	default:
+		writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
+			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path))))
+		return
+	}
+	s.settled(w, r, got, err)
+}
+
+func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) {
+	id, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath))
+	if err != nil {
+		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
+		return
+	}
+	got, err := s.checks.Cancel(r.Context(), id)
+	s.settled(w, r, got, err)
+}
+
+func (s *Server) settled(w http.ResponseWriter, r *http.Request, got api.Settlement, err error) {
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, got)
+}
+
+// readOptionalJSON is readJSON of a body that may be missing.
+func readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	return readJSON(w, r, into)
+}

@@ -1,0 +1,267 @@
+package check
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// within fails the test where do does not return.
+func within(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not return")
+	}
+}
+
+// slowRenewals says when a renewal begins, and has it wait.
+type slowRenewals struct {
+	*windows.Redis
+	begun, goOn chan struct{}
+}
+
+func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one windows.Lease, ask windows.Renewal) (
+	windows.Leased, error) {
+	s.begun <- struct{}{}
+	<-s.goOn
+	return s.Redis.RenewLease(ctx, plan, one, ask)
+}
+
+func TestLeasesEnd(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		t.Run("other keys do not end it", func(t *testing.T) {
+			l, one := hotKey(t, c, 1)
+			one.leases.rates.Resize(2)
+			within(t, func() {
+				for _, key := range []string{"x", "y", "z"} {
+					l.ask(one, key, 1)
+				}
+			})
+			if one.leases.find("k") == nil || one.leases.rates.Len() != 2 {
+				t.Errorf("it has ended; the rates of %d keys are known", one.leases.rates.Len())
+			}
+		})
+		for name, end := range map[string]func(l *lessees, one *lessee){
+			"at its end":      func(l *lessees, _ *lessee) { l.advance(200) },
+			"at a clean stop": func(_ *lessees, one *lessee) { one.Close() },
+		} {
+			t.Run("a rule that is gone ends it "+name, func(t *testing.T) {
+				l, one := hotKey(t, c, 1)
+				before := l.rules
+				l.rules = rulesOf(t, rule("other:*", windows.Window{Limit: 1, Per: time.Second}))
+				end(l, one)
+				l.rules = before
+				if used := l.used("k"); used == 0 || len(one.leases.held) != 0 {
+					t.Errorf("%d used, %d leases", used, len(one.leases.held))
+				}
+			})
+		}
+		t.Run("it is to end while it is renewed", func(t *testing.T) {
+			l, one := hotKey(t, c, 1)
+			renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
+			one.leases.counter = renewing
+			over := one.leases.find("k").start(1)
+			<-renewing.begun
+			one.leases.forget("k")
+			close(renewing.goOn)
+			<-renewing.begun // the next one, which ends it
+			<-over
+			if used := l.used("k"); used != hotAsks+5 || one.leases.find("k") != nil {
+				t.Errorf("%d used, want %d and no lease", used, hotAsks+5)
+			}
+		})
+		t.Run("it ends while units are taken", func(t *testing.T) {
+			_, one := hotKey(t, c, 1)
+			k := one.leases.find("k")
+			g := k.grant.Load()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for range 20_000 {
+					k.left.Store(3)
+					k.grant.Store(nil)
+					k.grant.Store(g)
+				}
+			}()
+			for {
+				k.take(1)
+				select {
+				case <-ended:
+					return
+				default:
+				}
+			}
+		})
+	})
+}
+
+// override sets one of a key by another process, or clears it, and has this one know it.
+func (l *lessees) override(one *lessee, key string, set api.Override) {
+	l.t.Helper()
+	by, ctx := windows.NewOverrides(l.other, nil), context.Background()
+	if set.Key = key; !set.Block && set.Windows == nil {
+		_, err := by.Clear(ctx, key, "", "test", "")
+		testkit.Must(l.t, err)
+	} else {
+		_, err := by.Set(ctx, l.rules, set, 0)
+		testkit.Must(l.t, err)
+	}
+	testkit.Must(l.t, one.overrides.Poll(ctx))
+}
+
+// limitOf asks, and gives the limit that was decided by and who decided.
+func (l *lessees) limitOf(one *lessee, key string) (int64, api.Source) {
+	l.t.Helper()
+	a, err := one.Check(context.Background(), api.CheckRequest{Key: key})
+	testkit.Must(l.t, err)
+	one.leases.running.Wait()
+	if len(a.Windows) == 0 {
+		return 0, a.Source
+	}
+	return a.Windows[0].Limit, a.Source
+}
+
+func TestOverridesEndLeases(t *testing.T) {
+	more := api.Override{Windows: []api.OverrideWindow{{Limit: 5000, Per: "1s"}}}
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		hot := func(t *testing.T) (*lessees, *lessee) {
+			l, one := hotKey(t, c, 1)
+			if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
+				t.Fatalf("limit %d, by %s", limit, source)
+			}
+			return l, one
+		}
+		t.Run("one that is set, cleared, and set until a time", func(t *testing.T) {
+			l, one := hot(t)
+			expect := func(when string, want int64) {
+				t.Helper()
+				for n := range hotAsks + 5 {
+					limit, source := l.limitOf(one, "k")
+					if limit != want {
+						t.Fatalf("%s, check %d: limit %d, by %s", when, n, limit, source)
+					}
+				}
+				if limit, source := l.limitOf(one, "k"); limit != want || source != api.SourceLease {
+					t.Errorf("%s: limit %d, by %s", when, limit, source)
+				}
+			}
+			l.override(one, "k", more)
+			expect("set", 5000)
+			l.override(one, "k", api.Override{})
+			expect("cleared", 1000)
+			until := more
+			until.UntilMs = l.clock + 30
+			l.override(one, "k", until)
+			expect("set until a time", 5000)
+			l.clock += 30 // no renewal in between
+			expect("after this time", 1000)
+		})
+		t.Run("a block", func(t *testing.T) {
+			l, one := hot(t)
+			l.override(one, "k", api.Override{Block: true})
+			if _, source := l.limitOf(one, "k"); source != api.SourceOverride {
+				t.Errorf("decided by %s", source)
+			}
+			l.advance(200)
+			if used := l.used("k"); used != hotAsks+6 || one.leases.find("k") != nil {
+				t.Errorf("%d used, want %d and no lease", used, hotAsks+6)
+			}
+		})
+		t.Run("one of another key does not", func(t *testing.T) {
+			l, one := hot(t)
+			l.override(one, "other", more)
+			if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
+				t.Errorf("limit %d, by %s", limit, source)
+			}
+			one.leases.find("k").start(1)
+			one.leases.running.Wait()
+			if _, ok := one.leased(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
+				t.Error("after the next renewal the lease is not found without a lock")
+			}
+		})
+	})
+}
+
+// Activity has every answer, whoever gave it.
+func TestActivityHasLeases(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		l, one := hotKey(t, c, 1)
+		for range 400 {
+			l.ask(one, "k", 3)
+		}
+		l.advance(40)
+		denied := int64(hotAsks + 5 + 400)
+		allowed := int64(len(l.admitted["k"]))
+		denied -= allowed
+		units := int64(0)
+		for _, a := range l.admitted["k"] {
+			units += a.units
+		}
+		if l.leased == 0 || l.answers["allowed k"] != allowed || l.answers["denied k"] != denied ||
+			l.units["allowed k"] != units || l.units["denied k"] != 3*denied {
+			t.Errorf("answers %v, units %v; %d allowed with %d units, %d denied", l.answers, l.units, allowed, units,
+				denied)
+		}
+	})
+}
+
+// silentRedis is a client of a server that takes commands and never answers.
+func silentRedis(t *testing.T) *redis.Client {
+	c := redis.NewClient(&redis.Options{MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			mine, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			return mine, nil
+		}})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// No check waits longer than the deadline, whatever it waits for.
+func TestLeasesKeepTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := stream.NewKeys("lease", 2)
+		testkit.Must(t, err)
+		hot := rule("*", windows.Window{Limit: 1000, Per: time.Minute})
+		hot.Lease = 5 * time.Second
+		s, err := NewService(Config{Counter: windows.NewRedis(silentRedis(t), keys), Timeout: 250 * time.Millisecond,
+			Rules: windows.Fixed(rulesOf(t, hot)).Rules, NoAnswer: func(err error) error { return err }})
+		testkit.Must(t, err)
+		for n := range 2 * hotAsks {
+			began := time.Now()
+			if _, err := s.Check(t.Context(), api.CheckRequest{Key: "k"}); err == nil {
+				t.Fatal("a Redis that does not answer has answered")
+			}
+			if took := time.Since(began); took > 250*time.Millisecond {
+				t.Fatalf("check %d took %s", n, took)
+			}
+		}
+		synctest.Wait()
+		one := s.leases.find("k")
+		if one == nil || one.grant.Load() == nil {
+			t.Fatal("no lease was asked for")
+		}
+		g := one.grant.Load()
+		if left := g.pauseUntil.Sub(g.answered); left != hot.Lease {
+			t.Errorf("no units are asked for for %s after Redis has not answered, want %s", left, hot.Lease)
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// apply puts what operators have set into requests. A block is never admitted, and costs
+// no call of Redis.
+func (s *Service) apply(rules *windows.Rules, reqs []Request) {
+	if !rules.HasOverrides() {
+		return
+	}
+	for i := range reqs {
+		r := &reqs[i]
+		if r.Key == "" {
+			continue
+		}
+		r.written = r.Plan
+		// An override may change meanwhile, and a key has one plan in a call.
+		same := func(e Request) bool { return e.Key == r.Key && e.written == r.written }
+		if j := slices.IndexFunc(reqs[:i], same); j >= 0 {
+			r.Plan, r.override = reqs[j].Plan, reqs[j].override
+		} else {
+			r.Plan, r.override = rules.Apply(r.Plan, r.Key)
+		}
+		s.announce(r.Key, r.override)
+		if one := s.leases.find(r.Key); one != nil && r.override.Blocks() {
+			one.giveBack()
+		}
+		// What has happened counts also for a blocked key.
+		r.Never = r.Never || r.override.Blocks() && !r.Refund && r.Mode != api.ModeCharge
+	}
+}
+
+// worded puts the override of a request into its answer.
+func (r *Request) worded(out *api.CheckAnswer) {
+	if r.override == nil {
+		return
+	}
+	o := r.override.API()
+	out.Override, out.Reason = o.Kind(), o.Reason
+	switch {
+	case o.Block:
+		out.Charged = r.Mode == api.ModeCharge && len(out.Windows) > 0
+		out.Rule, out.Allowed, out.Source, out.Note = api.OverrideRule, false, api.SourceOverride, ""
+		out.RetryAfterMs = -1
+		if o.UntilMs > 0 {
+			out.RetryAfterMs = max(r.override.Left().Milliseconds(), 1)
+		}
+	case r.Plan.Exempt() != nil:
+		out.Rule, out.Note = r.Plan.Exempt().Name, "an override exempts this key from its limits"
+		if len(out.Shadow) > 0 {
+			out.Shadow = out.Shadow[1:] // the rule itself
+		}
+	}
+}
+
+// longest gives the longer of two waits; below 0 no wait helps.
+func longest(a, b int64) int64 {
+	if a < 0 || b < 0 {
+		return -1
+	}
+	return max(a, b)
+}
+
+// ParseSpan reads a span of time as a rules file has it: 90s, 1h, 7d12h.
+func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuration(text) }
+
+// TargetAfter is the `after` of Overrides for the page after a key or a pattern.
+func TargetAfter(key, pattern string) string {
+	return windows.PageAfter(api.Override{Key: key, Pattern: pattern})
+}
+
+// overrides gives those of the configuration.
+func (s *Service) overrides() (*windows.Overrides, error) {
+	if s.config.Overrides == nil {
+		return nil, fmt.Errorf("%w: this server has no overrides", api.ErrBadRequest)
+	}
+	return s.config.Overrides, nil
+}
+
+// SetOverride sets the override of a key or a pattern: in this process before it returns, in others
+// within a second. What follows for decisions is written at once. lasts, if above 0, is how long it
+// is to stand, in place of UntilMs.
+func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.Override, error) {
+	o, err := s.overrides()
+	if err != nil {
+		return one, err
+	}
+	one, err = o.Set(ctx, s.config.Rules(), one, lasts)
+	if err == nil {
+		err = s.restate(ctx, one.Key)
+	}
+	return one, unavailable(err)
+}
+
+// ClearOverride removes an override, and says whether there was one.
+func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason string) (bool, error) {
+	o, err := s.overrides()
+	if err != nil {
+		return false, err
+	}
+	had, err := o.Clear(ctx, key, pattern, by, reason)
+	if err == nil && had {
+		err = s.restate(ctx, key)
+	}
+	return had, unavailable(err)
+}
+
+// restate writes the decisions of a key whose override changed as they are now. Those of the keys
+// of a pattern are for workers.
+func (s *Service) restate(ctx context.Context, key string) error {
+	if key == "" {
+		return nil
+	}
+	s.denials.forget(key)
+	s.leases.forget(key)
+	_, _, err := s.config.Counter.Sweep(ctx, s.config.Counter.Partition(key), s.config.Rules(),
+		[]string{windows.OverrideField(key)})
+	return err
+}
+
+// Override gives that of a key or a pattern; false where there is none.
+func (s *Service) Override(ctx context.Context, key, pattern string) (api.Override, bool, error) {
+	o, err := s.overrides()
+	if err != nil {
+		return api.Override{}, false, err
+	}
+	one, err := o.Get(ctx, key, pattern)
+	if err != nil || one == nil {
+		return api.Override{}, false, unavailable(err)
+	}
+	return one.API(), true, nil
+}
+
+// Overrides gives the first n overrides after one, by target; see windows.Overrides.Page.
+func (s *Service) Overrides(n int, after string) ([]api.Override, error) {
+	o, err := s.overrides()
+	if err != nil {
+		return nil, err
+	}
+	return o.Page(n, after), nil
+}
+
+// unavailable words an error that is none of the caller's.
+func unavailable(err error) error {
+	if err == nil || api.NameOf(err) != "" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+}

@@ -1,0 +1,182 @@
+package check
+
+import (
+	"crypto/rand"
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// How a lease is renewed.
+const (
+	// renewAt is after which part of its time a lease is renewed, and lowAt is the part of its
+	// units that is left when it is renewed early.
+	renewAt, lowAt = 0.8, 0.15
+	// spare is by how much more is asked for than the local rate would use.
+	spare = 1.25
+	// roomy: with a twelfth of the limit free, and more, a lease lasts its whole time. With less it is
+	// shorter, down to the shortest window divided by paces.
+	roomy = 12
+	paces = 32
+
+	minPace = 5 * time.Millisecond
+	// grace is by how much a lease lasts longer in Redis than here, in parts of it: no
+	// difference of the clocks' rates makes Redis charge what is spent afterwards.
+	grace = 4
+)
+
+// start renews the lease beside the caller, for an asker of n units, if no renewal is under way. It gives
+// what is closed afterwards.
+func (l *lease) start(n int64) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewing != nil {
+		return l.renewing
+	}
+	over := make(chan struct{})
+	if !l.of.begin() {
+		close(over)
+		return over
+	}
+	l.renewing = over
+	l.busy.Store(true)
+	go func() {
+		defer l.of.running.Done()
+		defer close(over)
+		for l.renew(n); !l.rest(); l.renew(0) {
+		}
+	}()
+	return over
+}
+
+// rest ends a renewal; false where the lease is to end, and has not. One that has ended is never renewed.
+func (l *lease) rest() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return true
+	}
+	if l.ending.Load() {
+		return false
+	}
+	l.renewing = nil
+	l.busy.Store(false)
+	return true
+}
+
+// renew charges what was used and takes what is wanted next, in one call. n is what an asker waits for,
+// 0 where the lease's time is nearly over.
+func (l *lease) renew(n int64) {
+	now, g, next := l.of.now(), l.grant.Load(), l.of.matchFor(l.key)
+	plan := next.plan
+	want, least := l.want(plan, g, n, now)
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	stands := g != nil && g.stands(now)
+	had, keep := l.keep(want, stands)
+	if l.units == 0 && want == 0 {
+		l.end(g)
+		return
+	}
+	if l.units == 0 {
+		l.id = l.of.counter.ReservationID("lease"+strings.ToLower(rand.Text()), []windows.Request{{Key: l.key}})
+	}
+	span := max(plan.LeaseTime(), windows.MinLease)
+	got, err := l.of.ask(plan, windows.Lease{ID: l.id, Key: l.key, TTL: span + span/grace, Units: l.units},
+		windows.Renewal{Used: l.units - had, Keep: keep, Want: want, Least: least})
+	if errors.Is(err, api.ErrNotSent) && stands && want > 0 {
+		l.left.Add(had - keep)
+		l.timer = l.of.after(g.until.Sub(now), l.timeIsUp)
+		return
+	}
+	l.units = got.Units
+	if want == 0 { // the key may have no plan any more
+		l.left.Store(0)
+		l.end(g)
+		return
+	}
+	next.answer(l.of, got, now, least)
+	if err != nil || got.Units == 0 {
+		l.left.Store(0)
+		l.units = 0
+		next.pause(err, got, now)
+		l.grant.Store(next)
+		l.timer = l.of.after(next.pauseUntil.Sub(now)+plan.LeaseTime(), l.timeIsUp)
+		return
+	}
+	l.grant.Store(next) // before the units: those that were kept last as long
+	l.left.Add(got.Units - keep)
+	l.timer = l.of.after(next.nextRenewal(now), l.timeIsUp)
+	l.of.watch(l, now)
+}
+
+// timeIsUp renews the lease where its key is still asked for often, and ends it otherwise.
+func (l *lease) timeIsUp() { l.start(0) }
+
+// giveBack ends the lease.
+func (l *lease) giveBack() {
+	l.ending.Store(true)
+	l.start(0)
+}
+
+// keep sets units aside that are given back, all where the grant does not stand any more, and gives how many
+// were left and how many are kept.
+func (l *lease) keep(want int64, stands bool) (left, keep int64) {
+	for {
+		left = l.left.Load()
+		keep = left
+		if !stands {
+			keep = 0
+		} else if want == 0 || want < left/2 { // less is not worth telling everybody that units came back
+			keep = min(left, want)
+		}
+		if l.left.CompareAndSwap(left, keep) {
+			return left, keep
+		}
+	}
+}
+
+// end forgets the lease: the key must be asked for often again.
+func (l *lease) end(g *grant) {
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	l.grant.Store(nil)
+	l.of.remove(l)
+	if g != nil {
+		l.report(g)
+	}
+}
+
+// want gives how many units the lease is to have by the local rate, 0 where it is to end, and the cost that they
+// are for.
+func (l *lease) want(plan *windows.Plan, g *grant, n int64, now time.Time) (want, least int64) {
+	least = max(n, 1)
+	demand := l.units - l.left.Load() + l.unmet.Swap(0)
+	since, span := l.renewed, plan.LeaseTime()
+	l.renewed = now
+	switch {
+	case g == nil: // it is new
+		demand = l.wanted
+	case n == 0:
+		least = g.least
+	}
+	if ending := l.ending.Swap(false); ending || span == 0 || l.of.closed.Load() || g != nil && g.plan != plan {
+		return 0, least
+	}
+	rate := float64(demand) / max(now.Sub(since), windows.MinLease).Seconds()
+	if rate < l.rate {
+		rate = (rate + l.rate) / 2
+	}
+	l.rate = rate
+	if n == 0 && rate*span.Seconds() < float64(4*least) {
+		return 0, least // it is asked for rarely now
+	}
+	want = min(int64(math.Ceil(rate*g.horizon(plan).Seconds()*spare)), windows.MaxLimit)
+	return max(want+least-1, least) / least * least, least
+}

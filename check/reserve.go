@@ -1,0 +1,192 @@
+package check
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// defaultTTL is how long a reservation stands under a rule without in_flight windows, unless
+// its request says otherwise.
+const defaultTTL = time.Minute
+
+// Reserve reserves the costs of one key or of several, all or none. The answer has an entry
+// per check, and no id where it is denied. With an idempotency key (api.WithIdempotency) the same
+// request may be sent again and reserves once. The error wraps api.ErrUnavailable where Redis is away: then on_error
+// decides nothing, as nobody could hold what is reserved, and the outcome is unknown unless it wraps
+// api.ErrNotSent too.
+func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out api.ReservationOfAll, err error) {
+	reqs := req.Checks
+	if reqs == nil {
+		reqs = []api.CheckRequest{req.CheckRequest}
+	}
+	var c *call
+	began := time.Now()
+	defer func() { s.observe(ctx, began, c, out.Allowed, err) }()
+	if c, err = s.reservationCall(reqs); err != nil {
+		return api.ReservationOfAll{}, err
+	}
+	ttl, err := ttlOf(c.asks, req.TTLMs)
+	if err != nil {
+		return api.ReservationOfAll{}, err
+	}
+	if c.never { // an override blocks one of the keys
+		d := s.decide(ctx, c)
+		return api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}, d.err
+	}
+	word, fingerprint := reservationWords(api.IdempotencyKey(ctx).Key, reqs, req.TTLMs)
+	id := s.config.Counter.ReservationID(word, c.asks)
+	got, err := s.reserve(ctx, id, ttl, fingerprint, c.asks)
+	if err != nil {
+		return api.ReservationOfAll{}, err
+	}
+	switch got.State {
+	case windows.SettledBefore:
+		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
+	case windows.OtherRequest:
+		return api.ReservationOfAll{}, fmt.Errorf("%w: the idempotency key stands for another reservation",
+			api.ErrIdempotencyKeyReused)
+	}
+	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,
+		outcome: "reserve_"})}
+	if got.Allowed {
+		out.Reserved = api.Reserved{ID: id, ExpiresMs: got.ExpiresMs, TTLMs: ttl.Milliseconds()}
+	}
+	return out, nil
+}
+
+// reserve reserves in one shard after the other; where one denies, what the others gave is
+// taken back. A shard that does not answer is an error: what others gave then stands until it expires,
+// or the same id is asked for again.
+func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
+	asks []windows.Request,
+) (windows.Reservation, error) {
+	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	shards := s.shardsOf(asks)
+	all := windows.Reservation{Verdict: windows.Verdict{Items: make([]windows.KeyState, len(asks))}}
+	for n, shard := range shards {
+		mine, some := s.asksOf(shard, asks)
+		var got windows.Reservation
+		err := s.onShard(ctx, within, shard, func() (err error) {
+			got, err = s.config.Counter.Reserve(within, id, ttl, fingerprint, some)
+			return err
+		})
+		if err != nil {
+			return all, err
+		}
+		for j, i := range mine {
+			all.Items[i] = got.Items[j]
+		}
+		all.State, all.ExpiresMs, all.Allowed = got.State, got.ExpiresMs, got.Allowed
+		if got.Allowed {
+			continue
+		}
+		for _, before := range shards[:n] {
+			_, theirs := s.asksOf(before, asks)
+			err := s.onShard(ctx, within, before, func() error {
+				return s.config.Counter.Withdraw(within, id, theirs)
+			})
+			if err != nil {
+				return all, err
+			}
+		}
+		break
+	}
+	all.Atomic = len(shards) == 1
+	return all, nil
+}
+
+// reservationCall is newCall for keys that all have a rule, which may have in-flight windows.
+func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
+	rules := s.config.Rules()
+	matched, err := match(rules, reqs)
+	if err != nil {
+		return nil, err
+	}
+	s.apply(rules, matched)
+	for i := range matched {
+		if matched[i].Plan == nil {
+			return nil, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(matched[i].Key))
+		}
+		matched[i].reserves = true
+	}
+	return newCall(matched)
+}
+
+// ttlOf gives how long a reservation is to stand.
+func ttlOf(asks []windows.Request, ms int64) (time.Duration, error) {
+	most, inFlight := windows.MaxReservation, ""
+	for _, a := range asks {
+		for _, r := range a.Plan.Rules() {
+			if d := r.InFlight(); d > 0 && d < most {
+				most, inFlight = d, fmt.Sprintf(", as the rule %q has in_flight: %s", r.Name, d)
+			}
+		}
+	}
+	ttl := time.Duration(ms) * time.Millisecond
+	switch {
+	case ms == 0 && inFlight != "":
+		return most, nil
+	case ms == 0:
+		return defaultTTL, nil
+	case ms < windows.MinWindow.Milliseconds() || ms > most.Milliseconds():
+		return 0, fmt.Errorf("%w: ttl_ms is %d, expected %d to %d%s", api.ErrBadRequest, ms,
+			windows.MinWindow.Milliseconds(), most.Milliseconds(), inFlight)
+	}
+	return ttl, nil
+}
+
+// reservationWords gives the word that its id begins with, and one for what it asks.
+func reservationWords(idempotencyKey string, reqs []api.CheckRequest, ttlMs int64) (word, fingerprint string) {
+	if idempotencyKey == "" {
+		return strings.ToLower(rand.Text()), "-"
+	}
+	return hash("reservation", idempotencyKey), hash(reqs, ttlMs)
+}
+
+// hash is a word of 128 bits for values.
+func hash(values ...any) string {
+	text, _ := json.Marshal(values) // strings, numbers and lists of them
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
+}
+
+// ofShard runs what is asked of one shard behind its breaker.
+func (s *Service) ofShard(shard int, ask func() error) error {
+	_, err := s.shards[shard].execute(context.Background(), func() ([]windows.Verdict, error) { return nil, ask() })
+	return err
+}
+
+// onShard runs what is asked of one shard behind its breaker; `within` is ctx with the deadline.
+func (s *Service) onShard(ctx, within context.Context, shard int, ask func() error) error {
+	var refused error // of a request that is wrong: the server has answered
+	_, err := s.shards[shard].execute(within, func() ([]windows.Verdict, error) {
+		err := ask()
+		if errors.Is(err, api.ErrBadRequest) {
+			refused, err = err, nil
+		}
+		return nil, err
+	})
+	switch {
+	case refused != nil:
+		return refused
+	case err == nil:
+		s.outage.byRedis()
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("reservation: %w", ctx.Err())
+	case errors.Is(err, api.ErrNotSent):
+		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w: it may be sent again: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
+}

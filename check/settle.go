@@ -1,0 +1,156 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Commit charges what a reservation really cost, above what was reserved too, and frees the
+// rest. It may be sent again with the same costs. The error wraps api.ErrNoReservation,
+// api.ErrReservationExpired or api.ErrReservationSettled where the reservation does not stand.
+func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
+	costs := map[string]int64{}
+	for i, c := range req.Checks {
+		if req.Cost != nil {
+			return api.Settlement{}, fmt.Errorf(`%w: give either "cost" or "checks"`, api.ErrBadRequest)
+		}
+		if _, twice := costs[c.Key]; twice {
+			return api.Settlement{}, fmt.Errorf("%w: checks[%d]: key %s stands there twice", api.ErrBadRequest, i,
+				api.Shorten(c.Key))
+		}
+		if c.Cost == nil {
+			return api.Settlement{}, fmt.Errorf("%w: checks[%d] has no cost", api.ErrBadRequest, i)
+		}
+		costs[c.Key] = *c.Cost
+	}
+	if req.Cost != nil {
+		costs[""] = *req.Cost
+	}
+	for key, cost := range costs {
+		if err := api.ValidateCount(cost); err != nil && cost != 0 {
+			return api.Settlement{}, fmt.Errorf("cost of key %s: %w", api.Shorten(key), err)
+		}
+	}
+	if len(req.Checks) > 0 {
+		if err := s.areKeysOf(ctx, id, req.Checks); err != nil {
+			return api.Settlement{}, err
+		}
+	}
+	cost := func(key string, units int64) int64 {
+		if c, ok := costs[key]; ok {
+			return c
+		}
+		if req.Cost != nil {
+			return *req.Cost
+		}
+		return units
+	}
+	return s.settle(ctx, id, windows.Commit, 0, cost, hash("commit", req))
+}
+
+// areKeysOf refuses costs of keys that a reservation does not have, before anything is charged.
+func (s *Service) areKeysOf(ctx context.Context, id string, costs []api.CommitCost) error {
+	var keys []string
+	err := s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
+		some, err := s.config.Counter.ReservationKeys(within, id, parts)
+		keys = append(keys, some...)
+		return true, err
+	})
+	if err != nil || len(keys) == 0 { // an id that nobody knows is told by who settles it
+		return err
+	}
+	for i, c := range costs {
+		if !slices.Contains(keys, c.Key) {
+			return fmt.Errorf("%w: checks[%d]: the reservation has no key %s", api.ErrBadRequest, i,
+				api.Shorten(c.Key))
+		}
+	}
+	return nil
+}
+
+// onShardsOf asks the shards that have parts of a reservation, one after the other, until one says
+// no more.
+func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within context.Context, parts []int) (bool,
+	error),
+) error {
+	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	for _, parts := range s.config.Counter.ReservationShards(id) {
+		more := false
+		err := s.onShard(ctx, within, s.config.Counter.ShardOf(parts[0]), func() (err error) {
+			more, err = ask(within, parts)
+			return err
+		})
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cancel frees all that a reservation holds; nothing is charged. The rest is as of Commit.
+func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
+	return s.settle(ctx, id, windows.Cancel, 0, nil, "-")
+}
+
+// Renew has a reservation stand ttl_ms from now; 0 means as long as before. The rest is as of Commit.
+func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
+	ms := windows.MaxReservation.Milliseconds()
+	if req.TTLMs != 0 && (req.TTLMs < windows.MinWindow.Milliseconds() || req.TTLMs > ms) {
+		return api.Settlement{}, fmt.Errorf("%w: ttl_ms is %d, expected %d to %d", api.ErrBadRequest, req.TTLMs,
+			windows.MinWindow.Milliseconds(), ms)
+	}
+	return s.settle(ctx, id, windows.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
+}
+
+func (s *Service) settle(ctx context.Context, id string, op windows.SettleOp, ttl time.Duration,
+	cost func(string, int64) int64, fingerprint string,
+) (out api.Settlement, err error) {
+	began := time.Now()
+	defer func() { s.observe(ctx, began, nil, true, err) }()
+	rules := s.config.Rules()
+	var got windows.Settlement
+	err = s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
+		one, err := s.config.Counter.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
+		one.Keys = append(got.Keys, one.Keys...)
+		got = one
+		return got.State == windows.Settled || got.State == windows.DoneBefore, err
+	})
+	if err != nil {
+		return api.Settlement{}, err
+	}
+	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
+	for _, k := range got.Keys {
+		if op != windows.Renew { // which frees nothing
+			s.denials.forget(k.Key)
+		}
+		if k.Plan != nil {
+			out.Keys = append(out.Keys, k.State.KeyState(k.Plan, k.Key))
+		}
+	}
+	switch got.State {
+	case windows.UnknownReservation:
+		return out, fmt.Errorf("%w: %s", api.ErrNoReservation, api.Shorten(id))
+	case windows.HasExpired:
+		return out, fmt.Errorf("%w: %s, at %s", api.ErrReservationExpired, api.Shorten(id),
+			time.UnixMilli(got.ExpiresMs).UTC().Format(time.RFC3339Nano))
+	case windows.WasCommitted, windows.WasCancelled:
+		was := "cancelled"
+		if got.State == windows.WasCommitted {
+			was = "committed"
+			if op == windows.Commit {
+				was = "committed with another cost"
+			}
+		}
+		return out, fmt.Errorf("%w: %s was %s at %s", api.ErrReservationSettled, api.Shorten(id), was,
+			time.UnixMilli(got.SettledMs).UTC().Format(time.RFC3339Nano))
+	}
+	out.State = map[windows.SettleOp]api.ReservationState{windows.Commit: api.ReservationCommitted,
+		windows.Cancel: api.ReservationCancelled, windows.Renew: api.ReservationOpen}[op]
+	return out, nil
+}
