@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	// sony/gobreaker, as in package check: small, widely used, no state of its own to keep.
@@ -20,9 +22,14 @@ type Config struct {
 	// policy decides; default 250ms. A context that ends earlier ends the call with
 	// its own error, and no policy answers whoever has gone.
 	Timeout time.Duration
-	// Retries is how often a call is sent again where it certainly charged
-	// nothing; default 2, below 0 never.
+	// Retries is how often a call is sent again where it certainly charged nothing, or
+	// carries an idempotency key; default 2, below 0 never.
 	Retries int
+	// NoIdempotency turns off that each check carries an idempotency key, by which it is sent
+	// again also where its answer was lost, and charged once. A key costs the server's
+	// Redis about as much as the check, and some 250 B for a minute (docs/client.md). A context
+	// that has a key of the caller's (api.WithIdempotency) keeps it in either case.
+	NoIdempotency bool
 	// Policy decides where nobody answers; default Allow.
 	Policy Policy
 	// RulePolicies: name of a rule → the policy for its keys, instead of Policy.
@@ -54,8 +61,8 @@ type Config struct {
 }
 
 // Client asks a Checker within a deadline, behind a circuit breaker, and has a
-// policy for when nobody answers. It is a Checker itself, and safe for use by
-// many goroutines.
+// policy for when nobody answers. It is a Checker itself, and a Reserver where that is
+// one, and safe for use by many goroutines.
 //
 // An answer of a policy says so: its Source is policy or local. Its error is nil
 // but under Deny, and where the server refused our credentials.
@@ -82,6 +89,9 @@ const (
 	tripAfter = 5
 	// firstPause is before the first retry; each next one waits twice as long.
 	firstPause = 5 * time.Millisecond
+	// rememberFor is how long the server need remember our keys: longer than anything of a
+	// call that has ended can be on its way.
+	rememberFor = time.Minute
 )
 
 // errCallerGone: the caller's own context ended the call. It says nothing about
@@ -235,6 +245,9 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		if err == nil && allFailed(list) {
 			return list, list[0].Err // one at a time, they do not fail as a whole: the breaker is to hear of it
 		}
+		if at := slices.IndexFunc(list, unknown); at >= 0 && err == nil && api.IdempotencyKey(ctx).Key != "" {
+			return list, list[at].Err // all are sent again, and those that were answered charge nothing
+		}
 		return list, err
 	})
 	if len(list) != len(reqs) {
@@ -262,8 +275,12 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 
 // Peek implements Checker. No policy answers it.
 func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
-	return ask(ctx, c.shared, func(ctx context.Context) (api.KeyState, error) { return c.checker.Peek(ctx, key) })
+	return send(ctx, c.shared, false, func(ctx context.Context) (api.KeyState, error) {
+		return c.checker.Peek(ctx, key)
+	})
 }
+
+func unknown(e api.Each) bool { return errors.Is(e.Err, api.ErrOutcomeUnknown) }
 
 func allFailed(list []api.Each) bool {
 	for _, e := range list {
@@ -275,8 +292,14 @@ func allFailed(list []api.Each) bool {
 }
 
 // ask calls within the deadline and behind the breaker, and again where the call
-// certainly charged nothing.
+// certainly charged nothing, or carries an idempotency key.
 func ask[T any](caller context.Context, s *shared, call func(context.Context) (T, error)) (answer T, err error) {
+	ctx, repeatable := s.withIdempotency(caller)
+	return send(ctx, s, repeatable, call)
+}
+
+func send[T any](caller context.Context, s *shared, repeatable bool,
+	call func(context.Context) (T, error)) (answer T, err error) {
 	ctx, cancel := context.WithTimeout(caller, s.config.Timeout)
 	defer cancel()
 	_, err = s.breaker.Execute(func() (struct{}, error) {
@@ -285,11 +308,28 @@ func ask[T any](caller context.Context, s *shared, call func(context.Context) (T
 			if err != nil && caller.Err() != nil {
 				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
 			}
-			if !errors.Is(err, api.ErrNotSent) || attempt >= s.config.Retries ||
+			again := errors.Is(err, api.ErrNotSent) || repeatable && errors.Is(err, api.ErrOutcomeUnknown)
+			if !again || attempt >= s.config.Retries ||
 				!pause.BeforeDeadline(ctx, firstPause<<attempt) {
 				return struct{}{}, err
 			}
 		}
 	})
 	return answer, err
+}
+
+// withIdempotency gives the context of a call a key of its own, where it has none. It says
+// whether the call may be sent again though its outcome is not known.
+func (s *shared) withIdempotency(ctx context.Context) (context.Context, bool) {
+	if c, ok := s.checker.(Idempotent); !ok || !c.TakesIdempotency() {
+		return ctx, false
+	}
+	if api.IdempotencyKey(ctx).Key != "" {
+		return ctx, true
+	}
+	if s.config.NoIdempotency || s.config.Retries < 0 {
+		return ctx, false
+	}
+	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: max(rememberFor, 2*s.config.Timeout)}),
+		true
 }

@@ -50,7 +50,7 @@ func (d *denials) start() (asked time.Time) {
 // remember notes an answer to what was asked for at `asked`. A denial without a wait is that of
 // another key of the call; what shadow rules say of later checks is not known.
 func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
-	if d == nil || a.Allowed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
+	if d == nil || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
 		a.Source != api.SourceRedis && a.Source != api.SourceCache {
 		return
 	}
@@ -66,7 +66,7 @@ func (d *denials) answer(reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool
 		return all, false
 	}
 	reqs, err := transport.ValidateAll(reqs)
-	if err != nil {
+	if err != nil || reqs[0].Mode == api.ModeCharge { // what happened is counted by the server
 		return all, false
 	}
 	all = api.ChecksAnswer{Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}

@@ -18,8 +18,9 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 		return api.ChecksAnswer{}, err
 	}
 	rules := make([]*Rule, len(reqs)) // nil: not known
+	modes := make([]api.Mode, len(reqs))
 	for i, r := range reqs {
-		rules[i] = c.known.rule(r.Key)
+		rules[i], modes[i] = c.known.rule(r.Key), r.Mode
 	}
 	p := c.strictest(rules)
 	if c.config.OnFallback != nil {
@@ -27,7 +28,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	}
 	all := decide(p, reqs, rules, why)
 	if p == Local {
-		c.countLocally(&all, rules)
+		c.countLocally(&all, rules, modes)
 	}
 	if p == Deny {
 		return all, fmt.Errorf("%w: %w", api.ErrUnavailable, why)

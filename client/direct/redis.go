@@ -35,9 +35,10 @@ type Config struct {
 // Redis is a Checker. What a rule says under on_error is for servers: here
 // client.Client and its policies decide where Redis cannot answer.
 type Redis struct {
-	checks  *check.Service
-	counter *windows.Redis
-	rules   func() *windows.Rules
+	checks    *check.Service
+	counter   *windows.Redis
+	rules     func() *windows.Rules
+	overrides *windows.Overrides
 }
 
 // timeout bounds a check whose context has no earlier deadline.
@@ -67,8 +68,9 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	}
 	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
 	r.counter.Now = config.Now
-	checks := check.Config{Counter: r.counter, Rules: config.Rules, Timeout: timeout, NoAnswer: noAnswer,
-		Denials: config.Denials}
+	r.overrides = windows.NewOverrides(r.counter, nil)
+	checks := check.Config{Counter: r.counter, Rules: config.Rules, Overrides: r.overrides, Timeout: timeout,
+		NoAnswer: noAnswer, Denials: config.Denials}
 	if config.Now != nil {
 		checks.Now = func() time.Time { return time.UnixMilli(config.Now()) }
 	}
@@ -80,6 +82,13 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 		return nil, fmt.Errorf("direct: %w", err)
 	}
 	return r, r.RecordRules(ctx)
+}
+
+// FollowOverrides loads what operators have set for single keys, and follows it until ctx ends. Run it
+// beside the checks: without it they know of no block, exemption or limit of an operator.
+func (r *Redis) FollowOverrides(ctx context.Context) {
+	_ = r.overrides.Load(ctx) // Run tries again
+	r.overrides.Run(ctx)
 }
 
 // keepsDeadlines refuses a connection that could answer too late.
@@ -109,12 +118,20 @@ func (r *Redis) RecordRules(ctx context.Context) error {
 
 // Check implements client.Checker.
 func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	all, err := r.CheckAll(ctx, []api.CheckRequest{req})
+	reqs, err := transport.ValidateAll([]api.CheckRequest{req})
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
-	return all.Checks[0], nil
+	answer, err := r.checks.Check(ctx, reqs[0])
+	if err != nil {
+		return api.CheckAnswer{}, err
+	}
+	return answer, nil
 }
+
+// Close gives back what this process has leased of hot keys (docs/leases.md): without it those units are
+// charged. The connection stays open.
+func (r *Redis) Close() { r.checks.Close() }
 
 // CheckAll implements client.Checker.
 func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
@@ -128,6 +145,9 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 	}
 	return all, nil
 }
+
+// TakesIdempotency implements client.Idempotent.
+func (r *Redis) TakesIdempotency() bool { return true }
 
 // CheckEach implements client.Checker: on a single server one script for all of
 // them, on a Cluster one for each partition.

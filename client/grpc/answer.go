@@ -39,8 +39,11 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 			return all, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most", api.ErrCostExceedsLimit,
 				r.Cost, api.Shorten(r.Key), c.Rule, c.Windows[0].Limit)
 		}
-		if c.Allowed = all.Allowed; c.Rule == "" {
+		switch {
+		case c.Rule == "":
 			c.Allowed = true // nobody limits it, whatever became of the others
+		case r.Mode != api.ModeCharge || !detailed: // each charge is counted by itself
+			c.Allowed = all.Allowed
 		}
 		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,8 @@ const (
 	rlsKey     = "key"
 	detailAsk  = "streamcounter-detail"
 	detailName = "streamcounter"
+	// modesName has the modes of the descriptors, separated by commas, where one is not take.
+	modesName = "streamcounter-mode"
 )
 
 // New asks the server at target, as in dns:///streamcounter:8082 or
@@ -119,6 +122,9 @@ func (g *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 	})
 }
 
+// TakesIdempotency implements client.Idempotent.
+func (g *Client) TakesIdempotency() bool { return true }
+
 // Peek implements Checker.
 func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err := api.ValidateKey(key); err != nil {
@@ -151,6 +157,16 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 		}
 	}
 	md := []string{detailAsk, "1"}
+	if slices.ContainsFunc(reqs, func(r api.CheckRequest) bool { return r.Mode.Or(api.ModeTake) != api.ModeTake }) {
+		modes := make([]string, len(reqs))
+		for i, r := range reqs {
+			modes[i] = string(r.Mode.Or(api.ModeTake))
+		}
+		md = append(md, modesName, strings.Join(modes, ","))
+	}
+	if key := api.IdempotencyKey(ctx); key.Key != "" {
+		md = append(md, strings.ToLower(api.IdempotencyHeader), key.Header())
+	}
 	if g.token != nil {
 		md = append(md, "authorization", "Bearer "+g.token())
 	}

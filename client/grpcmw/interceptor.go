@@ -16,16 +16,22 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
-// Config of the interceptors. Key and one of Guard and Checker are required.
+// Config of the interceptors. Key and one of Guard, Checker and Slots are required.
 type Config struct {
 	// Guard is asked first; client.Guard.
 	Guard gate.Guard
 	// Checker decides and charges; client.Client, whose policy decides when nobody
 	// answers. A transport as it is has none: then the call ends with Unavailable.
 	Checker gate.Checker
+	// Slots, in the place of Checker, holds a slot of an in_flight window while the handler runs,
+	// also one that panics, and then charges what was reserved; client.Client. A stream holds it until
+	// it ends. The context of the call ends when the slot is lost (client.ErrSlotLost is its cause). Where
+	// nobody answers the call ends with Unavailable, as no policy hands out a slot.
+	Slots gate.Slots
 	// Key gives the key of a call, and false where it has none: then it passes. See
 	// Metadata, Peer, Method and First.
 	Key KeyFunc
@@ -53,8 +59,11 @@ type Limiter struct {
 
 // New checks the configuration.
 func New(c Config) (*Limiter, error) {
-	if c.Key == nil || c.Guard == nil && c.Checker == nil {
-		return nil, errors.New("grpcmw: Key, and Guard or Checker, are required")
+	if c.Key == nil || c.Guard == nil && c.Checker == nil && c.Slots == nil {
+		return nil, errors.New("grpcmw: Key, and Guard, Checker or Slots, are required")
+	}
+	if c.Checker != nil && c.Slots != nil {
+		return nil, errors.New("grpcmw: Slots stands in the place of Checker: one of them")
 	}
 	if c.Cost == nil {
 		c.Cost = func(context.Context, string, any) int64 { return 1 }
@@ -70,18 +79,22 @@ func New(c Config) (*Limiter, error) {
 	if c.OnError == nil {
 		c.OnError = func(context.Context, string, error) {}
 	}
-	return &Limiter{c, gate.Gate{Guard: c.Guard, Checker: c.Checker, Now: c.Now}}, nil
+	return &Limiter{c, gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, Now: c.Now}}, nil
 }
 
 // Unary limits calls.
 func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		header, err := l.ask(ctx, info.FullMethod, req)
+		header, slot, err := l.ask(ctx, info.FullMethod, req)
 		if len(header) > 0 {
 			_ = grpc.SetHeader(ctx, header) // it fails only where there is no transport
 		}
 		if err != nil {
 			return nil, err
+		}
+		if slot != nil {
+			defer l.release(ctx, info.FullMethod, slot)
+			ctx = slot.Context()
 		}
 		return next(ctx, req)
 	}
@@ -90,28 +103,48 @@ func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
 // Stream limits how often streams are opened, not what is sent through one.
 func (l *Limiter) Stream() grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-		header, err := l.ask(ss.Context(), info.FullMethod, nil)
+		header, slot, err := l.ask(ss.Context(), info.FullMethod, nil)
 		if len(header) > 0 {
 			_ = ss.SetHeader(header)
 		}
 		if err != nil {
 			return err
 		}
+		if slot != nil {
+			defer l.release(ss.Context(), info.FullMethod, slot)
+			ss = held{ss, slot.Context()}
+		}
 		return next(srv, ss)
 	}
 }
 
-// ask gives the error that the call ends with, nil where it passes, and what its
-// caller is told either way.
-func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD, error) {
+// held is a stream whose context ends with its slot.
+type held struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (h held) Context() context.Context { return h.ctx }
+
+// release gives a slot back, whether or not the caller is still there.
+func (l *Limiter) release(ctx context.Context, method string, slot *client.Slot) {
+	ctx = context.WithoutCancel(ctx)
+	if err := slot.Release(ctx); err != nil {
+		l.config.OnError(ctx, method, err)
+	}
+}
+
+// ask gives the error that the call ends with, nil where it passes, then perhaps with a slot, and
+// what its caller is told either way.
+func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD, *client.Slot, error) {
 	for _, s := range l.config.Skip {
 		if method == s || strings.HasSuffix(s, "/") && strings.HasPrefix(method, s) {
-			return nil, nil
+			return nil, nil, nil
 		}
 	}
 	key, ok := l.config.Key(ctx, method)
 	if !ok {
-		return nil, nil
+		return nil, nil, nil
 	}
 	v := l.gate.Ask(ctx, key, l.config.Cost(ctx, method, req))
 	if v.Err != nil {
@@ -123,15 +156,15 @@ func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD,
 	}
 	switch v.Outcome {
 	case gate.Pass:
-		return md, nil
+		return md, v.Slot, nil
 	case gate.Over:
-		return md, overLimit(v.Answer.RetryAfterMs)
+		return md, nil, overLimit(v.Answer.RetryAfterMs)
 	case gate.Gone:
-		return md, status.FromContextError(ctx.Err()).Err()
+		return md, nil, status.FromContextError(ctx.Err()).Err()
 	case gate.Invalid:
-		return md, invalid(v.Err)
+		return md, nil, invalid(v.Err)
 	}
-	return md, withDetails(codes.Unavailable, "it is not known whether this is within its limit", "unavailable")
+	return md, nil, withDetails(codes.Unavailable, "it is not known whether this is within its limit", "unavailable")
 }
 
 func overLimit(retryMs int64) error {

@@ -38,7 +38,7 @@ func (g *Guard) apply(data []byte) {
 	}
 	now := g.now()
 	d := decision{
-		rule: g.name(t.Rule), limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
+		rule: g.name(t.Rule), reason: t.Reason, limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
 		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs,
 		keepMs:   t.ExpiresMs,
 		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,

@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// Prefix of the subjects; default "sc".
 	Prefix string
-	// Rules are the names of the rules to hear of; none means all.
+	// Rules are the names of the rules to hear of; none means all. Keys that an operator blocks are heard
+	// of in either case.
 	Rules []string
 	// MaxKeys bounds how many decisions are held; default 2,000,000, at some 300
 	// bytes each. A key that becomes throttled beyond it is not held, so it passes;

@@ -12,6 +12,7 @@ import (
 // does not bring it back.
 type decision struct {
 	rule                                      string
+	reason                                    string // of who blocked the key
 	limit, windowMs, used, version            int64
 	atMs, sinceMs, untilMs, expiresMs, keepMs int64
 	snapshot                                  uint64 // the last snapshot that it was in, or came after
@@ -25,7 +26,7 @@ func (d *decision) transition(key string) api.Transition {
 		Rule: d.rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: d.limit,
 		WindowMs: d.windowMs,
 		Used:     d.used, Version: d.version, AtMs: d.atMs, SinceMs: d.sinceMs, UntilMs: d.untilMs,
-		ExpiresMs: d.expiresMs,
+		ExpiresMs: d.expiresMs, Reason: d.reason,
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 const (
@@ -279,9 +281,10 @@ func (g *Guard) subjects() []string {
 	if len(g.config.Rules) == 0 {
 		return []string{g.config.Prefix + ".throttle.>"}
 	}
-	list := make([]string, len(g.config.Rules))
-	for i, rule := range g.config.Rules {
-		list[i] = g.config.Prefix + ".throttle." + rule + ".>"
+	// What an operator blocks is blocked under every rule.
+	list := []string{g.config.Prefix + ".throttle." + api.OverrideRule + ".>"}
+	for _, rule := range g.config.Rules {
+		list = append(list, g.config.Prefix+".throttle."+rule+".>")
 	}
 	return list
 }

@@ -1,22 +1,29 @@
 package httpmw
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
-// Config of the middleware. Key and one of Guard and Checker are required.
+// Config of the middleware. Key and one of Guard, Checker and Slots are required.
 type Config struct {
 	// Guard is asked first; client.Guard.
 	Guard gate.Guard
 	// Checker decides and charges; client.Client, whose policy decides when nobody
 	// answers. A transport as it is has none: then the answer is 503.
 	Checker gate.Checker
+	// Slots, in the place of Checker, holds a slot of an in_flight window while the handler runs,
+	// also one that panics, and then charges what was reserved; client.Client. The context of the request ends
+	// when the slot is lost (client.ErrSlotLost is its cause). Where nobody answers it is 503, as no
+	// policy hands out a slot.
+	Slots gate.Slots
 	// Key gives the key of a request, and false where it has none: then it passes.
 	// See Header, ClientAddress, PathPrefix and First.
 	Key KeyFunc
@@ -35,8 +42,11 @@ type Config struct {
 
 // New makes the middleware.
 func New(c Config) (func(http.Handler) http.Handler, error) {
-	if c.Key == nil || c.Guard == nil && c.Checker == nil {
-		return nil, errors.New("httpmw: Key, and Guard or Checker, are required")
+	if c.Key == nil || c.Guard == nil && c.Checker == nil && c.Slots == nil {
+		return nil, errors.New("httpmw: Key, and Guard, Checker or Slots, are required")
+	}
+	if c.Checker != nil && c.Slots != nil {
+		return nil, errors.New("httpmw: Slots stands in the place of Checker: one of them")
 	}
 	if c.Cost == nil {
 		c.Cost = func(*http.Request) int64 { return 1 }
@@ -47,26 +57,41 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	if c.OnError == nil {
 		c.OnError = func(*http.Request, error) {}
 	}
-	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Now: c.Now}
+	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, Now: c.Now}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if c.admits(w, r, g) {
+			slot, admitted := c.admits(w, r, g)
+			switch {
+			case slot != nil:
+				c.hold(w, r, slot, next)
+			case admitted:
 				next.ServeHTTP(w, r)
 			}
 		})
 	}, nil
 }
 
+// hold runs the handler while the slot is held. Whether the caller is still there is no matter
+// for giving it back.
+func (c *Config) hold(w http.ResponseWriter, r *http.Request, slot *client.Slot, next http.Handler) {
+	defer func() {
+		if err := slot.Release(context.WithoutCancel(r.Context())); err != nil {
+			c.OnError(r, err)
+		}
+	}()
+	next.ServeHTTP(w, r.WithContext(slot.Context()))
+}
+
 // admits answers the request itself where it is not to pass.
-func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) bool {
+func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*client.Slot, bool) {
 	for _, skip := range c.Skip {
 		if skip(r) {
-			return true
+			return nil, true
 		}
 	}
 	key, ok := c.Key(r)
 	if !ok {
-		return true
+		return nil, true
 	}
 	v := g.Ask(r.Context(), key, c.Cost(r))
 	if v.Err != nil {
@@ -77,7 +102,7 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) boo
 	}
 	switch v.Outcome {
 	case gate.Pass:
-		return true
+		return v.Slot, true
 	case gate.Over:
 		c.Denied(w, r, v.Answer)
 	case gate.Invalid:
@@ -89,7 +114,7 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) boo
 			Detail: "it is not known whether this is within its limit",
 		}})
 	}
-	return false
+	return nil, false
 }
 
 // body is a problem, and for a denial how long to wait.

@@ -1,0 +1,49 @@
+package direct
+
+import (
+	"context"
+	"errors"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
+)
+
+// Reserve implements client.Reserver.
+func (r *Redis) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
+	reqs, err := transport.ValidateReservation(req)
+	if err != nil {
+		return api.ReservationOfAll{}, err
+	}
+	req.CheckRequest = api.CheckRequest{Checks: reqs}
+	got, err := r.checks.Reserve(ctx, req)
+	if err != nil {
+		return api.ReservationOfAll{}, reservationError(ctx, err)
+	}
+	return got, nil
+}
+
+// Commit implements client.Reserver.
+func (r *Redis) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
+	got, err := r.checks.Commit(ctx, id, req)
+	return got, reservationError(ctx, err)
+}
+
+// Cancel implements client.Reserver.
+func (r *Redis) Cancel(ctx context.Context, id string) (api.Settlement, error) {
+	got, err := r.checks.Cancel(ctx, id)
+	return got, reservationError(ctx, err)
+}
+
+// Renew implements client.Reserver.
+func (r *Redis) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
+	got, err := r.checks.Renew(ctx, id, req)
+	return got, reservationError(ctx, err)
+}
+
+// reservationError says what may have become of what Redis did not answer.
+func reservationError(ctx context.Context, err error) error {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, api.ErrUnavailable)) && !errors.Is(err, api.ErrNoAnswer) {
+		return noAnswer(err)
+	}
+	return err
+}

@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
+)
+
+// The operator's hand on single keys, over HTTP with a token of the scope admin. A target is a key, or
+// with * or ? a pattern; api.TargetOfKey gives that of a key which has these characters itself. All of
+// these calls may be sent again where their outcome is not known.
+
+// SetOverride sets what an operator says of a target: one of Block, Exempt, Rule and Windows, with
+// UntilMs and Reason. It gives what is set. The error wraps api.ErrBadOverride where it cannot be.
+func (h *HTTP) SetOverride(ctx context.Context, target string, o api.Override) (set api.Override, err error) {
+	o.Key, o.Pattern, o.By, o.AtMs = "", "", "", 0 // the target, the token and Redis's clock say these
+	body, err := json.Marshal(o)
+	if err != nil {
+		return set, fmt.Errorf("client: encoding an override: %w", err)
+	}
+	err = h.askAdmin(ctx, http.MethodPut, "/v1/overrides/"+url.PathEscape(target), body, &set)
+	return set, err
+}
+
+// ClearOverride removes what is set for a target; false: nothing was.
+func (h *HTTP) ClearOverride(ctx context.Context, target, reason string) (bool, error) {
+	path := "/v1/overrides/" + url.PathEscape(target)
+	if reason != "" {
+		path += "?reason=" + url.QueryEscape(reason)
+	}
+	var answer struct {
+		Cleared bool `json:"cleared"`
+	}
+	err := h.askAdmin(ctx, http.MethodDelete, path, nil, &answer)
+	return answer.Cleared, err
+}
+
+// Override gives what is set for a target; the error wraps api.ErrNoOverride where nothing is.
+func (h *HTTP) Override(ctx context.Context, target string) (o api.Override, err error) {
+	err = h.askAdmin(ctx, http.MethodGet, "/v1/overrides/"+url.PathEscape(target), nil, &o)
+	return o, err
+}
+
+// Overrides gives a page of up to n (1 to 1,000) of what is set; after is Next of the page before, "" for
+// the first.
+func (h *HTTP) Overrides(ctx context.Context, n int, after string) (page api.Overrides, err error) {
+	q := url.Values{"limit": {strconv.Itoa(n)}}
+	if after != "" {
+		q.Set("after", after)
+	}
+	err = h.askAdmin(ctx, http.MethodGet, "/v1/overrides?"+q.Encode(), nil, &page)
+	return page, err
+}
+
+// History gives up to n (1 to 1,000) entries of what happened to a target, the newest first: transitions, and
+// changes of what was set. before is "", or Next of the page before.
+func (h *HTTP) History(ctx context.Context, target string, n int, before string) (out api.History, err error) {
+	path := "/v1/history/" + url.PathEscape(target) + "?limit=" + strconv.Itoa(n)
+	if before != "" {
+		path += "&before=" + url.QueryEscape(before)
+	}
+	err = h.askAdmin(ctx, http.MethodGet, path, nil, &out)
+	return out, err
+}
+
+func (h *HTTP) askAdmin(ctx context.Context, method, path string, body []byte, into any) error {
+	r, sent, err := h.do(ctx, method, path, body)
+	switch {
+	case err != nil && sent && method != http.MethodGet:
+		return transport.Lost(err)
+	case err != nil:
+		return transport.NotSent(err)
+	}
+	return r.decode(into)
+}

@@ -1,0 +1,76 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
+)
+
+// Reserve implements Reserver.
+func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.ReservationOfAll, err error) {
+	reqs, err := transport.ValidateReservation(req)
+	if err != nil {
+		return a, err
+	}
+	// Of one key too: so the answer has one form.
+	body := api.ReservationRequest{CheckRequest: api.CheckRequest{Checks: reqs}, TTLMs: req.TTLMs}
+	if err := h.askReservation(ctx, http.MethodPost, "/v1/reservations", body, &a); err != nil {
+		return api.ReservationOfAll{}, err
+	}
+	if len(a.Checks) != len(reqs) || a.Allowed != (a.ID != "") {
+		return api.ReservationOfAll{}, transport.Lost(fmt.Errorf(
+			"a reservation of %d keys: %d answers, id %q, allowed: %t", len(reqs), len(a.Checks), api.Shorten(a.ID),
+			a.Allowed))
+	}
+	return a, nil
+}
+
+// Commit implements Reserver.
+func (h *HTTP) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
+	return h.settle(ctx, http.MethodPost, id, "/commit", req)
+}
+
+// Cancel implements Reserver.
+func (h *HTTP) Cancel(ctx context.Context, id string) (api.Settlement, error) {
+	return h.settle(ctx, http.MethodDelete, id, "", nil)
+}
+
+// Renew implements Reserver.
+func (h *HTTP) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
+	return h.settle(ctx, http.MethodPost, id, "/renew", req)
+}
+
+func (h *HTTP) settle(ctx context.Context, method, id, verb string, body any) (s api.Settlement, err error) {
+	if id == "" { // that of a denied one
+		return s, fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
+	}
+	err = h.askReservation(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)
+	if err == nil && s.State == "" {
+		err = transport.Lost(errors.New("an answer without a state"))
+	}
+	return s, err
+}
+
+func (h *HTTP) askReservation(ctx context.Context, method, path string, body, into any) error {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("client: encoding a reservation: %w", err)
+		}
+	}
+	r, sent, err := h.do(ctx, method, path, text)
+	switch {
+	case err != nil && sent:
+		return transport.Lost(err)
+	case err != nil:
+		return transport.NotSent(err)
+	}
+	return r.decode(into)
+}
