@@ -41,11 +41,11 @@ func (n *node) openAccess(context.Context) (err error) {
 // guarded reports whether callers must authenticate.
 func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.ClientCA != "" }
 
-// followFiles reloads tokens, certificates and extractors when their files
+// followFiles reloads tokens, certificates, extractors and sinks when their files
 // change, and on SIGHUP.
 func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
-		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors) and outcome."},
+		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors, sinks) and outcome."},
 		[]string{"file", "outcome"})
 	for name, f := range n.fresh {
 		ok, failed := reloads.WithLabelValues(name, "ok"), reloads.WithLabelValues(name, "error")

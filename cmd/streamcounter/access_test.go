@@ -92,7 +92,8 @@ func TestStrangersFindNothing(t *testing.T) {
 			tokens)...)
 		p.until(`"msg":"ready"`)
 		base := p.reachedBy("http")
-		for _, path := range []string{"/", "/metrics", "/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1",
+		for _, path := range []string{"/page/live", "/page/", "//", "/v1/top", "/v1/history/user:1", "/metrics",
+			"/v1/check?key=user:1", "/v1/events", "/v1/keys/user:1",
 			"/v1/keys/..", "/v1/throttled", "/openapi.json", "/debug/pprof/", "//metrics", "/healthz/",
 			"/readyz/../metrics"} {
 			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS"} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -18,8 +19,21 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// ask sends one request to the server at --http.
+// ask sends one request without a body to the server at --http.
 func ask(ctx context.Context, c *config, method, path string) (status int, body []byte, err error) {
+	return askWith(ctx, c, method, path, nil)
+}
+
+// askWith sends one request to the server at --http; content, if it is not nil, as JSON.
+func askWith(ctx context.Context, c *config, method, path string, content any) (status int, body []byte, err error) {
+	var reader io.Reader
+	if content != nil {
+		text, err := json.Marshal(content)
+		if err != nil {
+			return 0, nil, err
+		}
+		reader = bytes.NewReader(text)
+	}
 	base := c.HTTP
 	config, err := askTLS(c)
 	if err != nil {
@@ -32,9 +46,12 @@ func ask(ctx context.Context, c *config, method, path string) (status int, body 
 		}
 		base = scheme + strings.Replace(base, "0.0.0.0", "127.0.0.1", 1)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, reader)
 	if err != nil {
 		return 0, nil, blame("http", redact.Error(err))
+	}
+	if content != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.Caller.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Caller.Token)
@@ -90,8 +107,8 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
-		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit, millis(s.WindowMs),
-			s.Remaining, millis(s.ResetMs))
+		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit,
+			cmp.Or(s.Calendar, millis(s.WindowMs)), s.Remaining, millis(s.ResetMs))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -26,9 +27,15 @@ type config struct {
 	Caller callerConfig
 	Stream streamConfig
 	Work   workConfig
-	Stop   time.Duration // most time for a clean stop
-	Log    slog.Level
+	// RateLimit is what the command ratelimit reads of envoyproxy/ratelimit's variables, beside all this.
+	RateLimit ratelimitConfig
+	Sinks     string        // file
+	LogFormat string        // text, json; empty: text on a terminal
+	Stop      time.Duration // most time for a clean stop
+	Log       slog.Level    // at the start
+	Debug     string        // address of profiles and the log level; empty: not served
 
+	level    slog.LevelVar // what is logged now
 	groups   []group
 	used     []setting // those that are flags of the command
 	warnings []string  // variables of the environment that nothing reads
@@ -53,6 +60,10 @@ type rulesConfig struct {
 	Limits    string // a file or directory of envoyproxy/ratelimit
 	Tag       string
 	Algorithm string // of Limits
+	OnDeny    string // of Limits
+	// Of all Limits: files of one domain are one; none denies; all are quotas; none has levels.
+	Merge, Shadow, Quota, Unlevelled bool
+	Calendar                         string // time zone of months and years of Limits
 }
 
 type grpcConfig struct {
@@ -61,6 +72,12 @@ type grpcConfig struct {
 	MaxStreams int           // of one connection
 	MaxAge     time.Duration // of a connection
 	MaxIdle    time.Duration // of a connection without calls
+	Grace      time.Duration // for calls when a connection has reached MaxAge
+
+	Names     envoy.HeaderNames // in place of Headers
+	Metadata  bool
+	Metrics   bool
+	NearLimit int // percent
 }
 
 // accessConfig is who may reach a server.
@@ -75,6 +92,7 @@ type checksConfig struct {
 	Extractors string        // file
 	Timeout    time.Duration // of one check
 	Denials    int           // denied keys that are remembered; 0: none
+	Bouncers   string        // names of rules, separated by commas; empty: no decisions for CrowdSec's bouncers
 	MaxBacklog time.Duration // 0 becomes half the retention when the configuration is loaded
 }
 
@@ -147,6 +165,20 @@ func (c *config) table() []group {
 				"descriptors that share it are decided in one step; the same for serve and work"),
 			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log",
 				"algorithm of all limits of --rls-config; the same for serve and work"),
+			set(&c.Rules.Calendar, "rls-calendar", "",
+				"time zone, as Europe/Berlin, in which a month and a year of --rls-config are those of the calendar; "+
+					"empty: they are 30 and 365 days, as in envoyproxy/ratelimit; the same for serve and work"),
+			set(&c.Rules.OnDeny, "rls-on-deny", "skip",
+				"what becomes of hits that a limit of --rls-config denies, where that does not say on_deny: skip, or "+
+					"charge, as they happened all the same (envoyproxy/ratelimit does so); the same for serve and "+
+					"work"),
+			set(&c.Rules.Merge, "rls-merge-domains", false,
+				"take several files of --rls-config with one domain as one; the same for serve and work"),
+			set(&c.Rules.Shadow, "rls-shadow", false,
+				"no limit of --rls-config denies: they count, and statuses say what is over; "+
+					"the same for serve and work"),
+			set(&c.Rules.Quota, "rls-quota", false,
+				"all limits of --rls-config are quotas (quota_mode); the same for serve and work"),
 		}},
 		{"listen", []setting{
 			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"),
@@ -167,6 +199,17 @@ func (c *config) table() []group {
 			set(&c.GRPC.Headers, "rls-headers", false,
 				"add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to the headers that Envoy sends to "+
 					"its clients"),
+			set(&c.GRPC.Names.Limit, "rls-limit-header", "",
+				"name of a header with the limit that is nearest, in place of those of --rls-headers; empty: none"),
+			set(&c.GRPC.Names.Remaining, "rls-remaining-header", "",
+				"name of a header with what remains of that limit"),
+			set(&c.GRPC.Names.Reset, "rls-reset-header", "", "name of a header with the seconds until more comes"),
+			set(&c.GRPC.Metadata, "rls-metadata", false,
+				"put the request and the limits' metadata into the dynamic metadata of all answers to Envoy"),
+			set(&c.GRPC.Metrics, "rls-metrics", false,
+				"count hits by limit under the metric names of envoyproxy/ratelimit (ratelimit_service_…)"),
+			set(&c.GRPC.NearLimit, "rls-near-limit", 80,
+				"percent of a limit above which --rls-metrics counts hits as near it"),
 			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000,
 				"maximum calls at a time on one gRPC connection; more wait"),
 			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute,
@@ -187,6 +230,10 @@ func (c *config) table() []group {
 			zero(set(&c.Checks.MaxBacklog, "max-backlog", 0,
 				"age of the oldest unread event above which POST /v1/events answers 503; 0: half the "+
 					"retention")),
+			set(&c.Checks.Bouncers, "bouncer-rules", "",
+				"names of the rules, separated by commas, whose throttled keys ip:ADDRESS are given to CrowdSec's "+
+					"bouncers at GET /v1/decisions, with blocked ones (override: these alone); empty: there is no "+
+					"such path"),
 		}},
 		{"caller", []setting{
 			secret(set(&c.Caller.Token, "token", "",
@@ -213,9 +260,14 @@ func (c *config) table() []group {
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
 				"how long a silent worker keeps an event before another worker claims it"),
 		}},
+		{"sinks", []setting{
+			set(&c.Sinks, "sinks", "", "file of alert sinks (YAML): webhooks, Alertmanager, Slack; empty: none"),
+		}},
 		{"process", []setting{
 			set(&c.Stop, "drain-timeout", 5*time.Second, "maximum time for a clean stop"),
 			set(&c.Log, "log-level", slog.LevelInfo, "lowest level that is logged: debug, info, warn or error"),
+			set(&c.Debug, "debug", "", "address on this machine, as 127.0.0.1:6060, for Go's profiles "+
+				"(/debug/pprof/) and the present log level (/debug/log-level); empty: none"),
 		}},
 	}
 }

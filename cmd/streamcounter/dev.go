@@ -41,7 +41,8 @@ the real ones are used.`,
 			return role{parts: devParts, example: example, ready: welcome}.run(cmd, c)
 		},
 	}
-	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "process")
+	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "sinks",
+		"process")
 	return cmd
 }
 
@@ -49,7 +50,7 @@ the real ones are used.`,
 func welcome(w io.Writer, n *node) {
 	rules := n.config.Rules.File
 	if rules == "" {
-		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s"
+		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s (shadow)"
 	}
 	if l := n.limits(); l != nil {
 		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.config.Rules.Limits)

@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
@@ -58,6 +62,34 @@ func settingsTable() string {
 	return b.String()
 }
 
+// A flag that is true or false takes no word: `--open true` is --open, and an argument that no command takes.
+func TestDocumentedSwitchesTakeNoWord(t *testing.T) {
+	switches := map[string]bool{}
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { switches[f.Name] = switches[f.Name] || f.Value.Type() == "bool" })
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRoot())
+	form := regexp.MustCompile(`--([a-z-]+) +(true|false|on|off|yes|no)\b`)
+	pages, err := filepath.Glob("../../docs/*.md")
+	testkit.Must(t, err)
+	for _, path := range append(pages, "../../README.md", "../../CHANGELOG.md") {
+		text, err := os.ReadFile(path)
+		testkit.Must(t, err)
+		for _, m := range form.FindAllStringSubmatch(string(text), -1) {
+			if switches[m[1]] {
+				t.Errorf("%s has %q", path, m[0])
+			}
+		}
+	}
+	if !switches["rls-shadow"] || switches["rls-tag"] {
+		t.Errorf("switches: %v", switches)
+	}
+}
+
 // The address of each transport is a setting of that name, and each is told of once.
 func TestTransportsAreSettings(t *testing.T) {
 	c := newConfig()
@@ -102,6 +134,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
 	httpapi.NewMetrics(n.registry)
+	sinks.NewMetrics(n.registry)
 	n.announcer()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -145,6 +146,7 @@ func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, lo
 	o, err := redisOptions(target)
 	named := err == nil && o.Username != ""
 	for _, f := range doctor.Start(ctx, c, named, startWithin) {
-		log.Warn("Redis: "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
+		what := strings.TrimPrefix(f.Check, "redis.")
+		log.Warn("Redis: "+what+": "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
 	}
 }

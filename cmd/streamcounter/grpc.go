@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -71,7 +72,7 @@ func newGRPCServer(n *node) server {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(envoy.Codec{}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second,
-			MaxConnectionAge: n.config.GRPC.MaxAge, MaxConnectionAgeGrace: callTime,
+			MaxConnectionAge: n.config.GRPC.MaxAge, MaxConnectionAgeGrace: cmp.Or(n.config.GRPC.Grace, callTime),
 			MaxConnectionIdle: n.config.GRPC.MaxIdle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
 			PermitWithoutStream: true}),
@@ -83,6 +84,7 @@ func newGRPCServer(n *node) server {
 		// a call before need not grow its stack again.
 		grpc.NumStreamWorkers(128),
 	}
+	options = append(options, n.traceGRPC()...)
 	if n.tokens != nil {
 		options = append(options,
 			grpc.UnaryInterceptor(n.tokens.UnaryInterceptor), grpc.ChainStreamInterceptor(n.tokens.StreamInterceptor))
@@ -91,9 +93,7 @@ func newGRPCServer(n *node) server {
 		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
 	}
 	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer()}
-	limits := envoy.NewService(n.service, envoy.Config{Rules: n.rules.Rules, Limits: n.limits,
-		Tag: n.config.Rules.Tag, Headers: n.config.GRPC.Headers})
-	rlsv3.RegisterRateLimitServiceServer(s, limits)
+	rlsv3.RegisterRateLimitServiceServer(s, n.limiter)
 	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
 	s.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)

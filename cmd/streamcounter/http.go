@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/check/httpapi/page"
 )
 
 // httpServer is the HTTP interface at --http.
@@ -22,16 +24,32 @@ type httpServer struct{ *http.Server }
 func newHTTPServer(n *node) server {
 	routes := httpapi.HealthRoutes(n.ready)
 	if n.api != nil {
-		routes = n.api.Routes(n.ready)
+		routes = append(n.api.Routes(n.ready), page.Routes(n.feed)...)
 	}
-	metrics := promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{})
+	metrics := n.metricsHandler()
 	routes = append(routes, httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead, Serve: metrics})
-	return httpServer{&http.Server{
-		Handler: httpapi.NewRouter(n.tokens, routes...), TLSConfig: n.tls,
+	return httpServerOf(n, httpapi.NewRouter(n.tokens, routes...), n.tls)
+}
+
+func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
+	s := httpServer{&http.Server{
+		Handler: n.traceHTTP(router, router.Pattern), TLSConfig: tls,
+		BaseContext:       func(net.Listener) context.Context { return httpapi.WithLog(context.Background(), n.log) },
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}}
+	if n.feed != nil {
+		s.RegisterOnShutdown(n.feed.Stop) // its streams would hold up a clean stop
+	}
+	return s
+}
+
+// metricsHandler serves /metrics: with trace ids as exemplars, in the format of OpenMetrics, where
+// traces are sent. Not beside --rls-metrics, whose names that format would change.
+func (n *node) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{
+		EnableOpenMetrics: n.tracer != nil && n.envoyMetrics == nil})
 }
 
 func (s httpServer) Serve(l net.Listener) error {
@@ -59,6 +77,9 @@ func (s httpServer) Shutdown(ctx context.Context) error {
 func (n *node) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+	if n.redis == nil { // sinks: they need NATS alone, and wait for it
+		return nil
+	}
 	err := n.redis.Ping(ctx).Err()
 	if away := err != nil; n.away.Swap(away) != away {
 		if away {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -16,10 +17,15 @@ func newKeys() *cobra.Command {
 	var asJSON, reset bool
 	cmd := &cobra.Command{
 		Use:   "keys KEY",
-		Short: "Show how much of its limits a key has used, or reset it",
+		Short: "Show, reset, block, exempt or limit a key",
+		Long: `Shows how much of its limits a key has used. Its commands are the operator's hand
+on single keys: each asks a running server (--http), and needs a token of the scope
+admin where the server has tokens. A KEY with * or ? is a pattern, as in the match of a
+rule; a \ before them means the characters themselves.`,
 		Example: `  streamcounter keys ip:203.0.113.9
-  streamcounter keys user:42 --json
-  streamcounter keys user:42 --reset`,
+  streamcounter keys user:42 --reset
+  streamcounter keys block user:42 --for 1h --reason 'too many failed logins'
+  streamcounter keys limit 'tenant:acme:*' 500/1m --until 2026-12-01`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			method := http.MethodGet
@@ -45,13 +51,17 @@ func newKeys() *cobra.Command {
 			if err := json.Unmarshal(body, &s); err != nil {
 				return fmt.Errorf("reading the answer: %w", err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, rule %s\n", s.Key, s.Rule)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, rule %s\n", s.Key, cmp.Or(s.Rule, "none"))
 			printWindows(cmd.OutOrStdout(), s.Windows)
+			if s.Override != nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "  override: %s\n", overrideText(*s.Override))
+			}
 			return nil
 		},
 	}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Flags().BoolVar(&reset, "reset", false, "set the key's counts to zero and end its levels")
+	cmd.AddCommand(overrideCommands()...)
 	return cmd
 }

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+	_ "time/tzdata" // for windows of the calendar, on machines without time zones
 
 	"github.com/redis/go-redis/v9"
 )
@@ -39,7 +41,16 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for a clean stop, a second one ends at once.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:]))
+	os.Exit(run(ctx, arguments(os.Args)))
+}
+
+// arguments are those of the command ratelimit where that is the program's own name, as in
+// the image that stands in for envoyproxy/ratelimit.
+func arguments(args []string) []string {
+	if filepath.Base(args[0]) == ratelimitName {
+		return append([]string{ratelimitName}, args[1:]...)
+	}
+	return args[1:]
 }
 
 func run(ctx context.Context, args []string) int {

@@ -424,7 +424,8 @@ func TestStartAdvisesOnRedisSettings(t *testing.T) {
 		"--http",
 		"127.0.0.1:0")
 	p.until(`"msg":"ready"`)
-	for _, want := range []string{"CONFIG SET maxmemory-policy noeviction", "CONFIG SET stream-node-max-bytes 512"} {
+	for _, want := range []string{"CONFIG SET maxmemory-policy noeviction", "CONFIG SET stream-node-max-bytes 512",
+		"Redis: maxmemory-policy: volatile-lru"} {
 		if !strings.Contains(p.text(), want) {
 			t.Errorf("no %q in\n%s", want, p.text())
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -40,6 +41,52 @@ func plainFlagError(err error, fs *pflag.FlagSet) error {
 		}
 	}
 	return err
+}
+
+// plainArgs words cobra's errors of arguments for a command and all below it: what was given and what
+// is expected; for a command that does not exist the nearest that does.
+func plainArgs(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		plainArgs(sub)
+	}
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if check(cmd, args) == nil {
+			return nil
+		}
+		var known []string
+		for _, sub := range cmd.Commands() {
+			known = append(known, sub.Name())
+		}
+		if len(args) == 0 {
+			return fmt.Errorf("no argument, expected %s", usage(cmd))
+		}
+		if near := nearest(args[0], known); near != "" {
+			return fmt.Errorf("unknown command %q of %s; did you mean %s?", args[0], cmd.CommandPath(), near)
+		}
+		given := "1 argument"
+		if len(args) > 1 {
+			given = fmt.Sprintf("%d arguments", len(args))
+		}
+		hint := ""
+		if slices.Contains(args, "true") || slices.Contains(args, "false") {
+			hint = "; a flag that is true or false takes no word: --open, or --open=false"
+		}
+		shown := make([]string, len(args)) // one may be a URL that lacks its flag
+		for i, arg := range args {
+			shown[i] = withoutSecret("", arg)
+		}
+		return fmt.Errorf("%s (%s), expected %s%s", given, strings.Join(shown, " "), usage(cmd), hint)
+	}
+}
+
+// usage is a command with its arguments.
+func usage(cmd *cobra.Command) string {
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	return strings.TrimSpace(cmd.CommandPath() + " " + arguments)
 }
 
 // named is a flag with its environment variable, if it has one.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -95,13 +96,24 @@ func (n *node) openNATS(context.Context) error {
 	return nil
 }
 
+// openOptionalNATS connects where --nats says to: serve answers checks without it.
+func (n *node) openOptionalNATS(ctx context.Context) error {
+	if n.config.NATS.URL == "" {
+		return nil
+	}
+	if _, embedded, _ := embeddedPort(n.config.NATS.URL, 0); embedded {
+		return blame("nats", errors.New("expected the URL of the NATS that workers publish to; only dev embeds one"))
+	}
+	return n.openNATS(ctx)
+}
+
 func dialNATS(c natsConfig, url string, log *slog.Logger) (*nats.Conn, error) {
 	nc, err := connectNATS(c, url, nats.Name("streamcounter"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
 		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("NATS is disconnected, transitions wait in the outbox", "error", err)
+				log.Warn("NATS is disconnected, trying again", "error", err)
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
@@ -112,7 +124,7 @@ func dialNATS(c natsConfig, url string, log *slog.Logger) (*nats.Conn, error) {
 		return nil, fmt.Errorf("%s: %w", redact.URL(url), redact.Error(err))
 	}
 	if !nc.IsConnected() {
-		log.Warn("NATS does not answer yet, transitions wait in the outbox", "url", redact.URL(url))
+		log.Warn("NATS does not answer yet, trying again", "url", redact.URL(url))
 	}
 	return nc, nil
 }

@@ -12,7 +12,7 @@ import (
 // A --nats that is another server says what answered, and not that NATS is away.
 func TestNATSThatIsNone(t *testing.T) {
 	web := httptest.NewServer(nil)
-	defer web.Close()
+	t.Cleanup(web.Close)
 	redis := streamtest.EmbeddedRedis(t).Addr()
 	rules := testkit.WriteFile(t, "rules.yml", leastRules(10))
 	for addr, want := range map[string]string{
@@ -23,11 +23,14 @@ func TestNATSThatIsNone(t *testing.T) {
 			{"work", "--redis", "redis://" + redis, "--rules", rules, "--http", "127.0.0.1:0"},
 			{"watch"},
 		} {
-			code, _, errs := runProgram(t, "", append(args, "--nats", "nats://user:secret@"+addr)...)
-			if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) ||
-				!strings.Contains(errs, "--nats") {
-				t.Errorf("%s with a NATS that is none: exit code %d\n%s", args[0], code, errs)
-			}
+			t.Run(args[0]+", "+want, func(t *testing.T) {
+				t.Parallel() // each waits for NATS
+				code, _, errs := runProgram(t, "", append(args, "--nats", "nats://user:secret@"+addr)...)
+				if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) ||
+					!strings.Contains(errs, "--nats") {
+					t.Errorf("exit code %d\n%s", code, errs)
+				}
+			})
 		}
 	}
 }

@@ -63,6 +63,11 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 		{"alerts", "$JS.API.CONSUMER.INFO.SC_ALERTS.pager", nil},
 		{"alerts", "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager", []byte("1")},
 		{"alerts", "$JS.ACK.SC_ALERTS.pager.1.1.1.1.1", []byte("+NXT")},
+		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p5", consumer("SC_ALERTS", push(decision))},
+		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p6", consumer("SC_ALERTS", push(alert))},
+		{"sinks", "$JS.API.CONSUMER.INFO.SC_ALERTS.p5", nil},
+		{"sinks", "$JS.ACK.SC_ALERTS.p5.1.1.1.1.1", []byte("+NXT")},
+		{"sinks", "$JS.API.STREAM.INFO.SC_SINKS", nil},
 	} {
 		nc, _ := natsAs(t, server, x.user)
 		for _, reply := range []string{decision, alert} {
@@ -106,6 +111,9 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 		}
 	}
 	publish("before", api.StateThrottled, api.LevelThrottled)
+	if d, err := publisher.LastDecision(ctx, "api", "before"); err != nil || d == nil || d.Key != "before" {
+		t.Errorf("the relay reads its decision as %+v, %v", d, err)
+	}
 	p := startProgram(t, "watch", "--nats", server.As("watch"))
 	p.until("before")
 	publish("after", api.StateThrottled, api.LevelThrottled)

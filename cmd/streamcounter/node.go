@@ -9,17 +9,24 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/check/httpapi/page"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -33,25 +40,38 @@ type node struct {
 	config   *config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	tokens   *access.Tokens   // nil: nobody is asked for one
-	tls      *tls.Config      // nil: plain text
-	fresh    map[string]fresh // what it has → files that are followed
+	tokens   *access.Tokens       // nil: nobody is asked for one
+	tls      *tls.Config          // nil: plain text
+	traces   trace.TracerProvider // nil: none are sent
+	tracer   trace.Tracer         // nil with traces
+	fresh    map[string]fresh     // what it has → files that are followed
 
 	keys     *stream.Keys
 	rules    ruleSource
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *windows.Redis
-	pool     *consumers.Pool
-	nc       *nats.Conn
-	service  *check.Service  // nil in work
-	api      *httpapi.Server // its HTTP interface, nil in work
+	// overrides that operators set: loaded before anything is served
+	overrides *windows.Overrides
+	pool      *consumers.Pool
+	nc        *nats.Conn
+	activity  *activity.Recorder
+	sinks     *sinks.Group    // nil where there are none
+	history   *alerts.History // nil without NATS
+	feed      *page.Feed      // of the page at /; nil in work
+	service   *check.Service  // nil in work
+	api       *httpapi.Server // its HTTP interface, nil in work
+	limiter   *envoy.Service  // Envoy's, nil in work
+
+	envoyMetrics *envoy.Metrics // nil: none
+	transports   []transport    // that it may serve
 
 	redisURL, natsURL string
 	endpoints         []*endpoint // where it is called
 	away              atomic.Bool // Redis, when it was last asked for
 
-	undo []func()
+	stopBy time.Time // once it stops: when all is to be over
+	undo   []func()
 }
 
 func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *node {
@@ -61,10 +81,11 @@ func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *nod
 	}
 	n := &node{
 		command: command, name: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), config: c, rules: rules,
-		log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{},
+		log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}, transports: transports,
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
 		collectors.ProcessCollectorOpts{}))
+	thisBuild().register(n.registry)
 	return n
 }
 
@@ -91,6 +112,9 @@ func (n *node) run(ctx context.Context) error {
 	if n.pool != nil {
 		running.Go(func() { n.pool.Run(poolCtx) })
 	}
+	if n.sinks != nil {
+		running.Go(func() { n.sinks.Run(poolCtx) })
+	}
 	<-failed.Done()
 	if ctx.Err() != nil {
 		n.log.Info("stopping")
@@ -98,7 +122,8 @@ func (n *node) run(ctx context.Context) error {
 	// Requests that are being answered and events that are being folded come to
 	// their end side by side, within one timeout.
 	stopPool()
-	within, cancel := context.WithTimeout(context.Background(), n.config.Stop)
+	n.stopBy = time.Now().Add(n.config.Stop)
+	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
 	defer cancel()
 	for _, e := range n.endpoints {
 		running.Go(func() {

@@ -4,28 +4,44 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/wording"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newRules() *cobra.Command {
-	c := newConfig()
-	var asJSON bool
-	cmd := &cobra.Command{Use: "rules", Short: "Check rules files", Example: "  streamcounter rules check rules.yml",
+	cmd := &cobra.Command{Use: "rules", Short: "Check and compare rules files",
+		Example: `  streamcounter rules check rules.yml
+  streamcounter rules diff old.yml new.yml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	check := &cobra.Command{
+	cmd.AddCommand(newRulesCheck(), newRulesDiff())
+	return cmd
+}
+
+func newRulesCheck() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
+	var keys string
+	cmd := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a rules file and limits, and list the rules",
+		Short: "Check a rules file and limits, and say what each rule means",
 		Long: `Checks a rules file, or the limits of --rls-config, or both together, as a start
-or a reload would. An error names file, line and column, and the exit code is 1.`,
+or a reload would, and says in words what each rule means. An error names file,
+line and column, and the exit code is 1.
+
+With --keys it also says which keys of a list fall under which rule: how many and
+the first few, and those that no rule takes. A shadow rule has the keys that it
+watches. The list has one key a line; a key that comes twice counts once. A line
+that is no key is named by its number and stops nothing; the exit code stays 0.
+With --json there are all keys. Overrides are not looked at.`,
 		Example: `  streamcounter rules check rules.yml && kill -HUP $(pidof streamcounter)
+  streamcounter rules check rules.yml --keys keys.txt
+  cut -d' ' -f1 access.log | sed 's/^/ip:/' | streamcounter rules check rules.yml --keys -
   streamcounter rules check --rls-config ratelimit/config/`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,29 +55,27 @@ or a reload would. An error names file, line and column, and the exit code is 1.
 			for _, warning := range rules.Warnings() {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", warning)
 			}
+			if cmd.Flags().Changed("keys") {
+				return runRulesKeys(cmd, rules, keys, asJSON)
+			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(rules.List())
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "RULE\tMATCH\tALGORITHM\tWINDOWS\tALERTS\tON ERROR\tSHADOW")
-			for _, r := range rules.List() {
-				var limits, alerts []string
-				for _, win := range r.Windows {
-					limits = append(limits, fmt.Sprintf("%d/%s", win.Limit, win.Per))
-				}
-				for _, pct := range r.Alerts {
-					alerts = append(alerts, strconv.Itoa(pct)+"%")
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%t\n", r.Name, r.Match, r.Algorithm,
-					strings.Join(limits, " "), strings.Join(alerts, " "), r.OnError, r.Shadow)
-			}
-			return w.Flush()
+			printRules(cmd, rules)
+			return nil
 		},
 	}
-	c.flags(check, "rules")
-	check.Flags().BoolVar(&asJSON, "json", false, "print the rules as JSON, defaults filled in")
-	cmd.AddCommand(check)
+	c.flags(cmd, "rules")
+	cmd.Flags().StringVar(&keys, "keys", "", "say which keys of this file fall under which rule (- for standard input)")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print the rules as JSON, defaults filled in; with --keys, the keys of each rule")
 	return cmd
+}
+
+func printRules(cmd *cobra.Command, rules *windows.Rules) {
+	for _, r := range rules.List() {
+		fmt.Fprintln(cmd.OutOrStdout(), wording.Rule(r))
+	}
 }
 
 // checkedRules reads a rules file, limits, or both.

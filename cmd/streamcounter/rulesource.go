@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -55,12 +56,14 @@ func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSou
 }
 
 func limitOptions(c rulesConfig) []envoyconfig.Option {
-	return []envoyconfig.Option{envoyconfig.Algorithm(c.Algorithm), envoyconfig.Tag(c.Tag)}
+	return []envoyconfig.Option{envoyconfig.Algorithm(c.Algorithm), envoyconfig.Tag(c.Tag),
+		envoyconfig.OnDeny(c.OnDeny), envoyconfig.MergeDomains(c.Merge), envoyconfig.Shadow(c.Shadow),
+		envoyconfig.Quota(c.Quota), envoyconfig.Unlevelled(c.Unlevelled), envoyconfig.Calendar(c.Calendar)}
 }
 
 // limits are those that belong to the present rules, nil without --rls-config.
 func (n *node) limits() *envoyconfig.Limits {
-	if s, ok := n.rules.(*envoyconfig.Source); ok {
+	if s, ok := n.rules.(interface{ Limits() *envoyconfig.Limits }); ok {
 		return s.Limits()
 	}
 	return nil
@@ -73,17 +76,16 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	reloads.WithLabelValues("ok").Add(0)
 	reloads.WithLabelValues("error").Add(0)
 	n.rules.OnReload(func(err error) {
+		n.envoyMetrics.Loaded(err)
 		if err != nil {
 			reloads.WithLabelValues("error").Inc()
 			return
 		}
 		reloads.WithLabelValues("ok").Inc()
-		within, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		if err := n.counter.RecordRules(within, n.rules.Rules()); err != nil {
-			n.log.Warn(
-				"recording the changed rules in Redis failed; counters of keys whose window grew may expire early",
+		if err := n.recordRules(ctx); err != nil {
+			n.log.Warn("recording the changed rules in Redis failed; trying again; until then they are taken for new",
 				"error", err)
+			running.Go(func() { n.recordRulesLater(ctx) })
 		}
 		if n.pool != nil {
 			n.pool.Recheck()
@@ -92,11 +94,30 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	follow(ctx, running, n.rules)
 }
 
+func (n *node) recordRules(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return n.counter.RecordRules(within, n.rules.Rules())
+}
+
+// recordRulesLater records the rules once Redis is there again.
+func (n *node) recordRulesLater(ctx context.Context) {
+	for pause.For(ctx, time.Second) {
+		if n.recordRules(ctx) == nil {
+			n.log.Info("the changed rules are recorded in Redis")
+			return
+		}
+	}
+}
+
+// processName is how other processes of the prefix know this one.
+func (n *node) processName() string { return n.command + " " + n.name }
+
 // announcer tells other processes of the prefix which rules are in force here, and
 // the log and metrics of this one which others run with other rules.
 func (n *node) announcer() *processes.Announcer {
 	return processes.NewAnnouncer(processes.Config{
-		Redis: n.redis, Keys: n.keys, Name: n.command + " " + n.name, Registry: n.registry, Log: n.log,
+		Redis: n.redis, Keys: n.keys, Name: n.processName(), Registry: n.registry, Log: n.log,
 		Fingerprint: func() string { return n.rules.Rules().Fingerprint() },
 	})
 }

@@ -16,6 +16,7 @@ import (
 
 func newServe() *cobra.Command {
 	c := newConfig()
+	c.NATS.URL = ""
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Answer checks and take events over HTTP and gRPC",
@@ -26,7 +27,9 @@ limit service, over gRPC, and appends events. Run as many as you need.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return role{parts: serveParts}.run(cmd, c) },
 	}
-	c.flags(cmd, "redis", "rules", "listen", "grpc", "checks", "stream", "process")
+	c.flags(cmd, "redis", "nats", "rules", "listen", "grpc", "checks", "stream", "process")
+	cmd.Flags().Lookup("nats").Usage = "NATS, where decisions and alerts are read for the page and for histories; " +
+		"empty: both do without [" + envName("nats") + "]"
 	return cmd
 }
 
@@ -36,14 +39,18 @@ type part func(*node, context.Context) error
 // What each process is made of, in the order of its start.
 var (
 	everyPart = []part{
+		(*node).openTraces, // first, as it stops last
 		(*node).openAccess, // tokens and certificates
 		(*node).listen,     // all addresses: a taken port ends the start before anything is touched
 		(*node).openRedis,  // compares prefix and partitions with what is there, and records the rules
+		(*node).openOverrides,
+		(*node).openActivity,
 	}
-	serveParts = []part{(*node).openChecks}
-	workParts  = []part{(*node).openNATS, (*node).openWorkers} // consumers/worker.go says how events are counted
-	devParts   = slices.Concat(workParts, serveParts)
-	lastPart   = []part{(*node).openServers}
+	serveParts = []part{(*node).openOptionalNATS, (*node).openChecks, (*node).openPage}
+	// consumers/worker.go says how events are counted
+	workParts = []part{(*node).openNATS, (*node).openWorkers, (*node).openSinks}
+	devParts  = slices.Concat(workParts, []part{(*node).openChecks, (*node).openPage})
+	lastPart  = []part{(*node).openServers}
 )
 
 // role is what serve, work and dev differ in.
@@ -51,6 +58,9 @@ type role struct {
 	parts   []part
 	example *windows.Rules // counts where neither --rules nor --rls-config is given; nil: one of them is required
 	ready   func(*node)    // tells the user that it runs; nil: the log does
+	// Other addresses and another source of rules than those of serve; nil: those.
+	transports []transport
+	rules      func(*config, *slog.Logger) (ruleSource, error)
 }
 
 // gcPercent lets the heap, which holds requests under way and little else, grow to
@@ -64,15 +74,18 @@ func (r role) run(cmd *cobra.Command, c *config) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	log := newLogger(cmd.ErrOrStderr(), c.Log)
-	for _, warning := range c.warnings {
-		log.Warn(warning)
+	log := c.openLog(cmd.ErrOrStderr())
+	if r.rules == nil {
+		r.rules = func(c *config, log *slog.Logger) (ruleSource, error) { return openRules(c.Rules, r.example, log) }
 	}
-	rules, err := openRules(c.Rules, r.example, log)
+	rules, err := r.rules(c, log)
 	if err != nil {
 		return err
 	}
 	n := newNode(cmd.Name(), c, rules, log)
+	if r.transports != nil {
+		n.transports = r.transports
+	}
 	defer n.stop()
 	for _, open := range slices.Concat(everyPart, r.parts, lastPart) {
 		if err := open(n, cmd.Context()); err != nil {
@@ -86,7 +99,15 @@ func (r role) run(cmd *cobra.Command, c *config) error {
 	n.followRules(ctx, &running)
 	announcer := n.announcer()
 	running.Go(func() { announcer.Run(ctx) })
+	running.Go(func() { n.overrides.Run(ctx) })
+	running.Go(func() { n.activity.Run(ctx) })
+	if n.feed != nil {
+		running.Go(func() { n.feed.Run(ctx) })
+	}
 	n.followFiles(ctx, &running)
+	if !n.waitForLimits(ctx) {
+		return nil
+	}
 	if r.ready == nil {
 		r.ready = logReady
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/netutil"
@@ -28,10 +29,12 @@ type transport struct {
 	scheme string                 // of its URL; empty: it is called by its address
 	addr   func(c *config) string // empty: not served
 	open   func(n *node) server   // n has everything that calls need
+	public bool                   // whoever reaches it may call it
+	local  bool                   // only this machine may reach it
 }
 
 var transports = []transport{
-	{name: "http", title: "HTTP", about: "checks, events, /metrics", scheme: "http",
+	{name: "http", title: "HTTP", about: "the page at /, checks, events, /metrics", scheme: "http",
 		addr: func(c *config) string { return c.HTTP }, open: newHTTPServer},
 	{name: "grpc", title: "gRPC", about: "Envoy's rate limit service",
 		addr: func(c *config) string { return c.GRPC.Addr }, open: newGRPCServer},
@@ -47,12 +50,19 @@ type endpoint struct {
 // listen opens the addresses of all transports, so that a taken port ends the
 // start. Calls wait until the servers run.
 func (n *node) listen(context.Context) error {
-	for _, t := range transports {
+	for _, t := range append(slices.Clip(n.transports), debugTransport) {
 		addr := t.addr(n.config)
 		if addr == "" {
 			continue
 		}
-		if err := n.mayListen(t.name, addr); err != nil {
+		var err error
+		switch {
+		case t.local:
+			err = onlyHere(t.name, addr)
+		case !t.public:
+			err = n.mayListen(t.name, addr)
+		}
+		if err != nil {
 			return err
 		}
 		l, err := net.Listen("tcp", addr)
@@ -102,7 +112,7 @@ func (n *node) url(e *endpoint) string {
 	switch {
 	case e.scheme == "":
 		return at
-	case n.tls != nil:
+	case n.tls != nil && !e.local:
 		return e.scheme + "s://" + at
 	}
 	return e.scheme + "://" + at
@@ -111,7 +121,7 @@ func (n *node) url(e *endpoint) string {
 // baseURL is that of HTTP, which every process has.
 func (n *node) baseURL() string {
 	for _, e := range n.endpoints {
-		if e.scheme == "http" {
+		if e.name == "http" {
 			return n.url(e)
 		}
 	}

@@ -62,9 +62,24 @@ func authorities(pem []byte) (*x509.CertPool, error) {
 
 // clientFiles are what this program proves another server with (ca), and itself
 // to it (cert, key): --NAME-ca, --NAME-cert, --NAME-key.
-type clientFiles struct{ name, ca, cert, key string }
+type clientFiles struct {
+	name, ca, cert, key string
+	anyName             bool // the server's certificate may be for another name
+}
 
-func (f clientFiles) given() bool { return f.ca+f.cert+f.key != "" }
+func (f clientFiles) given() bool { return f.ca+f.cert+f.key != "" || f.anyName }
+
+// verify proves that a certificate is of an authority of roots, whatever its name; nil: the system's.
+func (f clientFiles) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, c := range s.PeerCertificates[1:] {
+			o.Intermediates.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(o)
+		return err
+	}
+}
 
 // apply adds them to what a client speaks. The certificate is read again for
 // each connection, so that a new one needs no restart; the authorities are read once.
@@ -77,6 +92,9 @@ func (f clientFiles) apply(c *tls.Config) error {
 		if err != nil {
 			return blame(f.name+"-ca", fmt.Errorf("%s: %w", f.ca, err))
 		}
+	}
+	if f.anyName {
+		c.InsecureSkipVerify, c.VerifyConnection = true, f.verify(c.RootCAs)
 	}
 	if (f.cert == "") != (f.key == "") {
 		return blame(f.name+"-cert", fmt.Errorf("--%[1]s-cert and --%[1]s-key are needed together", f.name))

@@ -121,6 +121,14 @@ func printTransition(w io.Writer, t api.Transition) {
 	if t.Shadow {
 		what += " (shadow)"
 	}
+	if t.Rule == api.OverrideRule {
+		fmt.Fprintf(w, "%s  %-18s %s  by an operator", t.At().Local().Format("15:04:05.000"), what, t.Key)
+		if t.Reason != "" {
+			fmt.Fprintf(w, ": %s", t.Reason)
+		}
+		fmt.Fprintln(w)
+		return
+	}
 	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %d of %d per %s", t.At().Local().Format("15:04:05.000"), what, t.Key,
 		t.Rule, t.Used, t.Limit, millis(t.WindowMs))
 	if t.State == api.StateThrottled || t.State == api.StateRaised {

@@ -24,7 +24,8 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return role{parts: workParts}.run(cmd, c) },
 	}
-	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "stream", "work", "process")
+	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "stream", "work", "sinks",
+		"process")
 	return cmd
 }
 
@@ -32,7 +33,8 @@ decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
 func (n *node) openWorkers(ctx context.Context) error {
 	metrics := consumers.NewMetrics(n.registry)
 	publisher, err := alerts.NewPublisher(n.nc, alerts.PublisherConfig{
-		Prefix: n.keys.Prefix, Replicas: n.config.NATS.Replicas, OnOutcome: metrics.Publish, Log: n.log,
+		Prefix: n.keys.Prefix, Replicas: n.config.NATS.Replicas, OnOutcome: metrics.Publish, Tracer: n.tracer,
+		Log: n.log,
 	})
 	if err != nil {
 		return err
@@ -53,10 +55,11 @@ func (n *node) openWorkers(ctx context.Context) error {
 	}
 	config := consumers.Config{
 		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules,
-		Publisher: publisher, Metrics: metrics, Consumer: n.name,
+		Overrides: n.overrides, Activity: n.activity,
+		Publisher: publisher, Decisions: publisher, Metrics: metrics, Consumer: n.name,
 		MaxBatch: n.config.Work.Batch, ReadPause: readPause, MinIdle: n.config.Work.MinIdle,
 		Retention:    n.config.Stream.Retention,
-		DrainTimeout: n.config.Stop, Log: n.log,
+		DrainTimeout: n.config.Stop, Tracer: n.tracer, Log: n.log,
 	}
 	n.pool, err = consumers.NewPool(config)
 	return err

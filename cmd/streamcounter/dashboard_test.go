@@ -1,0 +1,219 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// dashboardQuery is one of a panel, with Grafana's variables as it asks it for everything.
+type dashboardQuery struct{ panel, expr string }
+
+// dashboardQueries are those of the panels and of the variables.
+func dashboardQueries(t *testing.T) []dashboardQuery {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "grafana-dashboard.json"))
+	testkit.Must(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title, Type string
+			Targets     []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Type, Definition string }
+		}
+	}
+	testkit.Must(t, json.Unmarshal(text, &dashboard))
+	grafana := strings.NewReplacer("$__rate_interval", "10s", "$job", ".+", "$instance", ".+")
+	var out []dashboardQuery
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			out = append(out, dashboardQuery{p.Title, grafana.Replace(target.Expr)})
+		}
+	}
+	for _, v := range dashboard.Templating.List {
+		if v.Type == "query" {
+			m := regexp.MustCompile(`^label_values\((.+), (\w+)\)$`).FindStringSubmatch(v.Definition)
+			if m == nil {
+				t.Fatalf("the variable %s asks for %q", v.Name, v.Definition)
+			}
+			out = append(out, dashboardQuery{"variable " + v.Name,
+				fmt.Sprintf("count by (%s) (%s)", m[2], grafana.Replace(m[1]))})
+		}
+	}
+	for _, q := range out {
+		if strings.Contains(q.expr, "$") {
+			t.Errorf("%s asks with a variable that the dashboard has not: %s", q.panel, q.expr)
+		}
+	}
+	return out
+}
+
+// The dashboard shows each metric that serve and work register, and asks for no other.
+func TestDashboardShowsEachMetric(t *testing.T) {
+	registered := registeredMetrics(t)
+	shown := map[string]bool{}
+	for _, q := range dashboardQueries(t) {
+		for _, name := range regexp.MustCompile(`\bstreamcounter_\w+`).FindAllString(q.expr, -1) {
+			name = strings.TrimSuffix(name, "_bucket") // of a histogram
+			if _, ok := registered[name]; !ok {
+				t.Errorf("%s asks for %s, which nothing counts", q.panel, name)
+			}
+			shown[name] = true
+		}
+	}
+	for name := range registered {
+		if !shown[name] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}
+
+// Prometheus can read each query.
+func TestDashboardQueriesParse(t *testing.T) {
+	promtool := streamtest.Program(t, "promtool")
+	var rules strings.Builder
+	rules.WriteString("groups:\n  - name: dashboard\n    rules:\n")
+	for i, q := range dashboardQueries(t) {
+		fmt.Fprintf(&rules, "      - {record: 'panel:%d', expr: %q}\n", i, q.expr)
+	}
+	path := testkit.WriteFile(t, "rules.yml", rules.String())
+	if out, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("promtool check rules: %v\n%s", err, out)
+	}
+}
+
+// busyPanels are those that a dev under load draws above zero.
+var busyPanels = []string{"Checks by outcome", "Checks by rule", "Denied share by rule", "Time that a check takes",
+	"Deliveries of alert sinks",
+	"Denied from memory", "Decisions and alerts published", "Events per fold", "Requests refused for want of rights",
+	"Processes up", "Version of each process", "Memory"}
+
+// A Prometheus that scrapes a dev under load has data for each query of the dashboard,
+// above zero where the load makes it so.
+func TestDashboardQueriesHaveData(t *testing.T) {
+	program := streamtest.Program(t, "prometheus")
+	tokens := strings.Replace(accessTokens, "[check]", "[check, append]", 1)
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
+		"--tokens", testkit.WriteFile(t, "tokens.yml", tokens), "--sinks", testkit.WriteFile(t, "sinks.yml",
+			"sinks: [{name: chat, type: slack, url: \"http://127.0.0.1:1\"}]"))
+	p := startPrometheus(t, program, fmt.Sprintf("127.0.0.1:%d", d.http))
+	left := dashboardQueries(t)
+	for _, panel := range busyPanels {
+		if !slices.ContainsFunc(left, func(q dashboardQuery) bool { return q.panel == panel }) {
+			t.Errorf("the dashboard has no panel %q", panel)
+		}
+	}
+	streamtest.Eventually(t, 60*time.Second, "each query has data", func() (bool, string) {
+		d.load(t)
+		var why []string
+		left = slices.DeleteFunc(left, func(q dashboardQuery) bool {
+			lacks := p.lacks(t, q.expr, slices.Contains(busyPanels, q.panel))
+			if lacks != "" {
+				why = append(why, fmt.Sprintf("%s: %s: %s", q.panel, q.expr, lacks))
+			}
+			return lacks == ""
+		})
+		return len(left) == 0, strings.Join(why, "\n")
+	})
+}
+
+// load makes checks that are admitted, denied and without a token, and events.
+func (d *devServer) load(t *testing.T) {
+	t.Helper()
+	for _, path := range []string{"/v1/check?key=user:42&cost=30", "/v1/check?key=user:7", "/v1/events"} {
+		for _, token := range []string{checkerToken, ""} {
+			method, body := http.MethodGet, ""
+			if path == "/v1/events" {
+				method, body = http.MethodPost, `[{"key":"user:1","count":40}]`
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method,
+				fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), strings.NewReader(body))
+			testkit.Must(t, err)
+			req.Header.Set("Content-Type", "application/json")
+			if token != "" {
+				req.Header.Set("Authorization", "Bearer "+token)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			testkit.Must(t, err)
+			resp.Body.Close()
+			if token != "" && resp.StatusCode >= 400 && resp.StatusCode != http.StatusTooManyRequests {
+				t.Fatalf("%s %s: %s", method, path, resp.Status)
+			}
+		}
+	}
+}
+
+type prometheusServer struct{ base string }
+
+// startPrometheus runs one that scrapes target twice a second, until the test ends.
+func startPrometheus(t *testing.T, program, target string) prometheusServer {
+	t.Helper()
+	config := testkit.WriteFile(t, "prometheus.yml", fmt.Sprintf(`
+global: {scrape_interval: 500ms}
+scrape_configs:
+  - job_name: streamcounter
+    authorization: {credentials: %s}
+    static_configs: [{targets: [%q]}]
+`, readerToken, target))
+	addr := testkit.FreeAddr(t)
+	log := &strings.Builder{}
+	cmd := exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
+		"--web.listen-address="+addr)
+	cmd.Stdout, cmd.Stderr = log, log
+	testkit.Must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("prometheus:\n%s", log)
+		}
+	})
+	p := prometheusServer{"http://" + addr}
+	streamtest.Eventually(t, 30*time.Second, "Prometheus is ready", func() (bool, string) {
+		resp, err := http.Get(p.base + "/-/ready")
+		if err != nil {
+			return false, err.Error()
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, resp.Status
+	})
+	return p
+}
+
+// lacks says why a query gives nothing to draw, or "" where it does. Where the panel must be
+// busy, zero is nothing.
+func (p prometheusServer) lacks(t *testing.T, expr string, busy bool) string {
+	t.Helper()
+	resp, err := http.Get(p.base + "/api/v1/query?query=" + url.QueryEscape(expr))
+	testkit.Must(t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	testkit.Must(t, err)
+	var answer struct {
+		Status string
+		Data   struct{ Result []struct{ Value [2]any } }
+	}
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
+		t.Fatalf("%s: %s %v\n%s", expr, resp.Status, err, body)
+	}
+	for _, r := range answer.Data.Result {
+		if r.Value[1] != "NaN" && (r.Value[1] != "0" || !busy) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%d series, none with such a number", len(answer.Data.Result))
+}

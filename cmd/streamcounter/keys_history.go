@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+func newHistory() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
+	var limit int
+	var before string
+	cmd := &cobra.Command{Use: "history KEY", Short: "Show what happened to a key: decisions, alerts, overrides",
+		Long: `Shows what happened to a key, the newest first: when it was throttled and released, its
+alerts of the last 7 days, and who changed its override, when, and why. What the server
+cannot look at it says: alerts where it has no NATS, overrides where the token has not the
+scope admin.`,
+		Example: `  streamcounter keys history user:42
+  streamcounter keys history user:42 --limit 1000 --json | jq .entries`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := "/v1/history/" + url.PathEscape(args[0]) + "?limit=" + strconv.Itoa(limit)
+			if before != "" {
+				path += "&before=" + url.QueryEscape(before)
+			}
+			var h api.History
+			text, err := askFor(cmd, c, http.MethodGet, path, nil, &h)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				printJSON(cmd.OutOrStdout(), text)
+				return nil
+			}
+			printHistory(cmd.OutOrStdout(), h)
+			for _, what := range h.LeftOut {
+				fmt.Fprintln(cmd.ErrOrStderr(), "left out: "+what)
+			}
+			if h.Next != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "older: --before "+quote(h.Next))
+			}
+			return nil
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum entries, up to 1,000")
+	cmd.Flags().StringVar(&before, "before", "", "go on with the page before this place")
+	return cmd
+}
+
+func printHistory(out io.Writer, h api.History) {
+	for _, e := range h.Entries {
+		fmt.Fprintf(out, "%s  %s\n", timeText(e.AtMs), entryText(e))
+	}
+	if len(h.Entries) == 0 {
+		fmt.Fprintln(out, "nothing is known")
+	}
+}
+
+func entryText(e api.HistoryEntry) string {
+	switch {
+	case e.Transition != nil:
+		t := e.Transition
+		what := string(t.State)
+		if !t.IsThrottle() {
+			what = fmt.Sprintf("alert %d%% %s", t.Level, t.State)
+		}
+		if t.Shadow {
+			what += " (shadow)"
+		}
+		what += ", rule " + t.Rule
+		if t.WindowMs > 0 {
+			what += fmt.Sprintf(": %d of %d per %s", t.Used, t.Limit, millis(t.WindowMs))
+		}
+		return what
+	case e.Change == nil:
+		return "unknown"
+	case e.Change.After != nil:
+		return "override: " + overrideText(*e.Change.After)
+	}
+	what := "override removed"
+	if e.Change.By != "" {
+		what += ", by " + e.Change.By
+	}
+	if e.Change.Reason != "" {
+		what += ", " + e.Change.Reason
+	}
+	return what
+}

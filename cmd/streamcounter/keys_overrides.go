@@ -1,0 +1,272 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// overrideCommands are those of `keys` that set, remove and list what operators have set.
+func overrideCommands() []*cobra.Command {
+	return []*cobra.Command{
+		setCommand("block KEY", "Deny every check of a key",
+			"  streamcounter keys block user:42 --for 1h --reason 'too many failed logins'", 1,
+			func([]string) (map[string]any, error) { return map[string]any{"block": true}, nil }),
+		setCommand("exempt KEY", "Admit every check of a key; what it spends is counted",
+			"  streamcounter keys exempt tenant:acme --until 2026-12-01", 1,
+			func([]string) (map[string]any, error) { return map[string]any{"exempt": true}, nil }),
+		setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits in place of its rule's",
+			"  streamcounter keys limit user:42 500/1m 20000/1d --until 2026-12-01T09:00:00Z", -1,
+			func(limits []string) (map[string]any, error) {
+				list, err := windowsOf(limits)
+				return map[string]any{"windows": list}, err
+			}),
+		setCommand("tier KEY RULE", "Have a rule decide about a key in place of the one that matches it",
+			"  streamcounter keys tier user:42 gold", 2,
+			func(args []string) (map[string]any, error) { return map[string]any{"rule": args[0]}, nil }),
+		newClear(), newOverrides(), newThrottled(), newHistory(), newTop(),
+	}
+}
+
+// windowsOf reads limits as 500/1m.
+func windowsOf(limits []string) ([]api.OverrideWindow, error) {
+	out := make([]api.OverrideWindow, len(limits))
+	for i, text := range limits {
+		limit, per, ok := strings.Cut(text, "/")
+		n, err := strconv.ParseInt(limit, 10, 64)
+		if err != nil || !ok || per == "" {
+			return nil, fmt.Errorf("%q: expected LIMIT/SPAN, for example 500/1m", text)
+		}
+		out[i] = api.OverrideWindow{Limit: n, Per: per}
+	}
+	return out, nil
+}
+
+// setCommand makes a command that sets an override. arguments is how many it takes, below 0: 2 or more.
+func setCommand(use, short, example string, arguments int, what func(args []string) (map[string]any, error),
+) *cobra.Command {
+	c := newConfig()
+	var lasts, until, reason string
+	var asJSON bool
+	args := cobra.ExactArgs(arguments)
+	if arguments < 0 {
+		args = cobra.MinimumNArgs(2)
+	}
+	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body, err := what(args[1:])
+			if err != nil {
+				return err
+			}
+			for name, value := range map[string]string{"for": lasts, "until": until, "reason": reason} {
+				if value != "" {
+					body[name] = value
+				}
+			}
+			var set api.Override
+			text, err := askFor(cmd, c, http.MethodPut, overridePath(args[0]), body, &set)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				printJSON(cmd.OutOrStdout(), text)
+				return nil
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", set.Target(), overrideText(set))
+			return nil
+		}}
+	c.flags(cmd, "http", "caller")
+	f := cmd.Flags()
+	f.StringVar(&lasts, "for", "", "how long it stands, for example 90s, 1h or 7d; empty: until it is cleared")
+	f.StringVar(&until, "until", "", "when it ends instead: 2026-12-01T09:00:00Z, or a date (its beginning, UTC)")
+	f.StringVar(&reason, "reason", "", "why: answers, decisions and the history have it")
+	f.BoolVar(&asJSON, "json", false, "print the server's answer")
+	return cmd
+}
+
+func overridePath(target string) string { return "/v1/overrides/" + url.PathEscape(target) }
+
+// askFor asks the server and reads its answer, or what is wrong.
+func askFor(cmd *cobra.Command, c *config, method, path string, body, into any) ([]byte, error) {
+	status, text, err := askWith(cmd.Context(), c, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	if status != http.StatusOK {
+		return nil, problemFrom(status, text)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	return text, nil
+}
+
+func newClear() *cobra.Command {
+	c := newConfig()
+	var reason string
+	cmd := &cobra.Command{Use: "clear KEY", Short: "Remove the block, exemption, limit or tier of a key",
+		Example: "  streamcounter keys clear user:42 --reason 'talked to them'", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var answer struct{ Cleared bool }
+			path := overridePath(args[0])
+			if reason != "" {
+				path += "?reason=" + url.QueryEscape(reason)
+			}
+			if _, err := askFor(cmd, c, http.MethodDelete, path, nil, &answer); err != nil {
+				return err
+			}
+			if !answer.Cleared {
+				return fmt.Errorf("%s has no override", args[0])
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: the override is removed\n", args[0])
+			return nil
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().StringVar(&reason, "reason", "", "why: the history has it")
+	return cmd
+}
+
+func newOverrides() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
+	cmd := &cobra.Command{Use: "overrides", Short: "List what operators have set for keys and patterns",
+		Example: "  streamcounter keys overrides --json | jq .key", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			show := func(page api.Overrides, w *tabwriter.Writer) (string, error) {
+				for _, o := range page.Overrides {
+					if asJSON {
+						if err := json.NewEncoder(cmd.OutOrStdout()).Encode(o); err != nil {
+							return "", err
+						}
+						continue
+					}
+					fmt.Fprintf(w, "%s\t%s\n", o.Target(), overrideText(o))
+				}
+				return page.Next, nil
+			}
+			return eachPage(cmd, c, "/v1/overrides?limit=1000", show)
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func newThrottled() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
+	cmd := &cobra.Command{Use: "throttled", Short: "List who is over a limit or blocked now, and why",
+		Example: "  streamcounter keys throttled", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			type page struct {
+				Throttled []api.Throttled `json:"throttled"`
+				Next      string          `json:"next"`
+			}
+			return eachPage(cmd, c, "/v1/throttled?limit=1000", func(p page, w *tabwriter.Writer) (string, error) {
+				for _, t := range p.Throttled {
+					if asJSON {
+						if err := json.NewEncoder(cmd.OutOrStdout()).Encode(t); err != nil {
+							return "", err
+						}
+						continue
+					}
+					fmt.Fprintf(w, "%s\t%s\n", t.Key, throttledText(t))
+				}
+				return p.Next, nil
+			})
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+// throttledText words why a key is throttled, since when and until when.
+func throttledText(t api.Throttled) string {
+	what := "blocked by an operator"
+	if t.Rule != api.OverrideRule {
+		what = fmt.Sprintf("rule %s: %d of %d per %s", t.Rule, t.Used, t.Limit, millis(t.WindowMs))
+	} else if t.Reason != "" {
+		what += ": " + t.Reason
+	}
+	if t.Shadow {
+		what += " (shadow)"
+	}
+	what += "\tsince " + timeText(t.SinceMs)
+	if t.UntilMs > 0 {
+		what += "\tuntil " + timeText(t.UntilMs)
+	}
+	return what
+}
+
+// eachPage asks for page after page; show gives the `after` of the next one, "" at the end.
+func eachPage[T any](cmd *cobra.Command, c *config, path string, show func(page T, w *tabwriter.Writer) (string, error),
+) error {
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for next := ""; ; {
+		var page T
+		at := path
+		if next != "" {
+			at += "&after=" + url.QueryEscape(next)
+		}
+		if _, err := askFor(cmd, c, http.MethodGet, at, nil, &page); err != nil {
+			return errors.Join(err, w.Flush())
+		}
+		after, err := show(page, w)
+		if err != nil || after == "" {
+			return errors.Join(err, w.Flush())
+		}
+		next = after
+	}
+}
+
+// overrideText words an override without its key.
+func overrideText(o api.Override) string {
+	var what string
+	switch o.Kind() {
+	case "block":
+		what = "blocked"
+	case "exempt":
+		what = "exempt"
+	case "rule":
+		what = "rule " + o.Rule
+	default:
+		list := make([]string, len(o.Windows))
+		for i, w := range o.Windows {
+			list[i] = fmt.Sprintf("%d/%s", w.Limit, w.Per)
+		}
+		what = "limit " + strings.Join(list, " ")
+	}
+	if o.UntilMs > 0 {
+		what += " until " + timeText(o.UntilMs)
+	}
+	if o.By != "" {
+		what += ", by " + o.By
+	}
+	if o.Reason != "" {
+		what += ", " + o.Reason
+	}
+	return what
+}
+
+// blockText words the block that an answer tells of.
+func blockText(a api.CheckAnswer) string {
+	text := "blocked by an operator"
+	if a.Reason != "" {
+		text += " (" + a.Reason + ")"
+	}
+	if a.RetryAfterMs > 0 {
+		text += ", retry after " + millis(a.RetryAfterMs)
+	}
+	return text
+}
+
+func timeText(ms int64) string { return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05 MST") }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/wording"
+)
+
+func newTop() *cobra.Command {
+	c := newConfig()
+	var asJSON bool
+	var limit int
+	cmd := &cobra.Command{Use: "top [RULE]", Short: "List the busiest keys of each rule, or of one",
+		Long: `Lists the busiest keys of each rule, or of one, in this minute and the one before: by the
+units that checks asked for, admitted or not, and that events had, over all processes. They
+are counted in bounded memory: where a key may have more than its units, it says how many.`,
+		Example: `  streamcounter keys top api
+  streamcounter keys top --json | jq '.rules[].keys[0]'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := "/v1/top?limit=" + strconv.Itoa(limit)
+			if len(args) > 0 {
+				path += "&rule=" + url.QueryEscape(args[0])
+			}
+			var top api.Top
+			text, err := askFor(cmd, c, http.MethodGet, path, nil, &top)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				printJSON(cmd.OutOrStdout(), text)
+				return nil
+			}
+			return printTop(cmd.OutOrStdout(), top)
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	cmd.Flags().IntVar(&limit, "limit", 10, "maximum keys of a rule, up to 50")
+	return cmd
+}
+
+func printTop(out io.Writer, top api.Top) error {
+	if len(top.Rules) == 0 {
+		fmt.Fprintln(out, "nothing happened in this minute and the one before")
+	}
+	for _, r := range top.Rules {
+		fmt.Fprintf(out, "rule %s: %s units", r.Rule, wording.Number(r.Units))
+		if r.SinceMs > 0 {
+			fmt.Fprintf(out, " since %s", timeText(r.SinceMs))
+		}
+		fmt.Fprintln(out)
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		for _, k := range r.Keys {
+			more := ""
+			if k.AtMost > k.Units {
+				more = "at most " + wording.Number(k.AtMost)
+			}
+			fmt.Fprintf(w, "  %s\t%s\t%s\n", k.Key, wording.Number(k.Units), more)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

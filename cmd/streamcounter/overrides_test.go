@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/guard"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// operated is Redis, NATS, one `work`, two `serve` and a guard.
+type operated struct {
+	t                 *testing.T
+	redis, nats       string
+	prefix, rulesFile string
+	work              *process
+	serve             [2]*process
+	at                [2]string // HOST:PORT of each serve
+	guard             *guard.Guard
+}
+
+func operate(t *testing.T, redisURL, workURL, serveURL string) *operated {
+	t.Helper()
+	o := &operated{t: t, redis: redisURL, nats: streamtest.OwnNATS(t).URL(), prefix: streamtest.Prefix(t),
+		rulesFile: filepath.Join(t.TempDir(), "rules.yml")}
+	testkit.Must(t, os.WriteFile(o.rulesFile, []byte(devRulesText), 0o600))
+	o.startWork(workURL)
+	for i := range o.serve {
+		o.startServe(i, serveURL)
+	}
+	nc := streamtest.ConnectNATS(t, o.nats, nats.MaxReconnects(-1))
+	var err error
+	o.guard, err = guard.New(nc, guard.Config{Prefix: o.prefix, Rules: []string{"api"}})
+	testkit.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = o.guard.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	within, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	testkit.Must(t, o.guard.Ready(within))
+	return o
+}
+
+func (o *operated) startWork(redisURL string) {
+	o.work = startProgram(o.t, "work", "--redis", redisURL, "--nats", o.nats, "--prefix", o.prefix,
+		"--rules", o.rulesFile, "--http", fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(o.t)))
+	o.work.until("ready")
+}
+
+func (o *operated) startServe(i int, redisURL string) {
+	o.at[i] = fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(o.t))
+	args := []string{"serve", "--redis", redisURL, "--prefix", o.prefix, "--rules", o.rulesFile, "--http", o.at[i],
+		"--grpc", ""}
+	if i == 0 { // the other has none
+		args = append(args, "--nats", o.nats)
+	}
+	o.serve[i] = startProgram(o.t, args...)
+	o.serve[i].until("ready")
+}
+
+// status is what a serve answers to a check.
+func (o *operated) status(i int, key string) int {
+	o.t.Helper()
+	resp, err := http.Get("http://" + o.at[i] + "/v1/check?key=" + key)
+	testkit.Must(o.t, err)
+	defer resp.Body.Close()
+	return resp.StatusCode
+}
+
+func (o *operated) keys(i int, args ...string) string {
+	o.t.Helper()
+	code, out, errs := runProgram(o.t, "", append(append([]string{"keys"}, args...), "--http", o.at[i])...)
+	if code != 0 {
+		o.t.Fatalf("keys %v: %d %s", args, code, errs)
+	}
+	return out
+}
+
+// eventually waits until something holds and says how long that took.
+func (o *operated) eventually(what string, holds func() bool) time.Duration {
+	o.t.Helper()
+	began := time.Now()
+	streamtest.Eventually(o.t, 20*time.Second, what, func() (bool, string) { return holds(), "it is not so" })
+	return time.Since(began)
+}
+
+// story blocks a key by the command line: guards and every server have it well within a second, also
+// after restarts, and it ends at its time.
+func (o *operated) story(workURL, serveURL string) {
+	t := o.t
+	out := o.keys(0, "block", "user:1", "--for", "1h", "--reason", "abuse")
+	if !strings.Contains(out, "blocked until") {
+		t.Error(out)
+	}
+	heard := o.eventually("the guard has the block", func() bool { return o.guard.Throttled("user:1") })
+	known := o.eventually("the other server has the block", func() bool { return o.status(1, "user:1") == 429 })
+	t.Logf("after the command: a guard had the block after %v, another server after %v", heard, heard+known)
+	if d, _ := o.guard.Lookup("user:1"); d.Reason != "abuse" || d.Rule != "override" {
+		t.Errorf("the guard has %+v", d)
+	}
+
+	o.serve[1].interrupt()
+	o.work.interrupt()
+	o.startServe(1, serveURL)
+	if code := o.status(1, "user:1"); code != 429 {
+		t.Errorf("a server that has just started answers %d for a blocked key", code)
+	}
+	o.startWork(workURL)
+
+	if out := o.keys(1, "clear", "user:1", "--reason", "settled"); !strings.Contains(out, "removed") {
+		t.Error(out)
+	}
+	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:1") })
+	o.eventually("the other server lets the key go", func() bool { return o.status(0, "user:1") == 200 })
+
+	// One that ends by itself.
+	began := time.Now()
+	o.keys(0, "block", "user:2", "--for", "3s")
+	o.eventually("the guard has the block", func() bool { return o.guard.Throttled("user:2") })
+	o.eventually("the servers let the key go", func() bool { return o.status(0, "user:2") == 200 })
+	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:2") })
+	if took := time.Since(began); took < 3*time.Second {
+		t.Errorf("a block for 3s ended after %v", took)
+	}
+
+	o.keys(0, "limit", "user:3", "2/1h", "--until", "2099-01-01")
+	o.status(0, "user:3")
+	o.status(0, "user:3")
+	if code := o.status(0, "user:3"); code != 429 {
+		t.Errorf("a third check under a limit of 2: %d", code)
+	}
+	o.eventually("the guard knows", func() bool { return o.guard.Throttled("user:3") })
+	o.keys(0, "exempt", "user:3")
+	o.eventually("the guard lets an exempt key go", func() bool { return !o.guard.Throttled("user:3") })
+
+	out = o.keys(0, "history", "user:1") // server 0 has NATS
+	if !strings.Contains(out, "removed, settled") || !strings.Contains(out, "blocked until") ||
+		!strings.Contains(out, "released, rule override") {
+		t.Errorf("history: %s", out)
+	}
+	if _, _, messages := runProgram(t, "", "keys", "history", "user:1", "--http", o.at[1]); !strings.Contains(messages,
+		"left out: alerts and decisions: this server has no NATS") {
+		t.Errorf("without NATS: %s", messages)
+	}
+	o.eventually("the other server knows the busiest keys", func() bool {
+		return strings.Contains(o.keys(1, "top", "api"), "user:3  3")
+	})
+	o.eventually("the other server lists it", func() bool {
+		out := o.keys(1, "overrides")
+		return strings.Contains(out, "user:3  exempt") && !strings.Contains(out, "user:1")
+	})
+}
+
+func TestABlockReachesGuardsAndServers(t *testing.T) {
+	work, serve := streamtest.RedisAs(t, "work"), streamtest.RedisAs(t, "serve")
+	operate(t, streamtest.Redis(t), work, serve).story(work, serve)
+}
+
+func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
+	c := streamtest.Cluster(t)
+	o := operate(t, c.URL(), c.URL(), c.URL())
+	o.story(c.URL(), c.URL())
+
+	// A replica takes over: what it has stands, in those who run and in who starts then.
+	o.keys(0, "block", "user:7", "--reason", "abuse")
+	keys, err := stream.NewKeys(o.prefix, stream.DefaultPartitions)
+	testkit.Must(t, err)
+	slot := c.Slot(keys.Overrides(keys.Partition("user:7")))
+	client := redis.NewClient(&redis.Options{Addr: c.MasterOf(slot)})
+	defer client.Close()
+	master := client.Conn() // WAIT is about what its own connection has written
+	defer master.Close()
+	testkit.Must(t, master.Incr(t.Context(), keys.Overrides(keys.Partition("user:7"))+":test").Err())
+	if n, err := master.Wait(t.Context(), 1, 20*time.Second).Result(); err != nil || n < 1 {
+		t.Fatalf("%d replicas have the block, %v", n, err)
+	}
+	c.AwaitNewMaster(slot, c.KillMasterOf(slot))
+	o.eventually("the servers that run deny the key", func() bool {
+		return o.status(0, "user:7") == 429 && o.status(1, "user:7") == 429
+	})
+	o.serve[1].interrupt()
+	o.startServe(1, c.URL())
+	if code := o.status(1, "user:7"); code != 429 {
+		t.Errorf("a server that has just started answers %d for a blocked key", code)
+	}
+	o.eventually("the block is removed", func() bool {
+		code, _, _ := runProgram(t, "", "keys", "clear", "user:7", "--http", o.at[1])
+		return code == 0
+	})
+	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:7") })
+}
+
+// The shipped user watch may read what `keys history` reads.
+func TestTheHistoryOfAKeyAsTheUserWatch(t *testing.T) {
+	n := streamtest.NewSecuredNATS(t)
+	nc := streamtest.ConnectNATS(t, n.As("relay"), nats.CustomInboxPrefix("_INBOX.relay"))
+	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc"})
+	testkit.Must(t, err)
+	testkit.Must(t, publisher.Ensure(t.Context()))
+	now := time.Now().UnixMilli()
+	var sent []api.Transition
+	for i, state := range []api.State{api.StateRaised, api.StateThrottled, api.StateCleared} {
+		one := api.Transition{Rule: "api", Key: "user:1", State: state, Level: 100, Limit: 1, WindowMs: 1000, AtMs: now,
+			SinceMs: now, UntilMs: now, ExpiresMs: now + 60_000, Version: now + int64(i)}
+		other := one
+		other.Key = "user:2"
+		sent = append(sent, one, other)
+	}
+	testkit.Must(t, publisher.Publish(t.Context(), sent, 0))
+	watch := streamtest.ConnectNATS(t, n.As("watch"), nats.CustomInboxPrefix("_INBOX.watch"))
+	history, err := alerts.NewHistory(watch, "sc")
+	testkit.Must(t, err)
+	got, places, err := history.Alerts(t.Context(), "user:1", "", 10)
+	if err != nil || len(got) != 2 || got[0].State != api.StateCleared || got[1].State != api.StateRaised {
+		t.Errorf("%+v, %v", got, err)
+	} else if got, _, err = history.Alerts(t.Context(), "user:1", places[0], 10); err != nil || len(got) != 1 {
+		t.Errorf("before the newest: %+v, %v", got, err)
+	}
+	decisions, err := history.Decisions(t.Context(), "user:1")
+	if err != nil || len(decisions) != 1 || decisions[0].State != api.StateThrottled {
+		t.Errorf("%+v, %v", decisions, err)
+	}
+	if refused := n.Violations(); len(refused) > 0 {
+		t.Errorf("refused: %q", refused)
+	}
+	if got, _, err = history.Alerts(t.Context(), "user:3", "", 10); err != nil || len(got) != 0 {
+		t.Errorf("of a key without any: %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,402 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a driver beside it
+	"github.com/chromedp/chromedp/kb"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// envShots names a directory where screenshots of the page are kept.
+const envShots = "STREAMCOUNTER_TEST_SCREENSHOTS"
+
+const pageReader, pageAdmin = "page-reader-0123456789", "page-admin-0123456789"
+
+const pageTokens = "tokens:\n  - {name: viewer, token: " + pageReader + ", scopes: [read]}\n" +
+	"  - {name: alice, token: " + pageAdmin + ", scopes: [admin]}\n"
+
+// browser is one tab of a headless Chromium.
+type browser struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+
+	mu         sync.Mutex
+	complaints []string // errors of the console, and what the content security policy refused
+}
+
+func openBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(streamtest.Program(t, "chromium")), chromedp.NoSandbox, chromedp.WindowSize(1360, 900),
+		chromedp.WSURLReadTimeout(time.Minute), chromedp.UserDataDir(t.TempDir()))
+	all, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, end := chromedp.NewContext(all)
+	t.Cleanup(func() { end(); stop() })
+	b := &browser{t: t, ctx: ctx, base: base}
+	b.do() // starts it
+	testkit.Must(t, chromedp.Listen(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complaints = append(b.complaints, e.ExceptionDetails.Text)
+		case *cdplog.EventEntryAdded:
+			b.complaints = append(b.complaints, string(e.Entry.Level)+": "+e.Entry.Text)
+		}
+	}))
+	_, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+	testkit.Must(t, err)
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx := b.ctx
+	if len(actions) > 0 { // the first call has none: the browser lives as long as its context
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+		defer cancel()
+	}
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.shot("failed")
+		b.t.Fatal(err)
+	}
+}
+
+// press clicks an element wherever it stands: what is above it may come and go meanwhile.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(css(selector)))
+	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
+}
+
+// see waits until a text stands in an element.
+func (b *browser) see(selector, text string) {
+	b.t.Helper()
+	streamtest.Eventually(b.t, 30*time.Second, selector+" shows "+text, func() (bool, string) {
+		got := b.text(selector)
+		return strings.Contains(got, text), got
+	})
+}
+
+func (b *browser) text(selector string) string {
+	b.t.Helper()
+	return evaluate[string](b, "[...document.querySelectorAll("+strconv.Quote(selector)+")]"+
+		".map(e => e.innerText).join('\\n')")
+}
+
+func evaluate[T any](b *browser, script string) T {
+	b.t.Helper()
+	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script))
+	testkit.Must(b.t, err)
+	return got
+}
+
+// shot keeps a screenshot, where a directory is named.
+func (b *browser) shot(name string) {
+	dir := os.Getenv(envShots)
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Logf("no screenshot %s: %v", name, err)
+		return
+	}
+	testkit.Must(b.t, os.MkdirAll(dir, 0o755))
+	testkit.Must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600))
+}
+
+// css is a selector.
+func css(text string) chromedp.CSS { return chromedp.CSS(text) }
+
+func (b *browser) login(token string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(css("#token")), chromedp.SendKeys(css("#token"), token+kb.Enter))
+	b.see("#link", "Live")
+}
+
+// quiet fails the test for what the browser complained of, except what is expected.
+func (b *browser) quiet(expected ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, one := range b.complaints {
+		if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(one, e) }) {
+			b.t.Errorf("the browser says: %s", one)
+		}
+	}
+}
+
+// scheme has the page light or dark, and size as wide as a phone or a desk.
+func (b *browser) scheme(name string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+	testkit.Must(b.t, err)
+}
+
+// contrast gives each element whose text has less contrast with what is behind it than WCAG AA asks for.
+const contrast = `(() => {
+  const rgb = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (e) => { for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; }
+    return [255, 255, 255]; };
+  const bad = [];
+  for (const e of document.querySelectorAll('body *')) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) ||
+      e.disabled || !e.checkVisibility()) continue;
+    const s = getComputedStyle(e), a = light(rgb(e instanceof SVGElement ? s.fill : s.color)), b = light(behind(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const large = parseFloat(s.fontSize) >= 24 || parseFloat(s.fontSize) >= 18.66 && s.fontWeight >= 700;
+    if (ratio < (large ? 3 : 4.5)) bad.push(e.tagName + ' ' + e.className + ' "' +
+      e.textContent.slice(0, 30) + '" ' + ratio.toFixed(2));
+  }
+  return bad.join('; ');
+})()`
+
+func (b *browser) wantContrast(where string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		if bad := evaluate[string](b, contrast); bad != "" {
+			b.t.Errorf("%s, %s: too little contrast: %s", where, scheme, bad)
+		}
+		b.shot(where + "-" + scheme)
+	}
+	b.scheme("light")
+}
+
+// spend asks for checks, as callers do.
+func (d *devServer) spend(key string, cost int, token string) int {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet,
+		fmt.Sprintf("http://127.0.0.1:%d/v1/check?key=%s&cost=%d", d.http, key, cost), nil)
+	testkit.Must(d.t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	testkit.Must(d.t, err)
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+const pageRules = `
+rules:
+  - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: 1h}], alerts: [80%, 95%]}
+  - {name: web, match: "ip:*", windows: [{limit: 300, per: 1m}]}
+  - {name: stricter, match: "user:*", windows: [{limit: 50, per: 1m}], shadow: true}
+`
+
+// The questions of a night on call, answered in a real browser: who is throttled and why, which key is
+// busiest, what happened to one; block it and see it blocked; is anything behind?
+func TestPage(t *testing.T) {
+	streamtest.Program(t, "chromium")
+	args := []string{"--rules", testkit.WriteFile(t, "rules.yml", pageRules), "--tokens",
+		testkit.WriteFile(t, "tokens.yml", pageTokens)}
+	d := startDev(t, args...)
+	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
+	if !strings.Contains(d.text(), "the page at /") {
+		t.Errorf("the start does not tell of the page: %s", d.text())
+	}
+	b := openBrowser(t, base)
+	for range 3 {
+		d.spend("user:42", 40, pageAdmin)
+	}
+	d.spend("user:42", 20, pageAdmin)
+	d.spend("user:7", 81, pageAdmin)
+	d.spend("ip:203.0.113.9", 3, pageAdmin)
+
+	b.do(chromedp.Navigate(base + "/"))
+	b.do(chromedp.WaitVisible(css("#token")))
+	if all := b.text("body"); strings.Contains(all, "user:") || strings.Contains(all, "prefix") {
+		t.Errorf("without a token the page shows %s", all)
+	}
+	b.wantContrast("login")
+	b.do(chromedp.SendKeys(css("#token"), "wrong-0123456789ab"+kb.Enter))
+	b.see("#tokenproblem", "not known")
+	b.login(pageReader)
+
+	t.Logf("loaded in %.0f ms", evaluate[float64](b, "performance.getEntriesByType('navigation')[0].loadEventEnd"))
+	b.see("#throttled", "100 of 100 per 1m")
+	b.see("#throttled", "user:42")
+	b.see("#throttled h2", "1 and 2 in the shadow")
+	b.see("#now", "api 1")
+	b.see("#top", "user:42")
+	b.see("#rules", "shadow")
+	b.see("#behind", "Nothing")
+	b.see("#partitions", "1 dev")
+	d.spend("user:9", 100, pageAdmin)
+	b.see("#feed", "user:9")
+	b.see("#throttled", "user:9")
+	b.wantContrast("overview")
+
+	// By keyboard: a key from the search box. A reader may look, and change nothing.
+	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "user:42"+kb.Enter))
+	b.see("#windows", "100 of 100")
+	b.see("#history", "throttled")
+	b.see("h1", "throttled")
+	if b.text("#operate") != "" {
+		t.Error("a reader is offered to change keys")
+	}
+	b.do(chromedp.Click(css("#logout")))
+	b.login(pageAdmin)
+	b.do(chromedp.SetValue(css("#reason"), "abuse"),
+		chromedp.Click(css("#block")), chromedp.WaitVisible(css("#confirm")))
+	b.shot("confirm")
+	b.do(chromedp.SendKeys(css("#confirm"), kb.Enter))
+	b.see("#outcome", "Blocked for 1h")
+	b.see("h1", "blocked")
+	b.see("#history", "blocked until")
+	b.see("#history", "by alice, abuse")
+	if code := d.spend("user:42", 1, pageAdmin); code != http.StatusTooManyRequests {
+		t.Errorf("a check of the blocked key: %d", code)
+	}
+	b.wantContrast("key")
+	b.press("#clear")
+	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
+	b.see("#outcome", "removed")
+	b.press("#reset")
+	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
+	b.see("#windows", "0 of 100")
+	b.see("h1", "admitted")
+
+	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
+	b.shot("key-phone")
+	b.do(chromedp.Navigate(base + "/#/"))
+	b.see("#throttled", "user:9")
+	if wide := evaluate[float64](b, "document.documentElement.scrollWidth"); wide > 390 {
+		t.Errorf("on a phone of 390 pixels the page is %g wide", wide)
+	}
+	b.wantContrast("phone")
+	b.do(chromedp.EmulateViewport(1360, 900))
+
+	// The server goes, and comes back at the same address.
+	if code := d.interrupt(); code != 0 || strings.Contains(d.text(), "cut off") {
+		t.Errorf("with the page open the server ended with %d: %s", code, d.text())
+	}
+	b.see("#link", "No connection")
+	again := startProgram(t, append([]string{"dev", "--redis", fmt.Sprintf("embedded:%d", d.redis), "--nats",
+		fmt.Sprintf("embedded:%d", d.nats), "--http", fmt.Sprintf("127.0.0.1:%d", d.http)}, args...)...)
+	again.until("Ctrl-C stops it.")
+	b.see("#link", "Live")
+	b.see("#throttled", "Nobody is throttled")
+	b.quiet("401", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "429")
+}
+
+// What a key holds is text: no markup in it does anything.
+func TestPageShowsKeysAsText(t *testing.T) {
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml",
+		"rules:\n  - {name: all, match: \"*\", windows: [{limit: 1, per: 1m}]}\n"))
+	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
+	b := openBrowser(t, base)
+	key := `<img src=x onerror="document.title='owned'">/../#?%2e`
+	resp, err := http.Get(base + "/v1/check?key=" + strings.NewReplacer("%", "%25", "#", "%23", "+", "%2B", " ", "%20",
+		`"`, "%22", "?", "%3F").Replace(key))
+	testkit.Must(t, err)
+	resp.Body.Close()
+	b.do(chromedp.Navigate(base + "/"))
+	b.see("#throttled", key)
+	b.do(chromedp.Click(css("#throttled a")))
+	b.see("h1", key)
+	b.see("#windows", "1 of 1")
+	b.see("#history", "throttled")
+	b.quiet()
+}
+
+// A thousand transitions a second and a hundred thousand throttled keys: the page follows, does not freeze and
+// does not grow.
+func TestPageUnderLoad(t *testing.T) {
+	streamtest.Program(t, "chromium")
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", pageRules))
+	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
+	c := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
+	defer c.Close()
+	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
+	testkit.Must(t, err)
+	now := time.Now().UnixMilli()
+	for from := 0; from < 100_000; from += 1000 {
+		pipe := c.Pipeline()
+		for i := from; i < from+1000; i++ {
+			key, until := fmt.Sprintf("user:%06d", i), now+3_600_000+int64(i)
+			pipe.HSet(t.Context(), keys.Levels(keys.Partition(key)), key, fmt.Sprintf(
+				"api;sliding-log;%d|60000,100,%d,%d,100@%d!60000,100,%d,%d,1000,0", now, until, now, now, now, until))
+		}
+		_, err := pipe.Exec(t.Context())
+		testkit.Must(t, err)
+	}
+	b := openBrowser(t, base)
+	b.do(chromedp.Navigate(base + "/"))
+	b.see("#throttled", "user:000000")
+	b.see("#throttled h2", "100,000")
+	b.do(chromedp.Click(css("#throttled .pager button:last-child")))
+	b.see("#throttled", "user:000050")
+	b.shot("many")
+
+	nc := streamtest.ConnectNATS(t, fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
+	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc"})
+	testkit.Must(t, err)
+	evaluate[int](b, `window.frames_ = 0; window.worst = 0; window.last = performance.now();
+		(function frame(t) { frames_++; worst = Math.max(worst, t - last); last = t;
+			requestAnimationFrame(frame); })(last); 0`)
+	const seconds, perSecond = 4, 1000
+	began, sent := time.Now(), 0
+	for ; sent < seconds*perSecond; sent += 100 {
+		var some []api.Transition
+		for i := range 100 {
+			at := time.Now().UnixMilli()
+			some = append(some, api.Transition{Rule: "api", Key: fmt.Sprintf("flood:%d", sent+i),
+				State: api.StateThrottled,
+				Level: 100, Limit: 100, WindowMs: 60_000, Used: 100, Version: at, AtMs: at, SinceMs: at,
+				UntilMs:   at + 60_000,
+				ExpiresMs: at + 61_000})
+		}
+		testkit.Must(t, publisher.Publish(t.Context(), some, 0))
+		if ahead := time.Duration(sent)*time.Second/perSecond - time.Since(began); ahead > 0 {
+			<-time.After(ahead) // the pace of the load, nothing waits for it
+		}
+	}
+	took := time.Since(began)
+	b.see("#feed", fmt.Sprintf("flood:%d", sent-1))
+	b.shot("flood")
+	type state struct {
+		Worst    float64 `json:"worst"`
+		Frames   int     `json:"frames"`
+		Listed   int     `json:"listed"`
+		Elements int     `json:"elements"`
+	}
+	got := evaluate[state](b, `({worst, frames: frames_, listed: document.querySelectorAll('#feed li').length,
+		elements: document.querySelectorAll('*').length})`)
+	t.Logf("%d transitions in %v: %d frames, the longest pause %.0f ms, %d elements", sent, took, got.Frames, got.Worst,
+		got.Elements)
+	if got.Listed > 40 || got.Elements > 2500 {
+		t.Errorf("the page grows: %+v", got)
+	}
+	if got.Worst > 3000 {
+		t.Errorf("the page stood still for %.0f ms", got.Worst)
+	}
+	b.quiet()
+}

@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/streamtest/xds"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// rateLimit is the program by the name that Envoy Gateway calls it by.
+type rateLimit struct {
+	*process
+	prefix string
+}
+
+// startRateLimit runs it with variables, on ports of its own.
+func startRateLimit(t *testing.T, variables map[string]string) *rateLimit {
+	t.Helper()
+	r := &rateLimit{prefix: streamtest.Prefix(t)}
+	for name, value := range map[string]string{"HOST": "127.0.0.1", "PORT": "0", "GRPC_HOST": "127.0.0.1",
+		"GRPC_PORT": "0", "DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "PROMETHEUS_ADDR": "127.0.0.1:0",
+		"REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": strings.TrimPrefix(streamtest.Redis(t), "redis://"),
+		"STREAMCOUNTER_PREFIX": r.prefix} {
+		t.Setenv(name, value)
+	}
+	for name, value := range variables {
+		t.Setenv(name, value)
+	}
+	r.process = startProgram(t, "ratelimit")
+	return r
+}
+
+// at is where a part listens, as the log says.
+func (r *rateLimit) at(part string) string {
+	r.t.Helper()
+	r.until(`"msg":"ready"`)
+	m := regexp.MustCompile(`"` + part + `":"([^"]+)"`).FindStringSubmatch(r.text())
+	if m == nil {
+		r.t.Fatalf("%s is not served:\n%s", part, r.text())
+	}
+	return m[1]
+}
+
+func (r *rateLimit) client(config *tls.Config) rlsv3.RateLimitServiceClient {
+	r.t.Helper()
+	creds := insecure.NewCredentials()
+	if config != nil {
+		creds = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient(r.at("grpc"), grpc.WithTransportCredentials(creds))
+	testkit.Must(r.t, err)
+	r.t.Cleanup(func() { _ = conn.Close() })
+	return rlsv3.NewRateLimitServiceClient(conn)
+}
+
+func (r *rateLimit) get(part, path string) (int, string) {
+	r.t.Helper()
+	resp, err := http.Get("http://" + r.at(part) + path)
+	testkit.Must(r.t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	testkit.Must(r.t, err)
+	return resp.StatusCode, string(body)
+}
+
+// warnings are those of the log, without what is said of Redis's settings.
+func (r *rateLimit) warnings() (list []string) {
+	for line := range strings.Lines(r.text()) {
+		if strings.Contains(line, `"WARN"`) && !strings.Contains(line, `"check":"redis.`) {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
+// gateway is a domain as Envoy Gateway's translator makes it: a route, and below it a rule
+// that tells clients apart, with a limit of its own for one.
+func gateway(each, vip uint32) *rlsconf.RateLimitConfig {
+	rule := func(value string, n uint32) *rlsconf.RateLimitDescriptor {
+		return &rlsconf.RateLimitDescriptor{Key: "rule-0-match-0", Value: value,
+			RateLimit: &rlsconf.RateLimitPolicy{RequestsPerUnit: n, Unit: rlsconf.RateLimitUnit_HOUR}}
+	}
+	return &rlsconf.RateLimitConfig{Name: "default/eg/http", Domain: "default/eg/http",
+		Descriptors: []*rlsconf.RateLimitDescriptor{{Key: "route", Value: "route",
+			Descriptors: []*rlsconf.RateLimitDescriptor{rule("", each), rule("vip", vip)}}}}
+}
+
+func gatewayRequest(client string) *rlsv3.RateLimitRequest {
+	return &rlsv3.RateLimitRequest{Domain: "default/eg/http", Descriptors: []*commonv3.RateLimitDescriptor{{
+		Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "route", Value: "route"},
+			{Key: "rule-0-match-0", Value: client}}}}}
+}
+
+// Envoy Gateway's environment, through TLS: the program starts before its control plane, limits
+// change under load without an error, a bad one is refused with the reason and the old stay, the
+// control plane goes and comes back.
+func TestEnvoyGateway(t *testing.T) {
+	ours := streamtest.NewAuthority(t)
+	cert, key := ours.Issue("envoy-gateway")
+	mine, mineKey := ours.Issue("envoy-rate-limit")
+	serving := ours.Config(cert, key)
+	serving.ClientAuth, serving.ClientCAs = tls.RequireAndVerifyClientCert, serving.RootCAs
+	plane := xds.New(t, serving)
+	r := startRateLimit(t, map[string]string{
+		"RUNTIME_ROOT": "/data", "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true",
+		"RUNTIME_WATCH_ROOT": "false", "LOG_LEVEL": "info", "USE_STATSD": "false", "CONFIG_TYPE": "GRPC_XDS_SOTW",
+		"CONFIG_GRPC_XDS_SERVER_URL": plane.Addr, "CONFIG_GRPC_XDS_NODE_ID": xds.Node, "GRPC_SERVER_USE_TLS": "true",
+		"GRPC_SERVER_TLS_CERT": mine, "GRPC_SERVER_TLS_KEY": mineKey, "GRPC_SERVER_TLS_CA_CERT": ours.CA,
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": mine,
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY": mineKey, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": ours.CA,
+		"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "USE_PROMETHEUS": "true",
+		"PROMETHEUS_MAPPER_YAML": "/etc/statsd-exporter/conf.yaml",
+	})
+	ask := r.client(ours.Config("", ""))
+	if code, body := r.get("http", "/healthcheck"); code != 200 || body != "OK" {
+		t.Errorf("/healthcheck: %d %s", code, body)
+	}
+	if _, err := ask.ShouldRateLimit(t.Context(), gatewayRequest("a")); status.Code(err) != codes.Unavailable {
+		t.Errorf("before limits have come: %v, want UNAVAILABLE", err)
+	}
+	plane.Set("1", gateway(2, 5))
+	plane.Start()
+	plane.Acked("1")
+	want := func(client string, codes ...rlsv3.RateLimitResponse_Code) {
+		t.Helper()
+		for i, code := range codes {
+			resp, err := ask.ShouldRateLimit(t.Context(), gatewayRequest(client))
+			if err != nil || resp.OverallCode != code {
+				t.Errorf("%s, request %d: %v %v, want %s", client, i+1, resp, err, code)
+			}
+		}
+	}
+	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
+	want("a", ok, ok, over)
+	want("vip", ok, ok, ok, ok, ok, over)
+
+	// Under load.
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	var calls atomic.Int64
+	for n := range 4 {
+		running.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, err := ask.ShouldRateLimit(ctx, gatewayRequest(fmt.Sprintf("load-%d-%d", n, i%100)))
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("under load: %v", err)
+					return
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	for version := 2; version <= 20; version++ {
+		before := calls.Load()
+		plane.Set(fmt.Sprint(version), gateway(2, 5+uint32(version)))
+		plane.Acked(fmt.Sprint(version))
+		resp, err := ask.ShouldRateLimit(t.Context(), gatewayRequest("vip"))
+		if err != nil || resp.Statuses[0].CurrentLimit.RequestsPerUnit != 5+uint32(version) {
+			t.Errorf("version %d: %v %v", version, resp, err)
+		}
+		streamtest.Eventually(t, 30*time.Second, "calls under each version", func() (bool, string) {
+			return calls.Load() > before, ""
+		})
+	}
+	bad := gateway(9, 9)
+	bad.Descriptors[0].Descriptors[1].RateLimit.Unit = rlsconf.RateLimitUnit_UNKNOWN
+	plane.Set("21", bad)
+	if why := plane.Nacked("20"); !strings.Contains(why,
+		`resource "default/eg/http": descriptors[0].descriptors[1].rate_limit: unit is missing`) {
+		t.Errorf("refused because: %s", why)
+	}
+	want("b", ok, ok, over)
+	plane.Stop()
+	r.until("the xDS server is away, the limits stay as they are")
+	want("c", ok, ok, over)
+	plane.Set("22", gateway(3, 5))
+	plane.Start()
+	plane.Acked("22")
+	want("d", ok, ok, ok, over)
+	cancel()
+	running.Wait()
+	r.afterwards()
+}
+
+// afterwards looks at what stands beside decisions.
+func (r *rateLimit) afterwards() {
+	t := r.t
+	t.Helper()
+	if _, body := r.get("metrics", "/metrics"); !strings.Contains(body, `ratelimit_service_rate_limit_over_limit{`+
+		`domain="default/eg/http",key1="route_route",key2="rule-0-match-0_vip"}`) ||
+		!strings.Contains(body, "ratelimit_service_config_load_error 1\n") {
+		t.Errorf("metrics:\n%s", body)
+	}
+	if _, body := r.get("debug", "/rlconfig"); body != "default/eg/http.route_route.rule-0-match-0: unit=HOUR "+
+		"requests_per_unit=3, shadow_mode: false, quota_mode: false\ndefault/eg/http.route_route.rule-0-match-0_vip: "+
+		"unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false\n" {
+		t.Errorf("/rlconfig:\n%s", body)
+	}
+	for i, code := range []int{200, 200, 200, 429} {
+		resp, err := http.Post("http://"+r.at("http")+"/json", "application/json", strings.NewReader(
+			`{"domain": "default/eg/http", "descriptors": [{"entries": [{"key": "route", "value": "route"},
+				{"key": "rule-0-match-0", "value": "json"}]}]}`))
+		testkit.Must(t, err)
+		body, err := io.ReadAll(resp.Body)
+		testkit.Must(t, err)
+		_ = resp.Body.Close()
+		if resp.StatusCode != code || !strings.Contains(string(body), `"overallCode"`) {
+			t.Errorf("/json, request %d: %d %s, want %d", i+1, resp.StatusCode, body, code)
+		}
+	}
+	// Nobody reads what would be published, so nothing is kept for him.
+	keys, err := stream.NewKeys(r.prefix, stream.DefaultPartitions)
+	testkit.Must(t, err)
+	redis := streamtest.Connect(t, streamtest.Redis(t))
+	for p := range keys.Partitions {
+		n, err := redis.Exists(context.Background(), keys.Outbox(p), keys.Levels(p), keys.Due(p)).Result()
+		if err != nil || n != 0 {
+			t.Errorf("partition %d: %d keys of levels and the outbox, %v", p, n, err)
+		}
+	}
+	for _, line := range r.warnings() {
+		if !strings.Contains(line, "the xDS server is away") {
+			t.Errorf("a warning: %s", line)
+		}
+	}
+	if code := r.interrupt(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Limits of files where the variables say, and the modes and names that movers have.
+func TestRateLimitOfFiles(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "ratelimit", "config")
+	testkit.Must(t, os.MkdirAll(dir, 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(
+		"domain: edge\ndescriptors: [{key: client, rate_limit: {unit: hour, requests_per_unit: 2}}]\n"), 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "b.yaml"), []byte(
+		"domain: edge\ndescriptors: [{key: path, rate_limit: {unit: hour, requests_per_unit: 1}}]\n"), 0o600))
+	r := startRateLimit(t, map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit",
+		"MERGE_DOMAIN_CONFIG": "true", "SHADOW_MODE": "true", "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
+		"LIMIT_RESET_HEADER": "x-again", "REDIS_PERSECOND": "true", "LOG_FORMAT": "json"})
+	ask := r.client(nil)
+	request := &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "client", Value: "a"}}},
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "path", Value: "b"}}}}}
+	var last *rlsv3.RateLimitResponse
+	for range 2 {
+		var err error
+		last, err = ask.ShouldRateLimit(t.Context(), request)
+		testkit.Must(t, err)
+	}
+	headers := map[string]string{}
+	for _, h := range last.ResponseHeadersToAdd {
+		headers[h.Key] = h.Value
+	}
+	if last.OverallCode != rlsv3.RateLimitResponse_OK || last.Statuses[1].Code != rlsv3.RateLimitResponse_OVER_LIMIT ||
+		last.Statuses[0].Code != rlsv3.RateLimitResponse_OK || last.Statuses[0].LimitRemaining != 0 {
+		t.Errorf("in shadow mode: %v", last)
+	}
+	if headers["RateLimit-Limit"] != "1" || headers["RateLimit-Remaining"] != "0" || headers["x-again"] == "" ||
+		headers["x-again"] == "0" || len(headers) != 3 {
+		t.Errorf("headers %v", headers)
+	}
+	r.until("REDIS_PERSECOND is not supported: all limits are counted at REDIS_URL")
+	if list := r.warnings(); len(list) != 1 {
+		t.Errorf("warnings: %v", list)
+	}
+}
+
+// What cannot be as asked for ends the start, and names the variable.
+func TestRateLimitRefuses(t *testing.T) {
+	for variable, c := range map[string][2]string{
+		"BACKEND_TYPE":     {"memcache", `BACKEND_TYPE is "memcache": limits are counted in Redis alone`},
+		"CONFIG_TYPE":      {"ETCD", `CONFIG_TYPE is "ETCD": expected FILE or GRPC_XDS_SOTW`},
+		"GRPC_PORT":        {"x", `GRPC_PORT is "x": expected a port`},
+		"SHADOW_MODE":      {"maybe", `SHADOW_MODE is "maybe"`},
+		"REDIS_TYPE":       {"RING", `REDIS_TYPE is "RING": expected SINGLE, SENTINEL or CLUSTER`},
+		"LOG_LEVEL":        {"loud", `LOG_LEVEL is "loud"`},
+		"NEAR_LIMIT_RATIO": {"80", `NEAR_LIMIT_RATIO is "80": expected a share from 0 to 1`},
+		"RUNTIME_ROOT":     {"/nowhere", "/nowhere/config"},
+		"GRPC_UDS":         {"/tmp/x.sock", "GRPC_UDS"},
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv("REDIS_URL", "127.0.0.1:1")
+			t.Setenv("REDIS_SOCKET_TYPE", "tcp")
+			t.Setenv(variable, c[0])
+			if code, _, errs := runProgram(t, "", "ratelimit"); code != 1 || !strings.Contains(errs, c[1]) {
+				t.Errorf("exit code %d, want %q in\n%s", code, c[1], errs)
+			}
+		})
+	}
+}
+
+// Redis as envoyproxy/ratelimit is told of it.
+func TestRateLimitRedis(t *testing.T) {
+	for _, c := range []struct {
+		url, kind, socket, auth, tls string
+		want                         string
+	}{
+		{"redis.redis.svc:6379", "", "tcp", "", "", "redis://redis.redis.svc:6379"},
+		{"r:1", "single", "tcp", "s3:cr@t", "true", "rediss://s3:cr%40t@r:1"},
+		{"/run/redis.sock", "", "", "pass", "", "unix://:pass@/run/redis.sock"},
+		{"main,a:1,b:2", "SENTINEL", "tcp", "u:p", "", "redis+sentinel://u:p@a:1,b:2/main"},
+		{"a:1,b:2", "CLUSTER", "tcp", "", "true", "rediss://a:1,b:2"},
+		{"a:1", "cluster", "tcp", "", "", "redis://a:1,a:1"},
+		{"rediss://x@h:1", "", "", "", "", "rediss://x@h:1"},
+	} {
+		e := &foreign{look: func(name string) (string, bool) {
+			v := map[string]string{"REDIS_URL": c.url, "REDIS_TYPE": c.kind, "REDIS_SOCKET_TYPE": c.socket,
+				"REDIS_AUTH": c.auth, "REDIS_TLS": c.tls}[name]
+			return v, v != ""
+		}}
+		got := e.redis()
+		if got != c.want || len(e.errs) > 0 {
+			t.Errorf("%+v: %s %v", c, got, e.errs)
+		}
+		if _, err := redisOptions(got); err != nil {
+			t.Errorf("%s: %v", got, err)
+		}
+	}
+	if got := arguments([]string{"/bin/ratelimit", "--help"}); strings.Join(got, " ") != "ratelimit --help" {
+		t.Errorf("by its own name: %v", got)
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/internal/wording"
+)
+
+const wordedRules = `rules:
+  - name: api
+    match: "user:*"
+    windows: [{limit: 100, per: 1m}, {limit: 2000, per: 1h}]
+    alerts: [80%, 95%]
+  - name: strict
+    match: "*:1*"
+    windows: [{limit: 50, per: 1m}]
+    shadow: true
+  - name: gold
+    windows: [{limit: 5000, per: 1h}]
+`
+
+// Each rule is one line of words, and --json has the rules as they are.
+func TestRulesCheckSaysWhatRulesMean(t *testing.T) {
+	file := testkit.WriteFile(t, "rules.yml", wordedRules)
+	code, out, errs := runProgram(t, "", "rules", "check", file)
+	want := "api (user:*): 100 in any minute, and 2,000 in any hour, by sliding-log; alerts at 80% and 95%; " +
+		"what is denied does not count; allowed while Redis is away\n"
+	if code != 0 || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 3 || errs != "" {
+		t.Errorf("exit code %d\n%s%s\nwant first\n%s", code, out, errs, want)
+	}
+	code, out, _ = runProgram(t, "", "rules", "check", file, "--json")
+	var list []struct{ Name, Match, Algorithm, OnError string }
+	testkit.Must(t, json.Unmarshal([]byte(out), &list))
+	if code != 0 || len(list) != 3 || list[0].Match != "user:*" || list[0].OnError != "allow" {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
+// Which keys of a list fall under which rule; bad lines are named and stop nothing.
+func TestRulesCheckKeys(t *testing.T) {
+	file := testkit.WriteFile(t, "rules.yml", wordedRules)
+	long := strings.Repeat("x", 3<<20)
+	list := "user:1\r\nuser:2\n\nuser:1\nip:1\nbad\tkey\n" + long + "\nother\nuser:3\nuser:4\nuser:\xff"
+	keys := testkit.WriteFile(t, "keys.txt", list)
+	for _, args := range [][]string{{"--keys", keys}, {"--keys", "-"}} {
+		code, out, errs := runProgram(t, list, append([]string{"rules", "check", file}, args...)...)
+		for _, want := range []string{"api (user:*): 100 in any minute", "\napi ",
+			"4     user:1, user:2, user:3, ...\n",
+			"strict (shadow)  2     user:1, ip:1\n", "gold             0", "no rule          2     ip:1, other\n"} {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("%v: exit code %d, no %q in\n%s", args, code, want, out)
+			}
+		}
+		for _, want := range []string{":6: ", ":7: ", "longer than 512 bytes", ":11: "} {
+			if strings.Count(errs, "\n") != 3 || !strings.Contains(errs, want) {
+				t.Errorf("%v: no %q in\n%s", args, want, errs)
+			}
+		}
+	}
+	code, out, _ := runProgram(t, "", "rules", "check", file, "--json", "--keys", keys)
+	var got keysByRule
+	testkit.Must(t, json.Unmarshal([]byte(out), &got))
+	if code != 0 || len(got.Rules) != 3 || len(got.BadLines) != 3 || got.BadLines[2].Line != 11 ||
+		!slices.Equal(got.Rules[0].Keys, []string{"user:1", "user:2", "user:3", "user:4"}) ||
+		!slices.Equal(got.Rules[1].Keys, []string{"user:1", "ip:1"}) || !got.Rules[1].Shadow ||
+		!slices.Equal(got.NoRule, []string{"ip:1", "other"}) {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	missing := filepath.Join(t.TempDir(), "no.txt")
+	if code, _, errs := runProgram(t, "", "rules", "check", file, "--keys", missing); code != 1 ||
+		!strings.Contains(errs, "--keys: open") {
+		t.Errorf("no such list: exit code %d, %s", code, errs)
+	}
+}
+
+// 0 the same, 1 they differ, 2 error.
+func TestRulesDiff(t *testing.T) {
+	old := testkit.WriteFile(t, "old.yml", wordedRules)
+	same := testkit.WriteFile(t, "same.yml", "# a comment\n"+strings.Replace(wordedRules, "per: 1h", "per: 60m", 1))
+	now := testkit.WriteFile(t, "new.yml", strings.NewReplacer("limit: 2000", "limit: 3000", "gold", "silver").
+		Replace(wordedRules))
+	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(wordedRules, "limit: 2000", "limit: -1", 1))
+	for _, c := range []struct {
+		args []string
+		code int
+		out  string
+		errs string
+	}{
+		{[]string{old, same}, 0, "the rules are the same\n", ""},
+		{[]string{old, same, "--json"}, 0, "[]\n", ""},
+		{[]string{old, now}, 1, "api: 3,000 in any hour, was 2,000; ", ""},
+		{[]string{old, now}, 1, "silver: renamed, was gold; ", ""},
+		{[]string{old, bad}, 2, "", "bad.yml:4:"},
+		{[]string{bad, old}, 2, "", "bad.yml:4:"},
+		{[]string{old}, 2, "", "expected streamcounter rules diff OLD NEW"},
+		{[]string{old, old + "-not"}, 2, "", "-not"},
+	} {
+		code, out, errs := runProgram(t, "", append([]string{"rules", "diff"}, c.args...)...)
+		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
+			t.Errorf("%v: exit code %d, want %d\n%s%s\nwant %q and %q", c.args, code, c.code, out, errs, c.out, c.errs)
+		}
+	}
+	_, out, _ := runProgram(t, "", "rules", "diff", old, now, "--json")
+	var changes []wording.Change
+	testkit.Must(t, json.Unmarshal([]byte(out), &changes))
+	if len(changes) != 2 || changes[0].Kind != wording.Changed || changes[1].Kind != wording.Renamed ||
+		changes[1].Rule != "silver" {
+		t.Errorf("%s", out)
+	}
+}
+
+// docs/rules.md shows what the commands print for the files that it shows.
+func TestRulesAreDocumentedInWords(t *testing.T) {
+	text, err := os.ReadFile("../../docs/rules.md")
+	testkit.Must(t, err)
+	_, example, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, ok := strings.Cut(example, "```")
+	file := testkit.WriteFile(t, "rules.yml", example)
+	file2 := testkit.WriteFile(t, "rules.new.yml", strings.NewReplacer("limit: 2000", "limit: 5000", "on_deny: skip",
+		"on_deny: charge", "algorithm: sliding-log", "algorithm: fixed-window").Replace(example))
+	_, words, _ := runProgram(t, "", "rules", "check", file)
+	_, differs, _ := runProgram(t, "", "rules", "diff", file, file2)
+	for _, want := range []string{words, differs} {
+		if !ok || want == "" || !strings.Contains(string(text), "\n"+want) {
+			t.Errorf("docs/rules.md has not\n%s", want)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// exitDiffer is the exit code of rules diff where the rules are not the same.
+const exitDiffer = 1
+
+func newRulesDiff() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "diff OLD NEW",
+		Short: "Say what differs between two rules files, and what follows",
+		Long: `Says in words what differs between two rules files, one thing a line, and what
+follows for keys and decisions once NEW is in force: rules that were added,
+removed, renamed or moved (the first that matches decides), and each field that
+changed. A rule with another name but the same match and windows was renamed.
+Comments and the way a value is written make no difference.
+
+Exit code: 0 the rules are the same, 1 they differ, 2 error.`,
+		Example: `  streamcounter rules diff rules.yml rules.new.yml
+  git show HEAD:rules.yml > /tmp/old.yml; streamcounter rules diff /tmp/old.yml rules.yml`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			before, err := windows.Load(args[0])
+			if err != nil {
+				return err
+			}
+			after, err := windows.Load(args[1])
+			if err != nil {
+				return err
+			}
+			for _, warning := range after.Warnings() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", warning)
+			}
+			changes := wording.Diff(before, after)
+			if asJSON {
+				if changes == nil {
+					changes = []wording.Change{}
+				}
+				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(changes); err != nil {
+					return err
+				}
+			} else {
+				for _, change := range changes {
+					fmt.Fprintln(cmd.OutOrStdout(), change)
+				}
+			}
+			switch {
+			case len(changes) > 0:
+				return exitError{code: exitDiffer}
+			case !asJSON:
+				fmt.Fprintln(cmd.OutOrStdout(), "the rules are the same")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON: kind, rule, text, follows")
+	cmd.Annotations = exitTwo
+	return cmd
+}

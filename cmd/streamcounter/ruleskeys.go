@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// maxExamples is how many keys of each rule are shown.
+const maxExamples = 3
+
+// ruleKeys are the keys of one rule, in the order of the list.
+type ruleKeys struct {
+	Rule   string   `json:"rule"`
+	Match  string   `json:"match"`
+	Shadow bool     `json:"shadow"`
+	Keys   []string `json:"keys"`
+}
+
+// keysByRule says which keys of a list fall under which rule.
+type keysByRule struct {
+	Rules    []*ruleKeys `json:"rules"`   // in the order of the rules
+	NoRule   []string    `json:"no_rule"` // keys that no rule decides; a shadow may watch them
+	BadLines []badLine   `json:"bad_lines"`
+
+	rules *windows.Rules
+	named map[string]*ruleKeys // rule → its keys
+	seen  map[string]bool      // keys
+}
+
+type badLine struct {
+	Line  int    `json:"line"`
+	Error string `json:"error"`
+}
+
+func newKeysByRule(rules *windows.Rules) *keysByRule {
+	k := &keysByRule{NoRule: []string{}, BadLines: []badLine{}, rules: rules, named: map[string]*ruleKeys{},
+		seen: map[string]bool{}}
+	for _, r := range rules.List() {
+		k.named[r.Name] = &ruleKeys{Rule: r.Name, Match: r.Match, Shadow: r.Shadow, Keys: []string{}}
+		k.Rules = append(k.Rules, k.named[r.Name])
+	}
+	return k
+}
+
+// add takes one line of the list. Blank lines are passed over.
+func (k *keysByRule) add(n int, line string) {
+	key := strings.TrimSuffix(line, "\r")
+	if key == "" || k.seen[key] {
+		return
+	}
+	if err := api.ValidateKey(key); err != nil {
+		message := err.Error()
+		if len(key) > api.MaxKeyBytes { // the rest of a long line was not kept
+			message = fmt.Sprintf("%s is longer than %d bytes, which no key is", api.Shorten(key), api.MaxKeyBytes)
+		}
+		k.BadLines = append(k.BadLines, badLine{n, message})
+		return
+	}
+	k.seen[key] = true
+	plan := k.rules.Match(key)
+	taken := false
+	for _, r := range plan.Rules() {
+		taken = taken || !r.Shadow || r.Exclusive
+		k.named[r.Name].Keys = append(k.named[r.Name].Keys, key)
+	}
+	if !taken {
+		k.NoRule = append(k.NoRule, key)
+	}
+}
+
+func runRulesKeys(cmd *cobra.Command, rules *windows.Rules, path string, asJSON bool) error {
+	in := cmd.InOrStdin()
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("--keys: %w", err)
+		}
+		defer f.Close()
+		in = f
+	} else {
+		path = "standard input"
+	}
+	keys := newKeysByRule(rules)
+	err := eachLine(cmd.Context(), &shortLines{in: in}, cmd.ErrOrStderr(), func(n int, line string) error {
+		keys.add(n, line)
+		return nil
+	})
+	if err != nil {
+		return interrupted(cmd, fmt.Errorf("--keys: %w", err))
+	}
+	for _, bad := range keys.BadLines {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s:%d: %s\n", path, bad.Line, bad.Error)
+	}
+	if asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(keys)
+	}
+	printRules(cmd, rules)
+	return keys.print(cmd.OutOrStdout())
+}
+
+func (k *keysByRule) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(name string, keys []string) {
+		first := strings.Join(keys[:min(len(keys), maxExamples)], ", ")
+		if len(keys) > maxExamples {
+			first += ", ..."
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, wording.Number(int64(len(keys))), first)
+	}
+	fmt.Fprintln(w, "\nRULE\tKEYS\tFIRST")
+	for _, r := range k.Rules {
+		name := r.Rule
+		if r.Shadow {
+			name += " (shadow)"
+		}
+		row(name, r.Keys)
+	}
+	row("no rule", k.NoRule)
+	return w.Flush()
+}
+
+// shortLines reads lines and leaves out what no key has room for, so that a long line is one
+// bad line and no error of the whole list.
+type shortLines struct {
+	in   io.Reader
+	have int // bytes of the line
+}
+
+func (s *shortLines) Read(p []byte) (int, error) {
+	for {
+		n, err := s.in.Read(p)
+		kept := p[:0]
+		for _, c := range p[:n] {
+			if s.have++; c == '\n' {
+				s.have = 0
+			}
+			if s.have <= 2*api.MaxKeyBytes {
+				kept = append(kept, c)
+			}
+		}
+		if len(kept) > 0 || err != nil || n == 0 {
+			return len(kept), err
+		}
+	}
+}
