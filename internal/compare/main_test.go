@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -17,7 +18,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // exact are the algorithms of Names that admit what the limit allows, no more
 // and no less.
 func exact() []string {
-	return slices.DeleteFunc([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset", InProcess, Oracle},
+	return slices.DeleteFunc(append(lua.Exact(), InProcess, Oracle),
 		func(n string) bool {
 			return n != Oracle && !slices.Contains(Names(), n)
 		})

@@ -24,6 +24,14 @@ func run(t *testing.T, cfg Config, trace Trace) *Comparison {
 	return c
 }
 
+// requests is how many a replay takes: a fifth with -short.
+func requests(n int) int {
+	if testing.Short() {
+		return n / 5
+	}
+	return n
+}
+
 // right fails where an exact algorithm admitted too much or too little.
 func right(t *testing.T, c *Comparison) {
 	t.Helper()
@@ -78,8 +86,8 @@ func TestExactOnPoisson(t *testing.T) {
 			trace  Trace
 			limits []windows.Window
 		}{
-			{"one key", Poisson{10, 2000, 1, 1, 1}.Trace(), []windows.Window{window(50, 10*time.Second)}},
-			{"costs, keys, windows", Poisson{30, 2000, 3, 7, 2}.Trace(),
+			{"one key", Poisson{10, requests(2000), 1, 1, 1}.Trace(), []windows.Window{window(50, 10*time.Second)}},
+			{"costs, keys, windows", Poisson{30, requests(2000), 3, 7, 2}.Trace(),
 				[]windows.Window{window(40, 5*time.Second), window(90, 20*time.Second), window(12, time.Second)}},
 		} {
 			t.Run(test.name, func(t *testing.T) {
@@ -155,7 +163,7 @@ func TestCountsOutliveRedisClock(t *testing.T) {
 }
 
 func TestLeavesNothing(t *testing.T) {
-	trace := Poisson{10, 2000, 5, 1, 1}.Trace()
+	trace := Poisson{10, requests(2000), 5, 1, 1}.Trace()
 	limits := []windows.Window{window(20, 10*time.Second)}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		testkit.Must(t, c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err())

@@ -71,3 +71,44 @@ func Whole(least, most int64) func(*Node) (int64, error) {
 		return v, nil
 	}
 }
+
+// Tree gives whatever stands there: text, numbers, truths, nil, lists and mappings.
+func (d *Document) Tree(n *Node) (any, error) {
+	n, err := d.enter(n)
+	if err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	switch n.Kind {
+	case yaml.MappingNode:
+		out := map[string]any{}
+		return out, d.pairs(n, map[string]bool{}, func(key, value *Node) (err error) {
+			if key.Kind != yaml.ScalarNode {
+				return d.errorf(key, "%s: want text before the colon", d.show(key))
+			}
+			out[key.Value], err = d.Tree(value)
+			return err
+		})
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i, one := range n.Content {
+			if out[i], err = d.Tree(one); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	var out any
+	switch n.Tag {
+	case tagNull:
+		return nil, nil
+	case tagTruth:
+		return Truth(n)
+	case tagWhole, "!!float":
+		out, err = strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64)
+		if err == nil {
+			return out, nil
+		}
+	}
+	return n.Value, nil
+}

@@ -16,6 +16,7 @@ const (
 	fieldKey   = "key"
 	fieldCount = "count"
 	fieldID    = "id"
+	fieldTrace = "traceparent" // W3C trace context
 )
 
 // Message is one entry of an event stream as it was read.
@@ -44,6 +45,12 @@ func (m Message) Decode() (api.Event, error) {
 	return e, e.Validate()
 }
 
+// TraceParent is the trace context that the event came with; empty: none.
+func (m Message) TraceParent() string {
+	text, _ := m.Values[fieldTrace].(string)
+	return text
+}
+
 // Ms is the event's time: the millisecond of its ID.
 func (m Message) Ms() int64 { return Ms(m.ID) }
 
@@ -70,8 +77,12 @@ func splitID(id string) (ms, seq uint64) {
 
 // Fields are the names and values of the entry that XADD makes of a valid event.
 func Fields(e api.Event) []any {
-	if e.ID == "" {
-		return []any{fieldKey, e.Key, fieldCount, e.Count}
+	fields := []any{fieldKey, e.Key, fieldCount, e.Count}
+	if e.ID != "" {
+		fields = append(fields, fieldID, e.ID)
 	}
-	return []any{fieldKey, e.Key, fieldCount, e.Count, fieldID, e.ID}
+	if e.TraceParent != "" {
+		fields = append(fields, fieldTrace, e.TraceParent)
+	}
+	return fields
 }

@@ -25,6 +25,9 @@ type Backlog struct {
 	Pending int64
 }
 
+// greatestID is the last that a stream can give.
+const greatestID = "18446744073709551615-18446744073709551615"
+
 // Backlogs measures every partition: partition → what is there. One whose server
 // does not answer is left out, and the error says why. Redis's own `lag` is not
 // true after a trim; the age of what comes after the last delivered ID is.
@@ -40,7 +43,7 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 	next := c.Pipeline()
 	list := make(map[int]Backlog, len(clocks))
 	unread := make(map[int]*redis.XMessageSliceCmd, len(clocks))
-	for p := range clocks {
+	for p, now := range clocks {
 		if err := groups[p].Err(); err != nil && !redisclient.IsRefusal(err) {
 			failed = errors.Join(failed, err)
 			continue
@@ -48,9 +51,12 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 		from := "-" // without a group nobody has read anything
 		for _, g := range groups[p].Val() {
 			if g.Name == Group {
-				list[p] = Backlog{Pending: g.Pending}
+				list[p] = Backlog{NowMs: now, Pending: g.Pending}
 				from = "(" + g.LastDeliveredID
 			}
+		}
+		if from == "("+greatestID { // nothing can be behind it, and Redis refuses to be asked
+			continue
 		}
 		unread[p] = next.XRangeN(ctx, k.Events(p), from, "+", 1)
 	}

@@ -42,3 +42,20 @@ func TestBacklogs(t *testing.T) {
 		expect("another partition", 2, 0, 0)
 	})
 }
+
+// The partition whose workers have read the event with the greatest ID is measured too.
+func TestBacklogBehindTheGreatestID(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 4)
+		greatest := "18446744073709551615-18446744073709551615"
+		event := &redis.XAddArgs{Stream: k.Events(1), ID: greatest, Values: []any{"key", "k"}}
+		testkit.Must(t, c.XAdd(ctx, event).Err())
+		r := newReader(t, c, k, "a")
+		testkit.Must(t, r.CreateGroups(ctx))
+		read(t, r, -1)
+		list, err := eventlog.Backlogs(ctx, c, k)
+		if b, ok := list[1]; err != nil || !ok || b.Unread || b.NowMs == 0 || b.Pending != 1 {
+			t.Errorf("%+v, %t, %v", b, ok, err)
+		}
+	})
+}

@@ -9,6 +9,8 @@
 //
 // Read faults_test.go (the story), then driver_test.go (the load and what is
 // recorded), inflict_test.go (the faults),
-// late_test.go (events that are claimed late), verify_test.go and tap_test.go (the
-// promises), and verdict_test.go (how a broken one is told).
+// late_test.go (events that are claimed late), holders_test.go and ledger_test.go
+// (reservations, slots and what their holders know), again_test.go (checks whose
+// answers are lost), operator_test.go (overrides), reload_test.go (rules that
+// change), verify_test.go and tap_test.go (the promises), and verdict_test.go (how a broken one is told).
 package faults

@@ -24,11 +24,13 @@ type record struct {
 	allowed map[string]int64          // key → units that checks were granted
 	maybe   map[string]int64          // key → units of checks without an answer
 	denied  int64
+	ledger  *ledger // what holders have at once
 }
 
 func newRecord() *record {
 	return &record{acked: map[string]map[int64]bool{}, unknown: map[string]map[int64]bool{},
-		excused: map[string]map[int64]bool{}, allowed: map[string]int64{}, maybe: map[string]int64{}}
+		excused: map[string]map[int64]bool{}, allowed: map[string]int64{}, maybe: map[string]int64{},
+		ledger: newLedger()}
 }
 
 func eventOf(key string, n int64) api.Event { return api.Event{Key: key, Count: n} }
@@ -47,6 +49,11 @@ type driver struct {
 	events atomic.Int64 // acknowledged
 	checks atomic.Int64 // answered
 	errors atomic.Int64 // appends and checks without an answer
+	holds  atomic.Int64 // reservations granted
+	again  atomic.Int64 // checks with an idempotency key that have their answer
+	// operated are checks of a key whose override did not change meanwhile, moved are
+	// grants of a rule that is reloaded in other forms.
+	operated, reloads, moved, leased atomic.Int64
 }
 
 // keysAtATime are written to before the next generation of keys takes over, so
@@ -64,6 +71,22 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	for i, a := range askers {
 		load.Go(func() { d.check(ctx, a, rand.New(rand.NewPCG(seed, uint64(i)))) })
 	}
+	for i := range uint64(holders) {
+		load.Go(func() { d.hold(ctx, rand.New(rand.NewPCG(seed, 1000+i))) })
+	}
+	for i := range uint64(3) {
+		load.Go(func() { d.askAgain(ctx, rand.New(rand.NewPCG(seed, 2000+i))) })
+	}
+	for i := range uint64(operatedKeys) {
+		h, key := &hand{}, fmt.Sprintf("o:%d", i)
+		load.Go(func() { d.operate(ctx, key, h, rand.New(rand.NewPCG(seed, 3000+i))) })
+		load.Go(func() { d.checkOperated(ctx, key, h, rand.New(rand.NewPCG(seed, 4000+i))) })
+		load.Go(func() { d.checkMoving(ctx, rand.New(rand.NewPCG(seed, 5000+i))) })
+	}
+	for i := range 8 {
+		load.Go(func() { d.checkLeased(ctx, i) })
+	}
+	load.Go(func() { d.reload(ctx, rand.New(rand.NewPCG(seed, 6000))) })
 	load.Wait()
 	for _, a := range askers {
 		a.close()

@@ -48,13 +48,18 @@ func TestFaults(t *testing.T) {
 	struck := inflict(ctx, s, seed, d.record)
 	<-driven
 	s.rest()
+	d.clearOverrides(t)
+	d.record.ledger.stepped()
 	s.drained(2 * time.Minute)
+	d.slotsBack(t, seed)
+	s.drained(time.Minute)
 
 	v := &verdict{t: t, rec: d.record, tap: tap, logs: s.logs()}
 	alerts, all := s.alerts()
 	v.alerts = alerts
 	v.verifyEvents()
 	v.verifyChecks()
+	v.verifyHolders()
 	levels := v.verifyAlerts()
 	twice := v.verifyTap()
 	v.end()
@@ -70,10 +75,14 @@ func TestFaults(t *testing.T) {
 		"their limit twice at one millisecond; %d keys throttled at the end, as the guard knows",
 		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units,
 		d.errors.Load(), levels, len(alerts), twice, throttled)
+	t.Logf("%d reservations granted; %d checks with an idempotency key; %d checks of keys in an operator's hand; "+
+		"%d reloads, %d grants of the rule that changes, %d from leases", d.holds.Load(), d.again.Load(),
+		d.operated.Load(), d.reloads.Load(), d.moved.Load(), d.leased.Load())
 	for _, name := range slices.Sorted(maps.Keys(struck)) {
 		t.Logf("%4d  %s", struck[name], name)
 	}
-	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || twice == 0 || throttled == 0 {
+	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || twice == 0 || throttled == 0 ||
+		d.holds.Load() == 0 || d.again.Load() == 0 || minutes > 0 && d.leased.Load() == 0 {
 		t.Error("there was no load: the run proves nothing")
 	}
 	for _, f := range faults {

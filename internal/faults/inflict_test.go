@@ -133,12 +133,14 @@ var faults = []fault{
 		}
 		return nil
 	}},
-	{"clock stepped", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+	{"clock stepped", func(_ context.Context, s *system, r *rand.Rand, rec *record) error {
 		if s.clock == nil {
 			return errNoClock
 		}
 		// Ahead and behind, by less than what events are kept for.
+		rec.ledger.stepped()
 		s.clock.Set(time.Duration(r.IntN(61)-30) * time.Second)
+		rec.ledger.stepped()
 		return nil
 	}},
 	{"Redis killed and restarted", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {

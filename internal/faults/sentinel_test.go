@@ -65,10 +65,10 @@ func failover(t *testing.T, bounds []string) (lost int) {
 	s.producer = open
 	s.admin = open().(*redis.Client)
 
-	file := testkit.WriteFile(t, "rules.yml", rules)
+	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
 	program, at := build(t), testkit.FreeAddr(t)
 	s.base, s.grpc = "http://"+at, testkit.FreeAddr(t)
-	common := []string{"--redis", "redis+sentinel://" + sentinel + "/counters", "--rules", file, "--partitions", "4"}
+	common := []string{"--redis", "redis+sentinel://" + sentinel + "/counters", "--rules", s.file, "--partitions", "4"}
 	s.serve = newPart(t, program, append([]string{"serve", "--http", at, "--grpc", s.grpc}, common...)...)
 	for range 2 {
 		s.work = append(s.work, newPart(t, program, append([]string{"work", "--nats", s.nats.URL(), "--http",

@@ -46,7 +46,29 @@ rules:
     match: "b:*"
     windows: [{limit: %[4]d, per: %[5]s}, {limit: 1000000000, per: 24h}]
     hold: 0s
-`, eventLimit, checkLimit, checkPer, burstLimit, burstPer)
+  - name: operated
+    match: "o:*"
+    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
+    hold: 0s
+    on_error: deny
+  - name: again
+    match: "i:*"
+    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
+    hold: 0s
+    on_error: deny
+  - name: units
+    match: "t:*"
+    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
+    hold: 0s
+  - name: over
+    match: "to:*"
+    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
+    hold: 0s
+  - name: slots
+    match: "s:*"
+    windows: [{limit: %[6]d, in_flight: %[7]s}, {limit: 1000000000, per: 24h}]
+    hold: 0s
+`, eventLimit, checkLimit, checkPer, burstLimit, burstPer, slotLimit, slotFor)
 
 // system is all of it: servers, proxies, and the program's processes.
 type system struct {
@@ -65,6 +87,7 @@ type system struct {
 	grpc   string // address of the server's gRPC
 	// producer opens the client that a producer appends with.
 	producer func() redis.UniversalClient
+	file     string // of the rules
 	// minutes that the run is to last, 0 for a short one.
 	minutes uint64
 }
@@ -78,11 +101,11 @@ func newSystem(t testing.TB, workers int) *system {
 	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
 		t.Fatal(err)
 	}
-	file := testkit.WriteFile(t, "rules.yml", rules)
+	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
 	program := build(t)
 	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
 	s.producer = func() redis.UniversalClient { return streamtest.Connect(t, s.toAdd.Addr) }
-	common := []string{"--rules", file, "--partitions", "4", "--log-level", "info"}
+	common := []string{"--rules", s.file, "--partitions", "4", "--log-level", "info"}
 	port := testkit.FreeAddr(t)
 	s.base, s.grpc = "http://"+port, testkit.FreeAddr(t)
 	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.Addr, "--http", port,

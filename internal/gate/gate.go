@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
 
@@ -23,10 +24,17 @@ type Checker interface {
 	Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error)
 }
 
+// Slots gives slots of in_flight windows; client.Client does. Nil without an error lets
+// the request through without one.
+type Slots interface {
+	Acquire(ctx context.Context, key string, cost int64) (*client.Slot, error)
+}
+
 // Gate lets requests through or not.
 type Gate struct {
 	Guard   Guard   // nil: everybody is checked
 	Checker Checker // nil: the guard alone decides
+	Slots   Slots   // in the place of Checker
 	// Now stands in for the clock in tests, in ms since 1970; nil is the machine's.
 	Now func() int64
 }
@@ -48,6 +56,7 @@ type Verdict struct {
 	Outcome Outcome
 	Answer  api.CheckAnswer // has windows where somebody counted
 	Err     error           // may be there beside Pass: see client.Client
+	Slot    *client.Slot    // held beside Pass, where it is not nil: the caller releases it
 }
 
 // Ask decides one request. With a cost below 1 only the guard is asked.
@@ -57,11 +66,16 @@ func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 			return Verdict{Outcome: Over, Answer: g.answer(d, cost)}
 		}
 	}
-	if g.Checker == nil || cost < 1 {
+	if g.Checker == nil && g.Slots == nil || cost < 1 {
 		return Verdict{}
 	}
-	a, err := g.Checker.Check(ctx, api.CheckRequest{Key: key, Cost: cost})
-	v := Verdict{Answer: a, Err: err}
+	v := Verdict{}
+	if g.Slots != nil {
+		v = g.acquire(ctx, key, cost)
+	} else {
+		v.Answer, v.Err = g.Checker.Check(ctx, api.CheckRequest{Key: key, Cost: cost})
+	}
+	a, err := v.Answer, v.Err
 	switch {
 	case a.Allowed:
 	case err == nil:
@@ -72,6 +86,24 @@ func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 		v.Outcome = Invalid
 	default:
 		v.Outcome = Unavailable
+	}
+	return v
+}
+
+// acquire is a check whose charge is a slot. As in a check, a key without a rule passes.
+func (g Gate) acquire(ctx context.Context, key string, cost int64) (v Verdict) {
+	v.Slot, v.Err = g.Slots.Acquire(ctx, key, cost)
+	var over *client.OverLimitError
+	switch {
+	case errors.As(v.Err, &over):
+		v.Answer, v.Err = over.Answer, nil
+	case errors.Is(v.Err, api.ErrNoRule):
+		v.Answer.Allowed, v.Err = true, nil
+	case v.Err == nil && v.Slot == nil:
+		v.Answer.Allowed = true
+	case v.Err == nil:
+		v.Answer = v.Slot.Answer
+		v.Answer.Allowed = true
 	}
 	return v
 }

@@ -16,8 +16,8 @@ import (
 
 // Set tells the caller its limits: RateLimit-Policy and RateLimit by the IETF
 // draft (structured fields, whole seconds), and the older X-RateLimit-* for the
-// window that has least left. It sets Retry-After where retryMs is above 0, and
-// nothing at all where no answer has a window.
+// window that has least left; none of these where no answer has a window. It sets
+// Retry-After where retryMs is above 0.
 func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	var policies, states httpsfv.List
 	var all []api.WindowState
@@ -37,6 +37,9 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 			all = append(all, *w)
 		}
 	}
+	if retryMs > 0 {
+		h.Set("Retry-After", strconv.FormatInt(Seconds(retryMs), 10))
+	}
 	tightest := api.Tightest(all)
 	if tightest == nil {
 		return
@@ -50,14 +53,14 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(tightest.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(tightest.Remaining, 10))
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(Seconds(tightest.NextFreeMs), 10))
-	if retryMs > 0 {
-		h.Set("Retry-After", strconv.FormatInt(Seconds(retryMs), 10))
-	}
 }
 
 // policyName is the rule's name and the window: api-1m. It always names the window, as
 // a guard knows a decision's window and not how many its rule has.
 func policyName(a *api.CheckAnswer, i int) string {
+	if unit := a.Windows[i].Calendar; unit != "" {
+		return a.Rule + "-" + unit
+	}
 	return a.Rule + "-" + compact(a.Windows[i].WindowMs)
 }
 

@@ -27,10 +27,23 @@ type Rule struct {
 	Shadow  bool // it denies nothing
 }
 
-// Window admits Limit units in any span of Per.
+// Window admits Limit units in any span of Per; where it is one of the calendar, in each period.
 type Window struct {
-	Limit int64
-	Per   time.Duration
+	Limit    int64
+	Per      time.Duration
+	Calendar string // its name
+	// Period gives the period that holds a moment, in ms; nil where the window slides.
+	Period func(ms int64) (from, to int64)
+}
+
+// at gives for how many ms up to now the window counts, and for how long it lasts. Of the calendar, ends
+// is when all that it counts is free, else 0.
+func (w Window) at(now int64) (ms, length, ends int64) {
+	if w.Period == nil {
+		return w.Per.Milliseconds(), w.Per.Milliseconds(), 0
+	}
+	from, to := w.Period(now)
+	return now - from + 1, to - from, to
 }
 
 // Request is one key of a check under one rule.
@@ -38,6 +51,9 @@ type Request struct {
 	Rule Rule
 	Key  string
 	Cost int64 // 0 charges nothing and asks for one unit
+	Mode api.Mode
+	// ChargesDenied: Cost counts also where the check is denied.
+	ChargesDenied bool
 }
 
 // State is where a key stands under a rule.
@@ -79,9 +95,9 @@ func (c *Counter) Add(rule Rule, key string, ms, count int64) {
 	}
 }
 
-// Check charges all requests if all are admitted, else none. Costs of a key that
-// stands in several are added up. The states are as after the check, in the order
-// of the requests.
+// Check charges all requests if all are admitted, else those alone that say so; a look is
+// never charged. Costs of a key that stands in several are added up. The states are as
+// after the check, in the order of the requests.
 func (c *Counter) Check(reqs []Request) (states []State, allowed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,9 +118,17 @@ func (c *Counter) Check(reqs []Request) (states []State, allowed bool) {
 	}
 	for i, r := range reqs {
 		l, now := c.open(r.Rule, r.Key, clock)
-		if allowed && r.Cost > 0 {
+		if (allowed || r.ChargesDenied) && r.Mode != api.ModeLook && r.Cost > 0 {
 			l.add(now, r.Cost)
 			c.keep(id{r.Rule.Name, r.Key}, l)
+			switch {
+			case r.Mode == api.ModeCharge:
+				if states[i].RetryAfterMs != 0 {
+					states[i].RetryAfterMs = l.waitAll(now, r.Rule.Windows, 1)
+				}
+			case !allowed:
+				states[i].RetryAfterMs = l.waitAll(now, r.Rule.Windows, states[i].Cost)
+			}
 		}
 		states[i].NowMs, states[i].Windows = now, l.states(now, r.Rule.Windows)
 	}

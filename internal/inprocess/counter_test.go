@@ -58,12 +58,13 @@ func TestACallIsAllOrNothing(t *testing.T) {
 			t.Errorf("%+v, want %d used", s.Windows[0], want)
 		}
 	}
-	states, allowed := c.Check([]Request{{live, "a", 6}, {live, "a", 5}, {live, "b", 1}})
+	states, allowed := c.Check([]Request{{Rule: live, Key: "a", Cost: 6}, {Rule: live, Key: "a", Cost: 5},
+		{Rule: live, Key: "b", Cost: 1}})
 	if allowed || states[0].RetryAfterMs != 0 || states[1].RetryAfterMs != -1 || states[1].Cost != 11 {
 		t.Errorf("6 and 5 of 10: allowed %t, %+v", allowed, states)
 	}
 	used(0)
-	if _, allowed = c.Check([]Request{{live, "a", 6}, {shadow, "a", 11}}); !allowed {
+	if _, allowed = c.Check([]Request{{Rule: live, Key: "a", Cost: 6}, {Rule: shadow, Key: "a", Cost: 11}}); !allowed {
 		t.Error("denied by a shadow rule")
 	}
 	used(6)

@@ -60,13 +60,18 @@ func (l *log) states(now int64, windows []Window) []api.WindowState {
 	out := make([]api.WindowState, len(windows))
 	for i, w := range windows {
 		var nextFree, reset time.Duration
-		units, first := l.sum(now, w.Per.Milliseconds())
-		if units > 0 {
-			newest, _ := l.newest()
+		window, length, ends := w.at(now)
+		units, first := l.sum(now, window)
+		switch newest, _ := l.newest(); {
+		case units > 0 && ends > 0:
+			reset = time.Duration(ends-now) * time.Millisecond
+			nextFree = reset
+		case units > 0:
 			nextFree = time.Duration(first-now)*time.Millisecond + w.Per
 			reset = time.Duration(newest-now)*time.Millisecond + w.Per
 		}
-		out[i] = api.NewWindowState(w.Limit, w.Per, units, nextFree, reset)
+		out[i] = api.NewWindowState(w.Limit, time.Duration(length)*time.Millisecond, units, nextFree, reset)
+		out[i].Calendar = w.Calendar
 	}
 	return out
 }
@@ -74,7 +79,7 @@ func (l *log) states(now int64, windows []Window) []api.WindowState {
 // waitAll is in how many ms all windows admit cost, -1 where one never does.
 func (l *log) waitAll(now int64, windows []Window, cost int64) (ms int64) {
 	for _, w := range windows {
-		wait := l.wait(now, w.Per.Milliseconds(), w.Limit, cost)
+		wait := l.wait(now, w, cost)
 		if wait < 0 {
 			return wait
 		}
@@ -83,16 +88,20 @@ func (l *log) waitAll(now int64, windows []Window, cost int64) (ms int64) {
 	return ms
 }
 
-// wait is in how many ms a window of this limit admits cost with no more
+// wait is in how many ms a window admits cost with no more
 // traffic: 0 now, -1 never, as the cost is above the limit.
-func (l *log) wait(now, window, limit, cost int64) int64 {
-	if cost > limit {
+func (l *log) wait(now int64, w Window, cost int64) int64 {
+	if cost > w.Limit {
 		return -1
 	}
-	if used, _ := l.sum(now, window); used+cost <= limit {
+	window, _, ends := w.at(now)
+	if used, _ := l.sum(now, window); used+cost <= w.Limit {
 		return 0
 	}
-	return l.freeAt(now, window, limit-cost) - now
+	if ends > 0 {
+		return ends - now
+	}
+	return l.freeAt(now, window, w.Limit-cost) - now
 }
 
 // freeAt is the earliest time at which the window holds at most n units with

@@ -1,6 +1,6 @@
 // Package reload owns values that are made of files and made again when these
-// change: rules, limits, tokens, certificates, extractors. A change that cannot be
-// used keeps the value of before.
+// change: rules, limits, tokens, certificates, extractors; and those that a server
+// sends (pushed.go). A change that cannot be used keeps the value of before.
 package reload
 
 import (
@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -22,15 +20,10 @@ const Every = 250 * time.Millisecond
 
 // Files is a value of type T made of the files at some paths.
 type Files[T any] struct {
-	name    string
-	list    func() ([]string, error) // gives the paths of the files
-	parse   func([]File) (T, error)  // nil: fixed
-	log     *slog.Logger
-	present atomic.Pointer[T]
-
-	mu    sync.Mutex // one attempt at a time, its hooks included
-	seen  look       // the files at the last attempt, good or bad
-	hooks []func(error)
+	value[T]
+	list  func() ([]string, error) // gives the paths of the files
+	parse func([]File) (T, error)  // nil: fixed
+	seen  look                     // the files at the last attempt, good or bad; under mu
 }
 
 // look is what one reading of the files gave.
@@ -50,10 +43,7 @@ func Open[T any](name string, log *slog.Logger, parse func([]File) (T, error), p
 // is called for their paths before each reading.
 func OpenList[T any](name string, log *slog.Logger, parse func([]File) (T, error),
 	list func() ([]string, error)) (*Files[T], error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	f := &Files[T]{name: name, list: list, parse: parse, log: log}
+	f := &Files[T]{value: newValue[T](name, log), list: list, parse: parse}
 	if err := f.load(f.read()); err != nil {
 		return nil, err
 	}
@@ -65,17 +55,6 @@ func Fixed[T any](value T) *Files[T] {
 	f := &Files[T]{}
 	f.present.Store(&value)
 	return f
-}
-
-// Value is the present one.
-func (f *Files[T]) Value() T { return *f.present.Load() }
-
-// OnReload adds a function to call after each attempt to reload, with nil or the
-// error. Calls come one at a time; none may call Reload or OnReload.
-func (f *Files[T]) OnReload(hook func(error)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.hooks = append(f.hooks, hook)
 }
 
 // Reload makes the value again, whether the files changed or not. On an error,
@@ -132,14 +111,7 @@ func (f *Files[T]) read() look {
 // attempt tries what was read and tells of it. The caller holds mu.
 func (f *Files[T]) attempt(now look) error {
 	err := f.load(now)
-	if err != nil {
-		f.log.Error(f.name+" not reloaded, keeping the previous ones", "error", err)
-	} else {
-		f.log.Info(f.name+" reloaded", "files", len(now.files))
-	}
-	for _, hook := range f.hooks {
-		hook(err)
-	}
+	f.tell(err, "files", len(now.files))
 	return err
 }
 

@@ -88,6 +88,9 @@ func OwnNATS(t testing.TB) *NATSServer {
 	return n
 }
 
+// Dir is where JetStream keeps its store.
+func (n *NATSServer) Dir() string { return n.dir }
+
 // URL is the server's address as nats://host:port, the same over restarts.
 func (n *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.port) }
 

@@ -168,7 +168,7 @@ func NewSecuredNATS(t testing.TB) *SecuredNATS {
 			t.Fatal(err)
 		}
 	}
-	for _, user := range []string{"relay", "subscriber", "alerts", "watch", "doctor"} {
+	for _, user := range []string{"relay", "subscriber", "alerts", "sinks", "watch", "doctor"} {
 		t.Setenv("STREAMCOUNTER_NATS_"+strings.ToUpper(user)+"_PASSWORD", password(user))
 	}
 	opts, err := server.ProcessConfigFile(filepath.Join(dir, "nats.conf"))

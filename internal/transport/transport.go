@@ -33,6 +33,9 @@ func Validate(req api.CheckRequest) (api.CheckRequest, error) {
 	if err := api.ValidateKey(req.Key); err != nil {
 		return req, err
 	}
+	if err := req.Mode.Validate(); err != nil {
+		return req, err
+	}
 	return req, api.ValidateCount(req.Cost)
 }
 
@@ -48,7 +51,28 @@ func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 			return nil, fmt.Errorf("checks[%d]: %w", i, err)
 		}
 	}
-	return out, nil
+	return out, api.ValidateModes(out)
+}
+
+// ValidateReservation gives the keys of a reservation, one or several, with their costs filled in.
+func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error) {
+	reqs := req.Checks
+	switch {
+	case reqs == nil:
+		reqs = []api.CheckRequest{req.CheckRequest}
+	case req.Key != "" || req.Cost != 0:
+		return nil, fmt.Errorf("%w: a reservation has either a key and its cost or checks", api.ErrBadRequest)
+	}
+	if req.TTLMs < 0 {
+		return nil, fmt.Errorf("%w: ttl_ms is %d, expected 0 or more", api.ErrBadRequest, req.TTLMs)
+	}
+	reqs, err := ValidateAll(reqs)
+	for i, r := range reqs {
+		if r.Mode != "" || req.Mode != "" {
+			return nil, fmt.Errorf("%w: checks[%d] has a mode, a reservation has none", api.ErrBadRequest, i)
+		}
+	}
+	return reqs, err
 }
 
 // EachValid is CheckEach for those of the requests that a server would take; the
@@ -82,6 +106,17 @@ func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]
 	return out, nil
 }
 
+// EachIdempotency is the context of one of several checks that are each a call of their own: its
+// idempotency key is made of that of all.
+func EachIdempotency(ctx context.Context, i int) context.Context {
+	key := api.IdempotencyKey(ctx)
+	if key.Key == "" {
+		return ctx
+	}
+	key.Key = fmt.Sprintf("%s.%d", key.Key, i)
+	return api.WithIdempotency(ctx, key)
+}
+
 // atOnce bounds how many checks InParallel has under way.
 const atOnce = 16
 
@@ -93,7 +128,7 @@ func InParallel(ctx context.Context, reqs []api.CheckRequest,
 	g.SetLimit(atOnce)
 	for i, r := range reqs {
 		g.Go(func() error {
-			out[i].CheckAnswer, out[i].Err = check(ctx, r)
+			out[i].CheckAnswer, out[i].Err = check(EachIdempotency(ctx, i), r)
 			return nil
 		})
 	}

@@ -38,16 +38,16 @@ func operations(ctx context.Context, c *redis.Client, wanted func(name string) b
 		}},
 	}
 	for _, algorithm := range lua.AlgorithmNames() {
-		if !wanted(algorithm + ": check") {
-			continue
-		}
-		more, err := checks(ctx, c, algorithm)
+		more, err := checks(ctx, c, algorithm, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", algorithm, err)
 		}
 		ops = append(ops, more...)
 	}
 	for _, size := range []int{1, 500} {
+		if !wanted(eventsName(size)) {
+			continue
+		}
 		op, err := fold(ctx, c, size)
 		if err != nil {
 			return nil, err
@@ -73,8 +73,10 @@ func counterUnder(ctx context.Context, c *redis.Client, prefix string, rule wind
 	return counter, rules, counter.RecordRules(ctx, rules)
 }
 
-func checks(ctx context.Context, c *redis.Client, algorithm string) ([]operation, error) {
-	minute := []windows.Window{{Limit: farAway, Per: time.Minute}}
+func checks(ctx context.Context, c *redis.Client, algorithm string, wanted func(name string) bool) ([]operation,
+	error) {
+	// No entry leaves it while all operations are counted.
+	day := []windows.Window{{Limit: farAway, Per: 24 * time.Hour}}
 	var ops []operation
 	for _, x := range []struct {
 		name    string
@@ -82,11 +84,14 @@ func checks(ctx context.Context, c *redis.Client, algorithm string) ([]operation
 		of      int
 		allowed bool
 	}{
-		{"check", minute, 1, true},
-		{"check, two windows", append(minute, windows.Window{Limit: farAway, Per: time.Hour}), 1, true},
-		{"check, 20 a call", minute, 20, true},
-		{"check denied", []windows.Window{{Limit: 100, Per: time.Hour}}, 1, false},
+		{"check", day, 1, true},
+		{"check, two windows", append(day, windows.Window{Limit: farAway, Per: 48 * time.Hour}), 1, true},
+		{"check, 20 a call", day, 20, true},
+		{"check denied", []windows.Window{{Limit: 100, Per: 24 * time.Hour}}, 1, false},
 	} {
+		if !wanted(algorithm + ": " + x.name) {
+			continue
+		}
 		counter, rules, err := counterUnder(ctx, c, "n"+strconv.Itoa(len(ops))+"-"+algorithm,
 			windows.Rule{Algorithm: algorithm, Windows: x.windows})
 		if err != nil {
@@ -114,10 +119,12 @@ func checks(ctx context.Context, c *redis.Client, algorithm string) ([]operation
 	return ops, nil
 }
 
+func eventsName(size int) string { return fmt.Sprintf("event, %d a fold", size) }
+
 // fold appends events, reads and folds them.
 func fold(ctx context.Context, c *redis.Client, size int) (operation, error) {
 	counter, rules, err := counterUnder(ctx, c, "fold"+strconv.Itoa(size),
-		windows.Rule{Windows: []windows.Window{{Limit: farAway, Per: time.Minute}}})
+		windows.Rule{Windows: []windows.Window{{Limit: farAway, Per: 24 * time.Hour}}})
 	if err != nil {
 		return operation{}, err
 	}
@@ -130,7 +137,7 @@ func fold(ctx context.Context, c *redis.Client, size int) (operation, error) {
 	}
 	read := &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "x", Streams: []string{keys.Events(0), ">"},
 		Count: int64(size), Block: -1}
-	return operation{fmt.Sprintf("event, %d a fold", size), size, func(ctx context.Context, i int) error {
+	return operation{eventsName(size), size, func(ctx context.Context, i int) error {
 		pipe := c.Pipeline()
 		for j := range size {
 			pipe.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(0), Values: []any{"key", key(i*size + j), "count", "1"}})

@@ -1,0 +1,231 @@
+package activity
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// system is a prefix with processes that a test has record.
+type system struct {
+	redis redis.UniversalClient
+	keys  *stream.Keys
+	now   time.Time
+}
+
+func newSystem(t *testing.T, c redis.UniversalClient) *system {
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+	testkit.Must(t, err)
+	return &system{redis: c, keys: keys, now: time.UnixMilli(1_700_000_000_000).Truncate(time.Minute)}
+}
+
+func (s *system) process(t *testing.T, name string) *Recorder {
+	testkit.Must(t, s.redis.HSet(t.Context(), s.keys.Processes(), name, "announced").Err())
+	return NewRecorder(Config{Redis: s.redis, Keys: s.keys, Process: name, Command: "serve",
+		Now: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler)})
+}
+
+func (s *system) gather(t *testing.T, all ...*Recorder) Activity {
+	for _, r := range all {
+		testkit.Must(t, r.Publish(t.Context()))
+	}
+	a, err := Gather(t.Context(), s.redis, s.keys)
+	testkit.Must(t, err)
+	return a
+}
+
+// top words the busiest keys: "user:1 5, user:2 3-4" where one may have more.
+func top(a Activity, n int) string {
+	var out []string
+	for _, k := range a.Top("api", n).Keys {
+		text := fmt.Sprintf("%s %d", k.Key, k.Units)
+		if k.AtMost != k.Units {
+			text += fmt.Sprintf("-%d", k.AtMost)
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestTopOfSeveralProcesses(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		s := newSystem(t, c)
+		serve, work := s.process(t, "serve a"), s.process(t, "work b")
+		serve.Checks("api", "user:1", 1, 2, true)
+		serve.Checks("api", "user:1", 1, 3, false)
+		serve.Checks("other", "ip:1", 1, 9, true)
+		work.Events("api", "user:2", 4, 40)
+		work.Throttled(map[string]int64{"api": 7})
+		a := s.gather(t, serve, work)
+		if got := top(a, 10); got != "user:2 40, user:1 5" {
+			t.Error(got)
+		}
+		if one := a.Processes[0].Counts["api"]; one != (Counts{Allowed: 1, Denied: 1}) {
+			t.Errorf("%+v", one)
+		}
+		if one := a.Processes[1].Counts["api"]; one != (Counts{Events: 4, Units: 40, Throttled: 7}) {
+			t.Errorf("%+v", one)
+		}
+		if got := strings.Join(a.Rules(), " "); got != "api other" {
+			t.Error(got)
+		}
+		if got := a.Top("api", 1); got.UnlistedAtMost != 5 || got.Units != 45 || len(got.Keys) != 1 {
+			t.Errorf("%+v", got)
+		}
+
+		// The minute before counts, the one before that does not.
+		s.now = s.now.Add(time.Minute)
+		s.gather(t, serve)
+		serve.Checks("api", "user:2", 1, 1, true)
+		if got := top(s.gather(t, serve, work), 10); got != "user:2 41, user:1 5" {
+			t.Error(got)
+		}
+		s.now = s.now.Add(time.Minute)
+		if got := top(s.gather(t, serve, work), 10); got != "user:2 1" {
+			t.Error(got)
+		}
+		s.now = s.now.Add(5 * time.Minute)
+		if a := s.gather(t, serve, work); top(a, 10) != "" || a.Top("api", 1).SinceMs != 0 {
+			t.Errorf("%+v", a.Top("api", 1))
+		}
+		if ttl := c.PTTL(t.Context(), s.keys.Activity("serve a")).Val(); ttl <= 0 || ttl > expires {
+			t.Errorf("what a process published expires in %v", ttl)
+		}
+		testkit.Must(t, c.Set(t.Context(), s.keys.Activity("work b"), "foreign", 0).Err())
+		testkit.Must(t, c.HSet(t.Context(), s.keys.Processes(), "gone", "announced").Err())
+		if a := s.gather(t, serve); len(a.Processes) != 1 {
+			t.Errorf("%+v", a.Processes)
+		}
+	})
+}
+
+// A process that stops is out of what is gathered at once.
+func TestRunRemovesWhatItPublished(t *testing.T) {
+	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
+	r := s.process(t, "serve a")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	published := func() (bool, string) {
+		return s.redis.Exists(t.Context(), s.keys.Activity("serve a")).Val() == 1, "there is nothing"
+	}
+	streamtest.Eventually(t, 10*time.Second, "the process publishes", published)
+	cancel()
+	<-done
+	if ok, _ := published(); ok {
+		t.Error("it is still there")
+	}
+}
+
+// However many rules and keys there are, what is recorded and published is bounded.
+func TestRecordersAreBounded(t *testing.T) {
+	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
+	r := s.process(t, "serve a")
+	for rule := range 2 * maxRules {
+		for key := range 100 {
+			r.Checks("rule-"+strconv.Itoa(rule), strings.Repeat("k", 500)+strconv.Itoa(key), 1, 1, true)
+		}
+	}
+	a := s.gather(t, r)
+	if n := len(a.Processes[0].Counts); n != maxRules {
+		t.Errorf("%d rules are recorded, want %d", n, maxRules)
+	}
+	if n := s.redis.StrLen(t.Context(), s.keys.Activity("serve a")).Val(); n > 4<<20 {
+		t.Errorf("%d bytes are published", n)
+	}
+}
+
+// Rules that nobody uses any more, as they have other names since a reload, make room for those that are used.
+func TestUnusedRulesMakeRoom(t *testing.T) {
+	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
+	r := s.process(t, "serve a")
+	for rule := range maxRules {
+		r.Checks("rule-"+strconv.Itoa(rule), "user:1", 1, 1, true)
+	}
+	used := func(names ...string) string {
+		s.gather(t, r) // as it does every second
+		for _, name := range names {
+			r.Checks(name, "user:1", 1, 1, true)
+		}
+		return strings.Join(s.gather(t, r).Rules(), " ")
+	}
+	s.now = s.now.Add(time.Minute)
+	if got := used("rule-1", "new"); strings.Contains(got, "new") || strings.Count(got, " ") != maxRules-1 {
+		t.Errorf("while all are in use: %s", got)
+	}
+	s.now = s.now.Add(time.Minute)
+	used("rule-2") // of the others only rule-1 was used within these two minutes
+	if got := used("new"); got != "new rule-1 rule-2" {
+		t.Errorf("recorded are %.100s", got)
+	}
+	if a := s.gather(t, r); a.Processes[0].Counts["rule-1"].Allowed != 2 {
+		t.Errorf("rule-1 lost its counts: %+v", a.Processes[0].Counts["rule-1"])
+	}
+}
+
+func TestNoRecorderRecordsNothing(t *testing.T) {
+	var r *Recorder
+	r.Checks("api", "user:1", 1, 1, true)
+	r.Events("api", "user:1", 1, 1)
+	r.Throttled(nil)
+}
+
+// BenchmarkCheck is what recording adds to a check, and to each key of a fold.
+func BenchmarkCheck(b *testing.B) {
+	for _, keys := range []int{100, 100_000, 10_000_000} {
+		b.Run(strconv.Itoa(keys), func(b *testing.B) {
+			r := NewRecorder(Config{})
+			zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 10, uint64(keys-1))
+			names := make([]string, 1<<16)
+			for i := range names {
+				names[i] = "user:" + strconv.FormatUint(zipf.Uint64(), 10)
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				r.Checks("api", names[i&(1<<16-1)], 1, 1, true)
+				i++
+			}
+		})
+	}
+}
+
+// Of keys that a process does not list it is known how many units they have at most.
+func TestTopOfTruncatedLists(t *testing.T) {
+	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
+	a, b := s.process(t, "serve a"), s.process(t, "serve b")
+	for i := range listedKeys + 10 {
+		a.Checks("api", "user:"+strconv.Itoa(i), 1, int64(1000-i), true)
+	}
+	b.Checks("api", "user:0", 1, 5, true)
+	b.Checks("api", "rare", 1, 600, true) // with less than a's list ends with
+	all := s.gather(t, a, b)
+	rest := 1000 - listedKeys // what the first that a does not list has
+	if got, want := top(all, 2), "user:0 1005, user:1 999"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	keys := all.Top("api", 100).Keys
+	if last := keys[len(keys)-1]; last.Key != "rare" || last.AtMost != int64(600+rest) {
+		t.Errorf("%+v", last)
+	}
+}
+
+func TestTopAddsWhatListsMissed(t *testing.T) {
+	api := &ruleReport{Minutes: []minuteCount{{Total: 20, Beyond: 3, Unlisted: 10, Keys: []count{{"user:1", 5}}},
+		{Total: 4, Unlisted: 1}}}
+	a := Activity{Processes: []Process{newProcess("a", report{Rules: map[string]*ruleReport{"api": api}})}}
+	if got := a.Top("api", 5); got.Keys[0].AtMost != 5+3+1 || got.UnlistedAtMost != 11 || got.Units != 24 {
+		t.Errorf("%+v", got)
+	}
+}

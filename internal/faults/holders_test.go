@@ -1,0 +1,236 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Keys that are reserved: s: have slots in flight, t: are never charged above what
+// was reserved, to: are.
+const (
+	slotLimit   = 5
+	slotFor     = 3 * time.Second
+	reservedFor = time.Second
+	slotKeys    = 4
+	holders     = 24
+	answersIn   = 10 * time.Second // so long an end is sent again after the load has ended
+	rounding    = 2 * time.Millisecond
+)
+
+// formOf is what stands before the first colon.
+func formOf(key string) string {
+	form, _, _ := strings.Cut(key, ":")
+	return form
+}
+
+// limitOf is what can be taken of a key at once; 0 for those that only events count on.
+func limitOf(key string) int64 {
+	switch formOf(key) {
+	case "s":
+		return slotLimit
+	case "o": // exempt at times
+		return unlimited
+	case "c", "i", "t", "to", "m":
+		return checkLimit
+	case "l":
+		return leasedLimit
+	}
+	return 0
+}
+
+// holder reserves, and then commits less, as much or more, cancels, renews, or
+// never comes back.
+type holder struct {
+	d      *driver
+	client *http.Client
+	random *rand.Rand
+}
+
+func (d *driver) hold(ctx context.Context, random *rand.Rand) {
+	h := holder{d, &http.Client{Timeout: time.Second, Transport: &http.Transport{}}, random}
+	defer h.client.CloseIdleConnections()
+	for pace(ctx, time.Duration(5+random.IntN(40))*time.Millisecond) {
+		h.once(ctx)
+	}
+}
+
+// reserved is a reservation that was granted.
+type reserved struct {
+	key, id string
+	units   int64
+	ttl     time.Duration
+}
+
+func (h holder) once(ctx context.Context) {
+	r := reserved{key: fmt.Sprintf("s:%d", h.random.IntN(slotKeys)), units: 1, ttl: slotFor}
+	if n := h.random.IntN(3); n > 0 {
+		r = reserved{key: fmt.Sprintf("%s:%d", []string{"t", "to"}[n-1], h.random.IntN(2)),
+			units: 1 + h.random.Int64N(8), ttl: reservedFor}
+	}
+	if !h.reserve(ctx, &r) {
+		return
+	}
+	for ended := h.random.IntN(4) == 0; !ended; ended = h.random.IntN(3) > 0 {
+		if !pace(ctx, time.Duration(h.random.IntN(300))*time.Millisecond) {
+			break
+		}
+		if h.random.IntN(3) == 0 && !h.renew(r) {
+			return
+		}
+	}
+	switch h.random.IntN(6) {
+	case 0: // it never comes back: charged as reserved
+		h.d.charged(r.key, r.units, r.units)
+	case 1:
+		h.settle(ctx, r, "", 0)
+	default:
+		cost := h.random.Int64N(r.units + 1)
+		if !strings.HasPrefix(r.key, "t:") {
+			cost += h.random.Int64N(4)
+		}
+		h.settle(ctx, r, "/commit", cost)
+	}
+}
+
+// reserve asks once, or, with an idempotency key, until there is an answer.
+func (h holder) reserve(ctx context.Context, r *reserved) bool {
+	began, epoch := time.Now(), h.d.record.ledger.now()
+	body := fmt.Sprintf(`{"key":%q,"cost":%d,"ttl_ms":%d}`, r.key, r.units, r.ttl.Milliseconds())
+	name := ""
+	if h.random.IntN(2) == 0 {
+		name = fmt.Sprintf("%x", h.random.Uint64())
+	}
+	for {
+		var got api.Reservation
+		status, err := h.send(ctx, "POST", "", body, name, &got)
+		switch {
+		case err == nil && status == http.StatusCreated:
+			r.id = got.ID
+			h.d.record.ledger.set(r.key, r.id, units{r.units, began.Add(r.ttl - rounding), epoch})
+			h.d.holds.Add(1)
+			return true
+		case err == nil && status == http.StatusTooManyRequests:
+			return false
+		case err == nil && status == http.StatusConflict: // it was made, and has expired meanwhile
+			h.d.charged(r.key, r.units, r.units)
+			return false
+		}
+		if name == "" || !pace(ctx, 50*time.Millisecond) {
+			h.d.charged(r.key, 0, r.units)
+			return false
+		}
+	}
+}
+
+// renew reports whether the reservation may still stand.
+func (h holder) renew(r reserved) bool {
+	began, epoch, stood := time.Now(), h.d.record.ledger.now(), h.d.record.ledger.stands
+	status, err := h.send(context.Background(), "POST", r.id+"/renew", "", "", nil)
+	switch {
+	case err == nil && status == http.StatusOK:
+		h.d.record.ledger.set(r.key, r.id, units{r.units, began.Add(r.ttl - rounding), epoch})
+	case err == nil && status == http.StatusGone:
+		if stood(r.key, r.id) {
+			h.d.record.ledger.fail(r.key, "%s: reservation %s expired before its time", r.id)
+		}
+		h.d.charged(r.key, r.units, r.units)
+		return false
+	}
+	return true
+}
+
+// settle commits or cancels until there is an answer, and then now and then once more.
+func (h holder) settle(ctx context.Context, r reserved, verb string, cost int64) {
+	stood := h.d.record.ledger.stands(r.key, r.id)
+	h.d.record.ledger.drop(r.key, r.id)
+	method, body := "POST", fmt.Sprintf(`{"cost":%d}`, cost)
+	if verb == "" {
+		method, body = "DELETE", ""
+	}
+	began, epoch := time.Now(), h.d.record.ledger.now()
+	until, answered := time.Time{}, 0
+	for {
+		status, err := h.send(context.Background(), method, r.id+verb, body, "", nil)
+		switch {
+		case err == nil && (status == http.StatusOK || status == http.StatusGone && answered == 0):
+			if status == http.StatusGone {
+				cost = r.units
+			} else if verb != "" && stood && !strings.HasPrefix(r.key, "s:") {
+				h.d.record.ledger.set(r.key, "charged "+r.id,
+					units{min(cost, r.units), began.Add(checkPer - rounding), epoch})
+			}
+			if answered == 0 {
+				h.d.charged(r.key, cost, cost)
+			}
+			answered++
+			if status == http.StatusGone || answered > 1 || h.random.IntN(4) > 0 {
+				return
+			}
+		case err == nil && (answered > 0 || status == http.StatusNotFound || status == http.StatusConflict):
+			h.d.record.ledger.fail(r.key, "%s: the answer to %s%s was %d after %d times 200", r.id, verb, status,
+				answered)
+			return
+		case answered > 0:
+			return
+		}
+		if until.IsZero() && ctx.Err() != nil {
+			until = time.Now().Add(answersIn)
+		}
+		if !until.IsZero() && time.Now().After(until) {
+			h.d.charged(r.key, 0, max(cost, r.units))
+			return
+		}
+		pace(context.Background(), 50*time.Millisecond)
+	}
+}
+
+// send gives the status of an answer that says what happened; anything else is an error.
+func (h holder) send(ctx context.Context, method, path, body, name string, into any) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, method, h.d.s.base+"/v1/reservations"+strings.TrimRight("/"+path, "/"),
+		strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	return answerOf(h.client, req, name, into)
+}
+
+// answerOf sends req, under an idempotency key if there is one. An answer of 500 and
+// above is an error: whether it was done is not known.
+func answerOf(client *http.Client, req *http.Request, name string, into any) (int, error) {
+	req.Header.Set("Content-Type", "application/json")
+	if name != "" {
+		req.Header.Set("Idempotency-Key", fmt.Sprintf("%q", name))
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 500 {
+		err = fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	if err == nil && into != nil {
+		err = json.NewDecoder(bytes.NewReader(text)).Decode(into)
+	}
+	return resp.StatusCode, err
+}
+
+// charged records that key was charged low units at least, and high at most.
+func (d *driver) charged(key string, low, high int64) {
+	d.record.mu.Lock()
+	defer d.record.mu.Unlock()
+	if low > 0 {
+		d.record.allowed[key] += low
+	}
+	d.record.maybe[key] += high - low
+}

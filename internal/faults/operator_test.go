@@ -1,0 +1,170 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+)
+
+// Keys that begin with o: are in an operator's hand: blocked, exempt, given another
+// limit, let go, while they are checked.
+const (
+	operatedKeys = 3
+	otherLimit   = 20 // of a key with an override of its windows
+	unlimited    = 1_000_000_000
+	setFor       = 500 * time.Millisecond // an override that ends by itself
+)
+
+// hand is what an operator knows to be in force for one key.
+type hand struct {
+	mu       sync.Mutex
+	force    string // "": nothing; block, exempt, limit; "?" while it changes
+	version  int
+	overrode int
+}
+
+func (h *hand) set(force string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.force = force
+	h.version++
+	if force == "block" || force == "exempt" || force == "limit" {
+		h.overrode++
+	}
+}
+
+func (h *hand) get() (string, int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.force, h.version
+}
+
+var overrides = map[string]string{
+	"block":  `{"block":true,"reason":"faults"`,
+	"exempt": `{"exempt":true`,
+	"limit": fmt.Sprintf(`{"windows":[{"limit":%d,"per":"%s"},{"limit":%d,"per":"24h"}]`, otherLimit, checkPer,
+		unlimited),
+}
+
+// operate sets and clears the overrides of a key, each until there is an answer. One
+// of three ends by itself.
+func (d *driver) operate(ctx context.Context, key string, h *hand, random *rand.Rand) {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	change := func(method, body string) bool {
+		h.set("?")
+		for {
+			req, err := http.NewRequestWithContext(context.Background(), method, d.s.base+"/v1/overrides/"+key,
+				strings.NewReader(body))
+			status := 0
+			if err == nil {
+				status, err = answerOf(client, req, "", nil)
+			}
+			if err == nil && (status == http.StatusOK || status == http.StatusNotFound && method == "DELETE") {
+				return true
+			}
+			if err == nil {
+				d.record.ledger.fail(key, "%s: %s of an override was answered %d", method, status)
+			}
+			if !pace(ctx, 100*time.Millisecond) {
+				return false
+			}
+		}
+	}
+	for pace(ctx, time.Duration(200+random.IntN(800))*time.Millisecond) {
+		force := []string{"block", "exempt", "limit"}[random.IntN(3)]
+		epoch := d.record.ledger.now()
+		if random.IntN(3) == 0 {
+			if !change("PUT", overrides[force]+fmt.Sprintf(`,"for":"%s"}`, setFor)) {
+				return
+			}
+			pace(ctx, setFor+time.Second)
+			if epoch == d.record.ledger.now() {
+				h.set("") // it has ended by itself
+				continue
+			}
+		} else {
+			if !change("PUT", overrides[force]+"}") {
+				return
+			}
+			h.set(force)
+			pace(ctx, time.Duration(200+random.IntN(1500))*time.Millisecond)
+		}
+		if !change("DELETE", "") {
+			return
+		}
+		h.set("")
+	}
+}
+
+// clearOverrides clears what the operator could not, as Redis was away when the load ended: a block
+// stands for a day.
+func (d *driver) clearOverrides(t testing.TB) {
+	t.Helper()
+	client := &http.Client{Timeout: 2 * time.Second}
+	for i := range operatedKeys {
+		url := fmt.Sprintf("%s/v1/overrides/o:%d", d.s.base, i)
+		streamtest.Eventually(t, time.Minute, "an override is cleared", func() (bool, string) {
+			req, err := http.NewRequestWithContext(t.Context(), "DELETE", url, nil)
+			status := 0
+			if err == nil {
+				status, err = answerOf(client, req, "", nil)
+			}
+			return err == nil && (status == http.StatusOK || status == http.StatusNotFound), fmt.Sprint(status, err)
+		})
+	}
+}
+
+// checkOperated checks the key, and compares each answer with what was in force from
+// before it was asked to after it was answered.
+func (d *driver) checkOperated(ctx context.Context, key string, h *hand, random *rand.Rand) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	ledger := d.record.ledger
+	for n := 0; pace(ctx, time.Duration(10+random.IntN(30))*time.Millisecond); n++ {
+		cost := 1 + random.Int64N(5)
+		before, version := h.get()
+		began, epoch := time.Now(), ledger.now()
+		req, err := http.NewRequestWithContext(context.Background(), "POST", d.s.base+"/v1/check",
+			strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
+		if err != nil {
+			continue
+		}
+		var a api.CheckAnswer
+		_, err = answerOf(client, req, "", &a)
+		was := outcomeOf(a)
+		if err != nil || was == nobodyKnows && a.Override != "block" {
+			d.charged(key, 0, cost)
+			continue
+		}
+		if was == granted {
+			d.charged(key, cost, cost)
+			ledger.set(key, fmt.Sprintf("%p %d", random, n), units{cost, began.Add(checkPer - rounding), epoch})
+		}
+		after, now := h.get()
+		if now != version || after == "?" {
+			continue
+		}
+		d.operated.Add(1)
+		taken := ledger.takenOf(key)
+		switch {
+		case before == "block" && was == granted:
+			ledger.fail(key, "%s was blocked, and a check of %d was granted", cost)
+		case before != "block" && a.Override == "block":
+			ledger.fail(key, "%s was denied by a block that had ended; in force was %q", before)
+		case before == "exempt" && was == denied:
+			ledger.fail(key, "%s was exempt, and a check of %d was denied", cost)
+		case before == "limit" && was == granted && taken > otherLimit:
+			ledger.fail(key, "%s: %d units were charged at once, an override says %d", taken, otherLimit)
+		case before == "" && was == granted && taken > checkLimit:
+			ledger.fail(key, "%s: %d units were charged at once with no override, the limit is %d", taken, checkLimit)
+		}
+	}
+}

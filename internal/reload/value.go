@@ -1,0 +1,47 @@
+package reload
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+// value is the present value and who is told of attempts to replace it.
+type value[T any] struct {
+	name    string
+	log     *slog.Logger
+	present atomic.Pointer[T]
+
+	mu    sync.Mutex // one attempt at a time, its hooks included
+	hooks []func(error)
+}
+
+func newValue[T any](name string, log *slog.Logger) value[T] {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return value[T]{name: name, log: log}
+}
+
+// Value is the present one.
+func (v *value[T]) Value() T { return *v.present.Load() }
+
+// OnReload adds a function to call after each attempt to reload, with nil or the
+// error. Calls come one at a time; none may call Reload or OnReload.
+func (v *value[T]) OnReload(hook func(error)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hooks = append(v.hooks, hook)
+}
+
+// tell logs an attempt and tells the hooks. The caller holds mu.
+func (v *value[T]) tell(err error, fields ...any) {
+	if err != nil {
+		v.log.Error(v.name+" not reloaded, keeping the previous ones", "error", err)
+	} else {
+		v.log.Info(v.name+" reloaded", fields...)
+	}
+	for _, hook := range v.hooks {
+		hook(err)
+	}
+}

@@ -1,0 +1,83 @@
+package streamtest
+
+import (
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// Collector receives traces over OTLP, as protobuf over HTTP.
+type Collector struct {
+	*httptest.Server
+	t    testing.TB
+	mu   sync.Mutex
+	got  []*tracepb.Span
+	more chan struct{}
+}
+
+// NewCollector runs one until the test ends, and sets the environment of programs that the test
+// starts so that they send their traces there.
+func NewCollector(t *testing.T) *Collector {
+	t.Helper()
+	c := &Collector{t: t, more: make(chan struct{}, 1)}
+	c.Server = httptest.NewServer(http.HandlerFunc(c.receive))
+	t.Cleanup(c.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+	return c
+}
+
+func (c *Collector) receive(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var request collector.ExportTraceServiceRequest
+	if err == nil {
+		err = proto.Unmarshal(body, &request)
+	}
+	if err != nil || r.URL.Path != "/v1/traces" {
+		http.Error(w, "no traces", http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	for _, resource := range request.ResourceSpans {
+		for _, scope := range resource.ScopeSpans {
+			c.got = append(c.got, scope.Spans...)
+		}
+	}
+	c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+// Span waits for a span of a trace, both by their names in hex and words.
+func (c *Collector) Span(trace, name string) *tracepb.Span {
+	c.t.Helper()
+	late := time.After(30 * time.Second)
+	for {
+		c.mu.Lock()
+		var names []string
+		for _, s := range c.got {
+			id := hex.EncodeToString(s.TraceId)
+			if id == trace && s.Name == name {
+				c.mu.Unlock()
+				return s
+			}
+			names = append(names, id+" "+s.Name)
+		}
+		c.mu.Unlock()
+		select {
+		case <-c.more:
+		case <-late:
+			c.t.Fatalf("no span %q of trace %s came; these did: %q", name, trace, names)
+		}
+	}
+}

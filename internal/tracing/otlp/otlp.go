@@ -1,0 +1,87 @@
+// Package otlp sends traces over OTLP. It is apart from tracing, as its exporters are much for a program that
+// sends none.
+package otlp
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// Process says whose traces they are, where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+// do not say otherwise.
+type Process struct{ Service, Version, Instance string }
+
+// NewProvider makes what sends traces over OTLP, as the OTEL_ variables of the environment
+// say; nil where none asks for traces: OTEL_EXPORTER_OTLP_ENDPOINT (or the one of traces) is
+// empty and OTEL_TRACES_EXPORTER does not say otlp. The exporters and the SDK read most of
+// the variables themselves. Whoever made it calls Shutdown, which sends what is left.
+//
+// The choice of exporter is here and not go.opentelemetry.io/contrib/exporters/autoexport,
+// which would bring twelve modules for logs, metrics and consoles.
+func NewProvider(ctx context.Context, env func(string) string, p Process, log *slog.Logger,
+) (*sdktrace.TracerProvider, error) {
+	on, err := enabled(env)
+	if err != nil || !on {
+		return nil, err
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("sending traces failed", "error", err)
+	}))
+	client, err := newClient(env)
+	if err != nil {
+		return nil, err
+	}
+	exporter, err := otlptrace.New(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP exporter: %w", err)
+	}
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
+		attribute.String("service.name", p.Service), attribute.String("service.version", p.Version),
+		attribute.String("service.instance.id", p.Instance)), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)), nil
+}
+
+func enabled(env func(string) string) (bool, error) {
+	if strings.EqualFold(env("OTEL_SDK_DISABLED"), "true") {
+		return false, nil
+	}
+	switch exporter := env("OTEL_TRACES_EXPORTER"); exporter {
+	case "":
+		return cmp.Or(env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), env("OTEL_EXPORTER_OTLP_ENDPOINT")) != "", nil
+	case "none":
+		return false, nil
+	case "otlp":
+		return true, nil
+	default:
+		return false, fmt.Errorf("OTEL_TRACES_EXPORTER is %q, expected otlp or none", exporter)
+	}
+}
+
+func newClient(env func(string) string) (otlptrace.Client, error) {
+	name := "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+	if env(name) == "" {
+		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	}
+	switch protocol := cmp.Or(env(name), "http/protobuf"); protocol {
+	case "http/protobuf":
+		return otlptracehttp.NewClient(), nil
+	case "grpc":
+		return otlptracegrpc.NewClient(), nil
+	default:
+		return nil, fmt.Errorf("%s is %q, expected http/protobuf or grpc", name, protocol)
+	}
+}

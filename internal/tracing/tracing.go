@@ -1,0 +1,118 @@
+// Package tracing starts the spans of OpenTelemetry traces of checks and events. Its functions take a nil
+// tracer, and then start nothing and allocate nothing. Package otlp sends traces.
+package tracing
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Name is the scope of all tracers.
+const Name = "github.com/streamcounter/streamcounter"
+
+// maxLinks bounds the links of a span; more are left out.
+const maxLinks = 128
+
+// Span is a span that may be nil.
+type Span struct{ span trace.Span }
+
+// StartScript starts the span of a script call: what Redis does for a check, or a fold.
+// units are the calls or events that it is for.
+func StartScript(ctx context.Context, t trace.Tracer, script string, units int) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	ctx, span := t.Start(ctx, "EVALSHA "+script, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("db.system.name", "redis"), attribute.String("db.operation.name", "EVALSHA"),
+		attribute.String("db.stored_procedure.name", script), attribute.Int("db.operation.batch.size", units)))
+	return ctx, Span{span}
+}
+
+// Start starts a span below that of ctx.
+func Start(ctx context.Context, t trace.Tracer, name string, kind trace.SpanKind,
+	attributes ...attribute.KeyValue) (context.Context, Span) {
+	if t == nil {
+		return ctx, Span{}
+	}
+	ctx, span := t.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
+	return ctx, Span{span}
+}
+
+// Join gives a context for work that is done for several callers at once. A span that
+// is started with it belongs to the trace of the first caller, so that this trace is complete;
+// Link tells those of the others. Callers whose traces are not sampled are left out.
+func Join(ctx context.Context, callers []trace.SpanContext) (joined context.Context, others []trace.SpanContext) {
+	first := true
+	for _, c := range callers {
+		switch {
+		case !c.IsSampled() || !c.IsValid():
+		case first:
+			ctx, first = trace.ContextWithRemoteSpanContext(ctx, c), false
+		case len(others) < maxLinks:
+			others = append(others, c)
+		}
+	}
+	return ctx, others
+}
+
+var w3c propagation.TraceContext
+
+const parentField = "traceparent"
+
+// Parse reads a W3C trace context. What is none, or is not sampled, gives one that is not valid.
+func Parse(traceparent string) trace.SpanContext {
+	if len(traceparent) < 55 || len(traceparent) > 128 {
+		return trace.SpanContext{}
+	}
+	carrier := propagation.MapCarrier{parentField: traceparent}
+	c := trace.SpanContextFromContext(w3c.Extract(context.Background(), carrier))
+	if !c.IsSampled() {
+		return trace.SpanContext{}
+	}
+	return c
+}
+
+// Format is the opposite of Parse: empty for a context that is not valid or not sampled.
+func Format(c trace.SpanContext) string {
+	if !c.IsValid() || !c.IsSampled() {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	w3c.Inject(trace.ContextWithSpanContext(context.Background(), c), carrier)
+	return carrier[parentField]
+}
+
+// Link links the span to others.
+func (s Span) Link(others ...trace.SpanContext) {
+	if s.span == nil {
+		return
+	}
+	for _, c := range others {
+		if c.IsValid() {
+			s.span.AddLink(trace.Link{SpanContext: c})
+		}
+	}
+}
+
+// Context of the span; that of no span is not valid.
+func (s Span) Context() trace.SpanContext {
+	if s.span == nil {
+		return trace.SpanContext{}
+	}
+	return s.span.SpanContext()
+}
+
+// End ends the span, as failed where err is one.
+func (s Span) End(err error) {
+	if s.span == nil {
+		return
+	}
+	if err != nil {
+		s.span.SetStatus(codes.Error, err.Error())
+	}
+	s.span.End()
+}

@@ -1,0 +1,152 @@
+package wording
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+const (
+	anew    = "keys are counted anew: what they have spent is forgotten once"
+	carried = "what keys have spent is carried over"
+	settled = "decisions that no longer hold are released, and keys that are above are throttled, at once"
+)
+
+// fields says which fields of a rule differ, but for its name.
+func fields(a, b *windows.Rule) []Change {
+	var out []Change
+	add := func(differs bool, text, follows string) {
+		if differs {
+			out = append(out, Change{Kind: Changed, Rule: b.Name, Text: text, Follows: follows})
+		}
+	}
+	add(a.Match != b.Match, fmt.Sprintf("match %s, was %s", match(b), match(a)),
+		rematched(a, b))
+	other := !slices.Equal(a.Algorithms(), b.Algorithms())
+	recounts := other && charges(a) && charges(b) && (!exact(a) || !exact(b))
+	resized := !other && a.Buckets != b.Buckets && charges(a) && charges(b)
+	recounted := carried
+	switch {
+	case !charges(a) || !charges(b):
+		recounted = ""
+	case recounts:
+		recounted = anew
+	}
+	add(other, fmt.Sprintf("%s, was %s", algorithm(b), algorithm(a)), recounted)
+	add(resized, fmt.Sprintf("%s a window, was %s", buckets(b.Buckets), Number(a.Buckets)), anew)
+	out = append(out, spans(a, b, recounts || resized)...)
+	add(!slices.Equal(a.Alerts, b.Alerts), fmt.Sprintf("%s, was %s", someAlerts(b), someAlerts(a)),
+		"alerts that no longer hold are released, at once")
+	add(a.Hold != b.Hold, fmt.Sprintf("%s, was %s", hold(b), Span(a.Hold)), "")
+	shadow := "watches and never denies, was a rule that decides"
+	follows := "its keys are decided by the next rule that matches; without one they are allowed"
+	if !b.Shadow {
+		shadow, follows = "decides from now on, was a shadow", "checks are denied by it, and the rules below it no "+
+			"longer decide its keys"
+	}
+	add(a.Shadow != b.Shadow, shadow, follows)
+	add(a.OnDeny != b.OnDeny, fmt.Sprintf("%s, was: %s", onDeny(b.OnDeny), onDeny(a.OnDeny)), "")
+	add(!slices.Equal(a.Penalty, b.Penalty) || a.Forget != b.Forget, fmt.Sprintf("%s, was: %s", somePenalty(b),
+		somePenalty(a)), "a penalty that stands ends")
+	add(a.OnExpire != b.OnExpire, fmt.Sprintf("%s, was: %s", onExpire(b.OnExpire), onExpire(a.OnExpire)), "")
+	add(a.Lease != b.Lease, fmt.Sprintf("%s, was: %s", lease(b), lease(a)), "")
+	add(a.OnError != b.OnError, fmt.Sprintf("%s, was: %s", onError(b.OnError), onError(a.OnError)), "")
+	return out
+}
+
+// exact tells whether all windows that slide are counted by exact algorithms.
+func exact(r *windows.Rule) bool {
+	return !slices.ContainsFunc(r.Algorithms(), func(a string) bool {
+		return a != lua.Calendar && !lua.IsExact(a)
+	})
+}
+
+// rematched is what follows where a rule matches other keys.
+func rematched(a, b *windows.Rule) string {
+	switch {
+	case b.Match == "":
+		return "its keys fall to the next rule that matches, or to none"
+	case !takesKeys(b):
+		return "it watches other keys"
+	case a.Match == "":
+		return "it takes its keys from the rules below it"
+	}
+	return "keys that it no longer takes fall to the next rule that matches, or to none"
+}
+
+func someAlerts(r *windows.Rule) string {
+	if len(r.Alerts) == 0 {
+		return "no alerts"
+	}
+	return "alerts at " + alerts(r.Alerts)
+}
+
+func somePenalty(r *windows.Rule) string {
+	if len(r.Penalty) == 0 {
+		return "no penalty"
+	}
+	return penalty(r)
+}
+
+// spans says which windows differ. A window is known by its span.
+func spans(a, b *windows.Rule, recounts bool) []Change {
+	var out []Change
+	add := func(text, follows string) {
+		out = append(out, Change{Kind: Changed, Rule: b.Name, Text: text, Follows: follows})
+	}
+	find := func(in []windows.Window, w windows.Window) int {
+		return slices.IndexFunc(in, func(o windows.Window) bool {
+			return o.Per == w.Per && o.InFlight == w.InFlight && o.Calendar.Unit == w.Calendar.Unit
+		})
+	}
+	var common [2][]windows.Window // in the order of each
+	for _, w := range a.Windows {
+		if i := find(b.Windows, w); i >= 0 {
+			common[0] = append(common[0], b.Windows[i])
+			continue
+		}
+		follows := ""
+		if w.InFlight && b.InFlight() == 0 {
+			follows = "plain checks are taken too"
+		}
+		add("no longer "+Window(a, w), follows)
+	}
+	for _, w := range b.Windows {
+		i := find(a.Windows, w)
+		if i < 0 {
+			add("now also "+Window(b, w), begins(a, b, w, recounts))
+			continue
+		}
+		common[1] = append(common[1], w)
+		was := a.Windows[i]
+		if was.Limit != w.Limit {
+			add(fmt.Sprintf("%s %s, was %s", Number(w.Limit), within(b, w), Number(was.Limit)), settled)
+		}
+		if was.Calendar != w.Calendar {
+			add(fmt.Sprintf("%s, was %s", within(b, w), within(a, was)), "what was spent in the running period stays")
+		}
+	}
+	if !slices.Equal(common[0], common[1]) {
+		add("windows in another order", "answers list them so")
+	}
+	return out
+}
+
+// begins says what a window that is new counts at first.
+func begins(a, b *windows.Rule, w windows.Window, recounts bool) string {
+	switch {
+	case w.InFlight && a.InFlight() > 0:
+		return ""
+	case w.InFlight:
+		return "only reservations are taken, no plain checks"
+	case recounts || !charges(a):
+		return "" // nothing was counted, or it has been said
+	case w.Calendar.Unit != "" || !exact(b):
+		return "it begins with nothing"
+	case w.Per <= a.Longest():
+		return "it is right at once, from what is kept"
+	}
+	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", Span(a.Longest()), Span(w.Per))
+}

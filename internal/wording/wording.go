@@ -1,0 +1,86 @@
+// Package wording says in plain words what rules mean, and what differs between two sets of
+// rules. It owns the sentences alone; rule.go has those of one rule, diff.go compares. Read
+// rule.go next.
+package wording
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Number writes n with separators of thousands: 1,000,000.
+func Number(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	digits, sign := strings.CutPrefix(s, "-")
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	if sign {
+		return "-" + digits
+	}
+	return digits
+}
+
+var units = []struct {
+	per  time.Duration
+	name string
+}{
+	{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"},
+	{time.Millisecond, "millisecond"},
+}
+
+// count gives d as a number of its greatest unit that divides it.
+func count(d time.Duration) (n int64, unit string) {
+	for _, u := range units {
+		if d%u.per == 0 {
+			return int64(d / u.per), u.name
+		}
+	}
+	return d.Milliseconds(), "millisecond"
+}
+
+// Span writes a duration in its greatest unit that divides it: 90 minutes, 1 day, 500 milliseconds.
+func Span(d time.Duration) string {
+	if d == 0 {
+		return "0 seconds"
+	}
+	n, unit := count(d)
+	if n == 1 {
+		return "1 " + unit
+	}
+	return Number(n) + " " + unit + "s"
+}
+
+// perSpan is Span without the number where it is one: minute, 10 seconds.
+func perSpan(d time.Duration) string {
+	if n, unit := count(d); n == 1 {
+		return unit
+	}
+	return Span(d)
+}
+
+// list gives words with another before the last: a, b and c.
+func list(words []string, before string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " " + before + " " + words[last]
+}
+
+// Ordinal writes a place: 1st, 2nd, 11th.
+func Ordinal(n int) string {
+	end := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			end = "st"
+		case 2:
+			end = "nd"
+		case 3:
+			end = "rd"
+		}
+	}
+	return Number(int64(n)) + end
+}
