@@ -12,7 +12,7 @@ compose = $(images) $(shell docker compose version >/dev/null 2>&1 && echo docke
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/streamcounter
@@ -48,6 +48,14 @@ lint: ## Check formatting, vet for each system, and the linters of .golangci.yml
 bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: bench-compare
+bench-compare: ## What operations cost now beside OLD=REV: both are built and run in turn, ROUNDS=5, BENCH="check --entries 100"
+	@go run ./internal/bench/revisions -old "$(OLD)" -rounds $(or $(ROUNDS),5) $(if $(BENCH),-bench "$(BENCH)")
+
+.PHONY: instructions
+instructions: ## Count what Redis executes per operation, under valgrind, and compare with the committed figures (UPDATE=1 renews them)
+	go run ./internal/bench/instructions $(if $(UPDATE),-update)
+
 .PHONY: faults
 faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in the seed's order
 	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./internal/faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
@@ -68,6 +76,18 @@ up: ## Start Redis, NATS, serve, two workers and Prometheus by compose
 .PHONY: down
 down: ## Stop them; their volumes stay
 	$(compose) down
+
+.PHONY: release
+release: ## Build the files of VERSION=0.1.0 into dist: archives, SBOMs, image, chart, checksums
+	go -C tools run ./release -version "$(VERSION)"
+
+.PHONY: release-test
+release-test: ## Build a release twice, in two places, and compare the files
+	go -C tools test -count=1 -vet=off -timeout 25m ./release
+
+.PHONY: chart
+chart: ## Test the Helm chart, and write deploy/kubernetes.yaml anew
+	go -C deploy/helm/test test -count=1 . -update
 
 .PHONY: ci
 ci: ## Run what CI runs

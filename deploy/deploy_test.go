@@ -127,6 +127,49 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
+// The chart has a copy, as Helm reads no file outside of it.
+func TestTheChartsAlertsAreThese(t *testing.T) {
+	if read(t, "alerts.yml") != read(t, "helm/streamcounter/files/alerts.yml") {
+		t.Error("they differ: cp deploy/alerts.yml deploy/helm/streamcounter/files/alerts.yml")
+	}
+}
+
+// Each alert links to its section in the runbook, which says what it means, what to look at and what to do.
+func TestAlertsAreInTheRunbook(t *testing.T) {
+	const runbook = "https://github.com/streamcounter/streamcounter/blob/main/docs/runbook.md#"
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "alerts.yml")), &file))
+	sections := map[string]string{}
+	for section := range strings.SplitSeq(read(t, "../docs/runbook.md"), "\n### ") {
+		title, body, _ := strings.Cut(section, "\n")
+		sections[title], _, _ = strings.Cut(body, "\n## ")
+	}
+	alerts := map[string]bool{}
+	for _, rule := range file.Groups[0].Rules {
+		alerts[rule.Alert] = true
+		if want := runbook + strings.ToLower(rule.Alert); rule.Annotations["runbook_url"] != want {
+			t.Errorf("%s: runbook_url %q, want %s", rule.Alert, rule.Annotations["runbook_url"], want)
+		}
+		for _, part := range []string{"**Means**: ", "**Look**: ", "**Do**: "} {
+			if !strings.Contains(sections[rule.Alert], part) {
+				t.Errorf("docs/runbook.md has no section %s with %s", rule.Alert, part)
+			}
+		}
+	}
+	for title := range sections {
+		if strings.HasPrefix(title, "Streamcounter") && !alerts[title] {
+			t.Errorf("docs/runbook.md has a section %s, which is no alert", title)
+		}
+	}
+}
+
 // A metric that was renamed would leave its alert silent forever.
 func TestAlertsNameMetricsThatExist(t *testing.T) {
 	var source strings.Builder
@@ -171,12 +214,33 @@ func TestComposeHasBounds(t *testing.T) {
 		if s.MemLimit == "" || s.PidsLimit == 0 {
 			t.Errorf("%s: mem_limit %q, pids_limit %d: want both", name, s.MemLimit, s.PidsLimit)
 		}
-		if exact := regexp.MustCompile(`:(local|v?\d+\.\d+\.\d+[a-z-]*)\}$`); !exact.MatchString(s.Image) {
-			t.Errorf("%s: image %s, want an exact version", name, s.Image)
+		if exact := regexp.MustCompile(`:(local|[a-z0-9.-]+@sha256:[0-9a-f]{64})\}$`); !exact.MatchString(s.Image) {
+			t.Errorf("%s: image %s, want one that is built here, or a tag and its digest", name, s.Image)
 		}
 	}
 	if conf := read(t, "redis.conf"); !strings.Contains(conf, "\nmaxmemory 536870912\n") ||
 		compose.Services["redis"].MemLimit != "1g" {
 		t.Errorf("redis: mem_limit %s, want twice the maxmemory of redis.conf", compose.Services["redis"].MemLimit)
+	}
+}
+
+// The rules and extractors of the chart's values files and of kubernetes.yaml load.
+func TestChartRulesLoad(t *testing.T) {
+	files, err := filepath.Glob("helm/streamcounter/ci/*-values.yaml")
+	testkit.Must(t, err)
+	if len(files) < 5 {
+		t.Fatalf("values files: %v", files)
+	}
+	for _, file := range files {
+		var values struct{ Rules []map[string]any }
+		testkit.Must(t, yaml.Unmarshal([]byte(read(t, file)), &values))
+		if len(values.Rules) == 0 {
+			continue // from elsewhere
+		}
+		rules, err := yaml.Marshal(map[string]any{"rules": values.Rules})
+		testkit.Must(t, err)
+		if _, err := windows.Load(testkit.WriteFile(t, "rules.yml", string(rules))); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }

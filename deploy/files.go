@@ -1,5 +1,5 @@
 // Package deploy owns what is shipped to run streamcounter with: image, compose
-// file, and the configuration of Redis, NATS and Prometheus. Its test reads the
+// file, the configuration of Redis, NATS and Prometheus, and a dashboard. Its test reads the
 // files as the programs do. Here are those that code of ours needs: who may do
 // what on each server, which doctor compares with and the tests run under.
 package deploy

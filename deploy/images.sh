@@ -3,11 +3,11 @@
 # machine has: Debian's Redis and Prometheus, NATS from this module's own
 # requirement, and streamcounter with deploy/Dockerfile on the machine's Go.
 #
-#   deploy/images.sh [redis] [nats] [prometheus] [builder] [app]    (default: all)
+#   deploy/images.sh [redis] [nats] [prometheus] [builder] [app] [ratelimit]    (default: all)
 #
 # It makes streamcounter-redis:local, streamcounter-nats:local,
-# streamcounter-prometheus:local, streamcounter-builder:local and
-# streamcounter:local. Where public images can be had, none of this is needed.
+# streamcounter-prometheus:local, streamcounter-builder:local,
+# streamcounter:local and streamcounter-ratelimit:local. Where public images can be had, none of this is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -164,11 +164,22 @@ image_app() {
 	made streamcounter:local
 }
 
+# In place of envoyproxy/ratelimit, as deploy/Dockerfile's target of that name, without a builder.
+image_ratelimit() {
+	local r
+	r=$(root ratelimit)
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.commit=$(git rev-parse HEAD 2>/dev/null)" \
+		-o "$r/bin/ratelimit" ./cmd/streamcounter
+	install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$r/etc/ssl/certs/ca-certificates.crt"
+	import "$r" streamcounter-ratelimit:local 'ENTRYPOINT ["/bin/ratelimit"]' 'USER 65532:65532' \
+		'EXPOSE 8080 8081 6070 19001'
+}
+
 images=("$@")
-if [ ${#images[@]} -eq 0 ]; then images=(redis nats prometheus builder app); fi
+if [ ${#images[@]} -eq 0 ]; then images=(redis nats prometheus builder app ratelimit); fi
 for image in "${images[@]}"; do
 	case $image in
-	redis | nats | prometheus | builder | app) "image_$image" ;;
-	*) say "no image $image: it makes redis, nats, prometheus, builder, app" >&2; exit 2 ;;
+	redis | nats | prometheus | builder | app | ratelimit) "image_$image" ;;
+	*) say "no image $image: it makes redis, nats, prometheus, builder, app, ratelimit" >&2; exit 2 ;;
 	esac
 done

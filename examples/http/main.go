@@ -2,9 +2,9 @@
 // by it, others by their address. With `streamcounter dev` running:
 //
 //	go run ./examples/http
-//	for i in $(seq 120); do curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Api-Key: 42' http://127.0.0.1:9090/;
-//
-// done | sort | uniq -c
+//	for i in $(seq 120); do
+//		curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Api-Key: 42' http://127.0.0.1:9090/
+//	done | sort | uniq -c
 //
 // 100 are served, as the rule for user:* says, and 20 are told when to come back.
 package main
