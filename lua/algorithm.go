@@ -4,50 +4,40 @@ import "slices"
 
 // Algorithm is a way to count. Its script is the file of its name.
 type Algorithm struct {
-	Name string // as in a rule
-	Form string // of its counters in Redis: a word in their names
-	// Exact: it counts every unit at its own millisecond. What a key has spent passes
-	// from one exact algorithm to another.
-	Exact bool
+	Name    string // as in a rule
+	Form    string // of its counters in Redis: a word in their names
+	Promise Promise
 }
+
+// Promise says what a window holds at a time, to the unit. The recount of each is in
+// internal/streamtest/oracle.go, which the tests compare every algorithm with.
+type Promise string
+
+const (
+	// EveryUnit at its own millisecond, for as long as the window. What a key has spent
+	// passes from one algorithm that promises this to another.
+	EveryUnit Promise = "every unit"
+	// WholeBuckets counts each unit until its bucket of the window has left as a whole.
+	WholeBuckets Promise = "whole buckets"
+	// Estimate is made of the windows of the clock.
+	Estimate Promise = "an estimate"
+	// OfTheClock counts since the last multiple of the window's length.
+	OfTheClock Promise = "of the clock"
+)
 
 // Algorithms are those that there are scripts for, the default first. Each has an
-// entry here and a file, which sets algorithms[name] (prelude.lua says to what).
+// entry here, a file, which sets algorithms[name] (prelude.lua says to what), and its
+// lines in the two tables of docs/algorithms.md. Tests find what is missing.
 var Algorithms = []Algorithm{
-	{"sliding-log", "log", true},
-	{"sliding-log-packed", "packed", true},
-	{"sliding-log-zset", "zset", true},
-	{"sliding-counter", "pair", false},
-	{"sliding-buckets", "buckets", false},
-	{"fixed-window", "fixed", false},
+	{"sliding-log", "log", EveryUnit},
+	{"sliding-log-packed", "packed", EveryUnit},
+	{"sliding-log-zset", "zset", EveryUnit},
+	{"sliding-counter", "pair", Estimate},
+	{"sliding-buckets", "buckets", WholeBuckets},
+	{"fixed-window", "fixed", OfTheClock},
 }
 
-// AlgorithmNames gives the names of Algorithms, in their order.
-func AlgorithmNames() []string {
-	names := make([]string, len(Algorithms))
-	for i, a := range Algorithms {
-		names[i] = a.Name
-	}
-	return names
-}
-
-// IsExact reports whether an algorithm of this name is exact.
-func IsExact(name string) bool { return slices.Contains(exactNames, name) }
-
-var exactNames = Exact()
-
-// Exact gives the names of the exact ones.
-func Exact() []string {
-	var names []string
-	for _, a := range Algorithms {
-		if a.Exact {
-			names = append(names, a.Name)
-		}
-	}
-	return names
-}
-
-// Two more that no rule names: Calendar counts the windows of the calendar, and Mixed is made of parts,
+// Three more that no rule names: Calendar counts the windows of the calendar, and Mixed is made of parts,
 // which count windows by an algorithm each.
 const (
 	Calendar = "calendar"
@@ -55,15 +45,45 @@ const (
 	Penalty  = "penalty" // a part of a Mixed rule that counts no window
 )
 
+var (
+	allNames   = namesOf(func(Algorithm) bool { return true })
+	exactNames = namesOf(func(a Algorithm) bool { return a.Promise == EveryUnit })
+)
+
+func namesOf(wanted func(Algorithm) bool) (names []string) {
+	for _, a := range Algorithms {
+		if wanted(a) {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
+// AlgorithmNames gives the names of Algorithms, in their order.
+func AlgorithmNames() []string { return slices.Clone(allNames) }
+
+// Exact gives the names of those that promise EveryUnit.
+func Exact() []string { return slices.Clone(exactNames) }
+
+// IsExact reports whether an algorithm of this name promises EveryUnit.
+func IsExact(name string) bool { return slices.Contains(exactNames, name) }
+
+// PromiseOf gives what an algorithm promises; "" where there is none of that name.
+func PromiseOf(name string) Promise { return named(name).Promise }
+
 // Form gives the form of an algorithm's counters in Redis; "" where there is none of that name.
 func Form(algorithm string) string {
 	if algorithm == Calendar || algorithm == Penalty {
 		return algorithm
 	}
+	return named(algorithm).Form
+}
+
+func named(name string) Algorithm {
 	for _, a := range Algorithms {
-		if a.Name == algorithm {
-			return a.Form
+		if a.Name == name {
+			return a
 		}
 	}
-	return ""
+	return Algorithm{}
 }

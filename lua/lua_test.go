@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -231,8 +232,10 @@ func TestEachFileSaysWhatItIncludes(t *testing.T) {
 	}
 }
 
-// The script of an algorithm is complete by itself, and sets what its name stands for.
+// The script of an algorithm is complete by itself, and sets what its name stands for; and each is documented.
 func TestAlgorithms(t *testing.T) {
+	page, err := os.ReadFile("../docs/algorithms.md")
+	testkit.Must(t, err)
 	forms := map[string]bool{}
 	for _, a := range lua.Algorithms {
 		if text := lua.Source("peek", a.Name); !strings.Contains(text, "algorithms['"+a.Name+"'] = ") {
@@ -242,6 +245,15 @@ func TestAlgorithms(t *testing.T) {
 			t.Errorf("%s: form %q", a.Name, a.Form)
 		}
 		forms[a.Form] = true
+		exact := map[bool]string{true: "yes", false: "(no|to [^|]*)"}[a.Promise == lua.EveryUnit]
+		for table, row := range map[string]string{
+			"Which one":            "\n\\| `" + a.Name + "`[^|]*\\| " + exact + " \\|",
+			"What stands in Redis": "\n\\| `" + a.Name + "` \\| `sc:{p}:" + a.Form + ":<key>` \\|",
+		} {
+			if !regexp.MustCompile(row).Match(page) {
+				t.Errorf("docs/algorithms.md, %q: no row for %s as lua/algorithm.go has it, expected %q", table, a.Name, row)
+			}
+		}
 	}
 	if got := lua.Form("none"); got != "" {
 		t.Errorf("form of an unknown algorithm: %q", got)

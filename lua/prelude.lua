@@ -153,7 +153,8 @@ end
 --                             most n units, of which it holds more now
 --   give_back(s, w, n)        takes the oldest n units of w, the longest window, out
 --                             of the counter, of which it holds as many; it gives
---                             how many it took. It writes
+--                             how many it took. It writes, and the newest event's
+--                             time stays
 -- and, where units do not stay for the whole window,
 --   leaves(s, w, t)           when those that are charged at t have left it: the earliest that it can be
 -- and, where a rule of it has more arguments than rule_at knows:

@@ -63,24 +63,26 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
 end
 
 -- Here the entries themselves are taken out, the last of them in part; at most
--- TRIM of them, so that the script stays short.
+-- TRIM of them, so that the script stays short. The newest stays, for its time, be it
+-- with a count of 0 (so one entry more than units may have to be looked at).
 function zset_log.give_back(s, w, n)
   local before = s.total - s.used[w] -- the total before the first entry of the window
   local taken = 0
   local from = '(' .. int(s.now - s.rule.ms[w])
-  local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n, TRIM)))
+  local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n + 1, TRIM)))
   for i = 1, #list, 2 do
     local member = list[i]
     local total, _, mark = entry_of(member)
     total = tonumber(total or nil)
-    if not total or total >= 2 * TOP then return math.max(0, taken) end -- foreign
+    if not total or total >= 2 * TOP then break end -- foreign
     while total > s.total do total = total - ERA end -- of before a step back
+    local left = math.max(0, total - before - n)
     call('ZREM', s.counter, member)
-    if total > before + n then
-      call('ZADD', s.counter, list[i + 1], format('%s:%d%s', match(member, '^%d+'), total - before - n, mark))
-      return n
+    if left > 0 or total == s.total then
+      call('ZADD', s.counter, list[i + 1], format('%s:%d%s', match(member, '^%d+'), left, mark))
     end
-    taken = total - before
+    taken = math.min(n, total - before)
+    if taken == n then break end
   end
   return math.max(0, taken)
 end

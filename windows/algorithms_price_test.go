@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -51,7 +52,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			list = append(list, &contestant{name: form[a] + "-" + outcome, run: func() error {
+			list = append(list, &contestant{name: lua.Form(a) + "-" + outcome, run: func() error {
 				v, err := counter.Check(ctx, ask)
 				if err == nil && v.Allowed != (outcome == "admit") {
 					err = fmt.Errorf("%s %s: allowed %v", a, outcome, v.Allowed)

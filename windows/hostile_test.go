@@ -27,8 +27,9 @@ type garbage struct {
 var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff",
 	"99999999999999999999", strings.Repeat("9", 400)}
 
-// garbageFor gives what a stranger may leave where an algorithm expects its counter.
-func garbageFor(algorithm string, now int64) (list []garbage) {
+// garbageFor gives what a stranger may leave where an algorithm expects its counter, which is of this type
+// in Redis: first whatever the algorithm, then what looks like a counter of it.
+func garbageFor(algorithm, kind string, now int64) (list []garbage) {
 	ctx := context.Background()
 	add := func(what string, between bool, commands ...[]any) {
 		list = append(list, garbage{what: what, between: between, put: func(c redis.UniversalClient,
@@ -44,47 +45,20 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 	}
 	add("a list", false, []any{"RPUSH", "x"})
 	add("a hash", false, []any{"HSET", "total", "5"})
-	if algorithm != "sliding-log" {
-		add("a stream", false, []any{"XADD", "*", "count", 1, "total", 1})
-	}
-	if algorithm != "sliding-log-zset" {
-		add("a sorted set", false, []any{"ZADD", now, "0000000000000005:1"})
-	}
-	at := func(ms int64) string { return fmt.Sprintf("%d-0", ms) }
-	switch algorithm {
-	case "sliding-log":
-		add("a string", false, []any{"SET", "5"})
-		for _, n := range nonsense {
-			add("a total of "+n, false, []any{"XADD", at(now - 10), "count", 1, "total", n})
-			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n},
-				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
-			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1},
-				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
-		}
+	switch kind {
+	case "stream":
 		add("no fields of ours", false, []any{"XADD", at(now), "total", 5})
-		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52},
-			[]any{"XADD", at(now - 5), "count", 1, "total", 1})
-		add("the greatest total", false, []any{"XADD", at(now), "count", 1, "total", 1<<53 - 1})
 		add("the year 5000", false, []any{"XADD", "95617584000000-0", "count", 1, "total", 1})
-		last := "18446744073709551615-18446744073709551615"
-		add("the greatest ID", false, []any{"XADD", last, "count", 1, "total", 1})
-		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1},
-			[]any{"XADD", last, "count", 1, "total", 1}, []any{"XDEL", last})
-		list[len(list)-1].real = true
-	case "sliding-log-zset":
-		add("a string", false, []any{"SET", "5"})
+		add("the greatest ID", false, []any{"XADD", lastID, "count", 1, "total", 1})
+	case "zset":
 		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
 			add("the member "+n, false, []any{"ZADD", now - 10, n})
-			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n},
-				[]any{"ZADD", now - 5, "0000000000000002:1"})
 		}
 		for _, score := range []string{"inf", "1e300", "1700000000000.5", "95617584000000"} {
 			add("a score of "+score, false, []any{"ZADD", score, "0000000000000002:1"})
 		}
 		add("a score of -inf", false, []any{"ZADD", "-inf", "0000000000000002:1"})
-		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5,
-			"0000000000000002:1"})
-	default:
+	case "string":
 		texts := append([]string{" ", "\n", "1\x00", fmt.Sprintf("%d", 1<<60), strings.Repeat("1", 100_000)},
 			nonsense...)
 		for _, t := range texts {
@@ -92,38 +66,88 @@ func garbageFor(algorithm string, now int64) (list []garbage) {
 				add(fmt.Sprintf("the text %.20q", t), false, []any{"SET", t})
 			}
 		}
-		if algorithm == packed {
-			for what, text := range hostilePacked(now) {
-				add(what, strings.HasPrefix(what, "between"), []any{"SET", text})
-			}
-			break
-		}
-		if algorithm != windows.SlidingBuckets {
-			for _, n := range nonsense {
-				add("units of "+n, true, []any{"SET", fmt.Sprintf("%d 3600000,%s,%s", now, n, n)})
-			}
-			break
-		}
-		ring := func(slot string) string { return strings.Repeat(slot, 61) }
-		for what, t := range map[string]string{
-			"no ring":                    " 3600000,60,2,5\n",
-			"a ring too short":           " 3600000,60,3,5\n" + ring("\x00\x00"),
-			"a ring too long":            " 3600000,60,2,5\n" + ring("\x00\x00") + "x",
-			"numbers of no byte":         " 3600000,60,0,5\n",
-			"numbers of a million bytes": " 3600000,60,1000000,5\n" + ring("\x00\x00"),
-			"numbers of eight bytes":     " 3600000,60,8,5\n" + ring("\x00\x00\x00\x00\x00\x00\x00\x00"),
-			"no buckets":                 " 3600000,0,2,5\n" + ring("\x00\x00"),
-			"no window":                  " 0,60,2,5\n" + ring("\x00\x00"),
-			"a total of " + nonsense[10]: " 3600000,60,2," + nonsense[10] + "\n" + ring("\x00\x00"),
-			"a total of 400 digits":      " 3600000,60,2," + strings.Repeat("9", 400) + "\n" + ring("\x00\x00"),
-		} {
-			add(what, false, []any{"SET", fmt.Sprint(now) + t})
-		}
-		add("a ring above its total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,2,5\n" + ring("\xff\xff")})
-		add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" +
-			ring("\x00\x00\x00\x00\x00\x00\x00")})
+	}
+	if kind != "stream" {
+		add("a stream", false, []any{"XADD", "*", "count", 1, "total", 1})
+	}
+	if kind != "zset" {
+		add("a sorted set", false, []any{"ZADD", now, "0000000000000005:1"})
+	}
+	if kind != "string" {
+		add("a string", false, []any{"SET", "5"})
+	}
+	if like := garbageLike[algorithm]; like != nil {
+		like(now, add)
+	}
+	for i := range list {
+		list[i].real = strings.HasSuffix(list[i].what, "deleted")
 	}
 	return list
+}
+
+func at(ms int64) string { return fmt.Sprintf("%d-0", ms) }
+
+const lastID = "18446744073709551615-18446744073709551615"
+
+// garbageLike: algorithm → adds what looks like its counters, and is none.
+var garbageLike = map[string]func(now int64, add func(what string, between bool, commands ...[]any)){
+	"sliding-log": func(now int64, add func(string, bool, ...[]any)) {
+		for _, n := range nonsense {
+			add("a total of "+n, false, []any{"XADD", at(now - 10), "count", 1, "total", n})
+			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n},
+				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
+			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1},
+				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
+		}
+		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52},
+			[]any{"XADD", at(now - 5), "count", 1, "total", 1})
+		add("the greatest total", false, []any{"XADD", at(now), "count", 1, "total", 1<<53 - 1})
+		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1},
+			[]any{"XADD", lastID, "count", 1, "total", 1}, []any{"XDEL", lastID})
+	},
+	"sliding-log-zset": func(now int64, add func(string, bool, ...[]any)) {
+		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
+			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n},
+				[]any{"ZADD", now - 5, "0000000000000002:1"})
+		}
+		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5,
+			"0000000000000002:1"})
+	},
+	packed: func(now int64, add func(string, bool, ...[]any)) {
+		for what, text := range hostilePacked(now) {
+			add(what, strings.HasPrefix(what, "between"), []any{"SET", text})
+		}
+	},
+	"sliding-counter":      garbageOfTheClock,
+	"fixed-window":         garbageOfTheClock,
+	windows.SlidingBuckets: garbageRings,
+}
+
+func garbageOfTheClock(now int64, add func(string, bool, ...[]any)) {
+	for _, n := range nonsense {
+		add("units of "+n, true, []any{"SET", fmt.Sprintf("%d 3600000,%s,%s", now, n, n)})
+	}
+}
+
+func garbageRings(now int64, add func(string, bool, ...[]any)) {
+	ring := func(slot string) string { return strings.Repeat(slot, 61) }
+	for what, t := range map[string]string{
+		"no ring":                    " 3600000,60,2,5\n",
+		"a ring too short":           " 3600000,60,3,5\n" + ring("\x00\x00"),
+		"a ring too long":            " 3600000,60,2,5\n" + ring("\x00\x00") + "x",
+		"numbers of no byte":         " 3600000,60,0,5\n",
+		"numbers of a million bytes": " 3600000,60,1000000,5\n" + ring("\x00\x00"),
+		"numbers of eight bytes":     " 3600000,60,8,5\n" + ring("\x00\x00\x00\x00\x00\x00\x00\x00"),
+		"no buckets":                 " 3600000,0,2,5\n" + ring("\x00\x00"),
+		"no window":                  " 0,60,2,5\n" + ring("\x00\x00"),
+		"a total of " + nonsense[10]: " 3600000,60,2," + nonsense[10] + "\n" + ring("\x00\x00"),
+		"a total of 400 digits":      " 3600000,60,2," + strings.Repeat("9", 400) + "\n" + ring("\x00\x00"),
+	} {
+		add(what, false, []any{"SET", fmt.Sprint(now) + t})
+	}
+	add("a ring above its total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,2,5\n" + ring("\xff\xff")})
+	add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" +
+		ring("\x00\x00\x00\x00\x00\x00\x00")})
 }
 
 // Whatever stands in a counter's place, no script fails or goes on forever, no
@@ -137,7 +161,9 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
 					Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second})
 				x := tale{t, s}
-				for i, g := range garbageFor(algorithm, s.clock.ms) {
+				x.check("k", 1)
+				kind := s.redis.Type(ctx, x.counter("k")).Val()
+				for i, g := range garbageFor(algorithm, kind, s.clock.ms) {
 					embedded := strings.HasSuffix(t.Name(), "/embedded")
 					if g.real && embedded {
 						continue

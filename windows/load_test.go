@@ -146,7 +146,8 @@ func TestBustedFiles(t *testing.T) {
 				t.Fatalf("loaded %v, error %v", rules, err)
 			}
 			got := err.Error() + "\n"
-			testkit.Golden(t, strings.TrimSuffix(file, "yml")+"txt", got)
+			testkit.Golden(t, strings.TrimSuffix(file, "yml")+"txt",
+				strings.Replace(got, strings.Join(Algorithms, ", "), "<Algorithms>", 1))
 			first, _, _ := strings.Cut(got, "\n")
 			if b := busted[what]; b[1] == "" || !strings.HasPrefix(first, file+":"+b[0]+": ") ||
 				!strings.Contains(first, b[1]) {

@@ -60,8 +60,8 @@ func (o *mixedOracle) Truth(key string, now, window int64) int64 {
 	return o.partOf(window).Truth(key, now, window)
 }
 
-func (o *mixedOracle) GiveBack(string, int64, int64, int64, bool) int64 { panic("not drawn") }
-func (o *mixedOracle) Oldest(string, int64) int64                       { panic("not drawn") }
+func (o *mixedOracle) GiveBack(string, int64, int64, int64) int64 { panic("not drawn") }
+func (o *mixedOracle) Oldest(string, int64) int64                 { panic("not drawn") }
 
 func (o *mixedOracle) Reset(key string) {
 	for _, p := range o.parts {
@@ -162,7 +162,7 @@ func (o *mixedOracle) add(l *timeline, w windows.Window) {
 	}
 	p := o.parts[name]
 	if p == nil {
-		p = &mixedPart{Oracle: streamtest.Oracle{Formula: formulas[name]}}
+		p = &mixedPart{Oracle: streamtest.Oracle{Formula: formulaOf(name)}}
 		o.parts[name] = p
 	}
 	p.spans = append(p.spans, span)

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -48,7 +49,7 @@ func TestLargePackedLogs(t *testing.T) {
 
 func (l *timeline) counter(key int) string {
 	name := l.keys[key]
-	return l.s.keys.Counter(l.s.keys.Partition(name), form[l.rule.Algorithm], name)
+	return l.s.keys.Counter(l.s.keys.Partition(name), lua.Form(l.rule.Algorithm), name)
 }
 
 // burst folds events of the first key, some ms apart, in batches.

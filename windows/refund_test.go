@@ -28,7 +28,7 @@ func (l *timeline) refund(key string) {
 	if err != nil {
 		l.Fatal(err)
 	}
-	if want := l.oracle.GiveBack(key, now, l.span, n, l.rule.Algorithm != "sliding-log-zset"); given != want {
+	if want := l.oracle.GiveBack(key, now, l.span, n); given != want {
 		l.Fatalf("%d of %d units given back, recount says %d", given, n, want)
 	}
 	l.compare(key, st)

@@ -359,7 +359,7 @@ func (l *ledger) refundHeld(key string) {
 	if err != nil {
 		l.Fatal(err)
 	}
-	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n, l.rule.Algorithm != "sliding-log-zset")
+	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n)
 	if given != want {
 		l.Fatalf("%d given back, recount says %d", given, want)
 	}

@@ -1,9 +1,6 @@
 package streamtest
 
-import (
-	"math/big"
-	"slices"
-)
+import "math/big"
 
 // Oracle recounts naively: it keeps every unit that was admitted or folded and
 // adds them up one by one. It shares no code with the product, and no idea
@@ -89,8 +86,8 @@ func (o *Oracle) Oldest(key string, after int64) int64 {
 }
 
 // GiveBack takes the oldest units of a window out, as if they had never been, and
-// says how many. Their time stays (see Clock) where trace is true.
-func (o *Oracle) GiveBack(key string, now, window, units int64, trace bool) int64 {
+// says how many. Their time stays (see Clock).
+func (o *Oracle) GiveBack(key string, now, window, units int64) int64 {
 	left := units
 	for i := range o.events[key] {
 		if e := &o.events[key][i]; e.Put > now-window {
@@ -98,9 +95,6 @@ func (o *Oracle) GiveBack(key string, now, window, units int64, trace bool) int6
 			e.Count -= n
 			left -= n
 		}
-	}
-	if !trace && o.events != nil {
-		o.events[key] = slices.DeleteFunc(o.events[key], func(e Happened) bool { return e.Count == 0 })
 	}
 	return units - left
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-const fixedWindow = "fixed-window"
-
 // Rule says what a rule means, in one line. What a rule leaves at its default is said where it
 // decides something (on_deny, on_error), and not where it adds nothing (hold, alerts).
 func Rule(r *windows.Rule) string {
@@ -99,7 +97,7 @@ func within(r *windows.Rule, w windows.Window) string {
 		return "at once, for " + Span(w.Per) + " at most"
 	case w.Calendar.Unit != "":
 		return "in each " + calendar(w.Calendar)
-	case cmp.Or(w.Algorithm, r.Algorithm) == fixedWindow:
+	case lua.PromiseOf(cmp.Or(w.Algorithm, r.Algorithm)) == lua.OfTheClock:
 		return "in each " + perSpan(w.Per) + " of the clock"
 	}
 	return "in any " + perSpan(w.Per)
@@ -129,13 +127,13 @@ func calendar(c windows.Calendar) string {
 func algorithm(r *windows.Rule) string {
 	var names []string
 	for _, a := range r.Algorithms() {
-		switch a {
-		case windows.SlidingBuckets:
-			a = fmt.Sprintf("%s (%s a window)", a, buckets(r.Buckets))
-		case "sliding-counter":
-			a += " (an estimate)"
-		case lua.Calendar:
+		switch {
+		case a == lua.Calendar:
 			continue // that is exact, and no choice
+		case a == windows.SlidingBuckets:
+			a = fmt.Sprintf("%s (%s a window)", a, buckets(r.Buckets))
+		case lua.PromiseOf(a) == lua.Estimate:
+			a += " (an estimate)"
 		}
 		names = append(names, a)
 	}
