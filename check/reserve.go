@@ -133,17 +133,22 @@ func ttlOf(asks []windows.Request, ms int64) (time.Duration, error) {
 			}
 		}
 	}
-	ttl := time.Duration(ms) * time.Millisecond
 	switch {
 	case ms == 0 && inFlight != "":
 		return most, nil
 	case ms == 0:
 		return defaultTTL, nil
-	case ms < windows.MinWindow.Milliseconds() || ms > most.Milliseconds():
-		return 0, fmt.Errorf("%w: ttl_ms is %d, expected %d to %d%s", api.ErrBadRequest, ms,
-			windows.MinWindow.Milliseconds(), most.Milliseconds(), inFlight)
 	}
-	return ttl, nil
+	return time.Duration(ms) * time.Millisecond, validateTTL(ms, most, inFlight)
+}
+
+// validateTTL refuses a ttl_ms that is too short, or longer than the most; why says what bounds that.
+func validateTTL(ms int64, most time.Duration, why string) error {
+	if ms < windows.MinWindow.Milliseconds() || ms > most.Milliseconds() {
+		return fmt.Errorf("%w: ttl_ms is %d, expected %d to %d%s", api.ErrBadRequest, ms,
+			windows.MinWindow.Milliseconds(), most.Milliseconds(), why)
+	}
+	return nil
 }
 
 // reservationWords gives the word that its id begins with, and one for what it asks.

@@ -100,10 +100,8 @@ func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error)
 
 // Renew has a reservation stand ttl_ms from now; 0 means as long as before. The rest is as of Commit.
 func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
-	ms := windows.MaxReservation.Milliseconds()
-	if req.TTLMs != 0 && (req.TTLMs < windows.MinWindow.Milliseconds() || req.TTLMs > ms) {
-		return api.Settlement{}, fmt.Errorf("%w: ttl_ms is %d, expected %d to %d", api.ErrBadRequest, req.TTLMs,
-			windows.MinWindow.Milliseconds(), ms)
+	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
+		return api.Settlement{}, err
 	}
 	return s.settle(ctx, id, windows.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
 }

@@ -94,7 +94,7 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 		return api.CheckAnswer{}, err
 	}
 	var a api.CheckAnswer
-	return a, h.post(ctx, req, &a)
+	return a, h.ask(ctx, http.MethodPost, "/v1/check", req, &a)
 }
 
 // CheckAll implements Checker.
@@ -104,7 +104,7 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 		return api.ChecksAnswer{}, err
 	}
 	var a api.ChecksAnswer
-	if err := h.post(ctx, api.CheckRequest{Checks: reqs}, &a); err != nil {
+	if err := h.ask(ctx, http.MethodPost, "/v1/check", api.CheckRequest{Checks: reqs}, &a); err != nil {
 		return a, err
 	}
 	if len(a.Checks) != len(reqs) {
@@ -125,7 +125,8 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 				Error api.Problem `json:"error"` // in the place of an answer
 			} `json:"checks"`
 		}
-		if err := h.post(ctx, map[string]any{"checks": reqs, "each": true}, &a); err != nil {
+		body := map[string]any{"checks": reqs, "each": true}
+		if err := h.ask(ctx, http.MethodPost, "/v1/check", body, &a); err != nil {
 			return nil, err
 		}
 		if len(a.Checks) != len(reqs) {
@@ -155,12 +156,16 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return s, r.decode(&s)
 }
 
-func (h *HTTP) post(ctx context.Context, body, into any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("client: encoding a check: %w", err)
+// ask sends one request, whose body may be nil, and decodes the answer.
+func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) error {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return fmt.Errorf("client: encoding a request: %w", err)
+		}
 	}
-	r, sent, err := h.do(ctx, http.MethodPost, "/v1/check", text)
+	r, sent, err := h.do(ctx, method, path, text)
 	switch {
 	case err != nil && sent:
 		return transport.Lost(err)

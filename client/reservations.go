@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,7 +19,7 @@ func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.R
 	}
 	// Of one key too: so the answer has one form.
 	body := api.ReservationRequest{CheckRequest: api.CheckRequest{Checks: reqs}, TTLMs: req.TTLMs}
-	if err := h.askReservation(ctx, http.MethodPost, "/v1/reservations", body, &a); err != nil {
+	if err := h.ask(ctx, http.MethodPost, "/v1/reservations", body, &a); err != nil {
 		return api.ReservationOfAll{}, err
 	}
 	if len(a.Checks) != len(reqs) || a.Allowed != (a.ID != "") {
@@ -50,27 +49,9 @@ func (h *HTTP) settle(ctx context.Context, method, id, verb string, body any) (s
 	if id == "" { // that of a denied one
 		return s, fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
 	}
-	err = h.askReservation(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)
+	err = h.ask(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)
 	if err == nil && s.State == "" {
 		err = transport.Lost(errors.New("an answer without a state"))
 	}
 	return s, err
-}
-
-func (h *HTTP) askReservation(ctx context.Context, method, path string, body, into any) error {
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
-			return fmt.Errorf("client: encoding a reservation: %w", err)
-		}
-	}
-	r, sent, err := h.do(ctx, method, path, text)
-	switch {
-	case err != nil && sent:
-		return transport.Lost(err)
-	case err != nil:
-		return transport.NotSent(err)
-	}
-	return r.decode(into)
 }

@@ -96,7 +96,7 @@ func (l *leases) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.ttl)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, parts := range eventlog.Shards(l.redis, l.keys) {
+	for _, parts := range eventlog.Shards(l.redis, l.keys.All()) {
 		all.Go(func() {
 			if err := l.renewShard(within, ctx, parts); err != nil && ctx.Err() == nil {
 				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)

@@ -30,7 +30,7 @@ func newReclaimer(f *folder, c Config) *reclaimer {
 // server may be away alone, each partition is looked after by itself.
 func (r *reclaimer) run(ctx, work context.Context) {
 	var shards sync.WaitGroup
-	for _, parts := range eventlog.Shards(r.redis, r.keys) {
+	for _, parts := range eventlog.Shards(r.redis, r.keys.All()) {
 		shards.Go(func() { r.runShard(ctx, work, parts) })
 	}
 	shards.Wait()

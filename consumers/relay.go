@@ -62,7 +62,7 @@ func (r *relay) run(ctx, work context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { r.leases.run(leaseCtx) })
 	var shards sync.WaitGroup
-	for _, parts := range eventlog.Shards(r.redis, r.keys) {
+	for _, parts := range eventlog.Shards(r.redis, r.keys.All()) {
 		shards.Go(func() { r.runShard(ctx, work, parts) })
 	}
 	shards.Wait()

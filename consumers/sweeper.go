@@ -44,7 +44,7 @@ func newSweeper(c Config, q *quarantine) *sweeper {
 	if c.Overrides != nil {
 		c.Overrides.OnChange(s.overridden.add)
 	}
-	if len(eventlog.Shards(c.Redis, c.Keys)) > 1 {
+	if len(eventlog.Shards(c.Redis, c.Keys.All())) > 1 {
 		s.patience = c.SweepEvery
 	}
 	return s

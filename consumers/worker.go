@@ -25,7 +25,7 @@ type worker struct {
 }
 
 func newWorker(f *folder, c Config) *worker {
-	w := &worker{folder: f, config: c, parts: eventlog.Shards(c.Redis, c.Keys)}
+	w := &worker{folder: f, config: c, parts: eventlog.Shards(c.Redis, c.Keys.All())}
 	for _, parts := range w.parts {
 		w.readers = append(w.readers, eventlog.NewReader(c.Blocking, c.Keys, c.Consumer, parts))
 	}

@@ -28,7 +28,7 @@
 -- Its totals are counted from `origin`, the base_total that was read: total is that of the
 -- newest record, base is that of base_total. `stale` says that text is older than the rest.
 --
--- include: prelude
+-- include: prelude, bytes
 
 local byte, char, rep, sub = string.byte, string.char, string.rep, string.sub
 
@@ -113,16 +113,6 @@ end
 local function text_of_log(log)
   if log.stale then log.text, log.stale = call('GETRANGE', log.counter, '0', FRONT), false end
   return log.text
-end
-
--- number_text gives a number of so many bytes.
-local function number_text(x, bytes)
-  local t = {}
-  for i = bytes, 1, -1 do
-    t[i] = x % 256
-    x = (x - t[i]) / 256
-  end
-  return char(unpack(t))
 end
 
 -- head_text gives what small and large logs begin with.

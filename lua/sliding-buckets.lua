@@ -15,12 +15,12 @@
 --
 -- The state's `total` is a list with a table per window.
 --
--- include: prelude
+-- include: prelude, bytes
 
 local sliding_buckets = {}
 algorithms['sliding-buckets'] = sliding_buckets
 
-local byte, char, rep = string.byte, string.char, string.rep
+local byte, rep = string.byte, string.rep
 local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
 
 -- size_of gives the width of a bucket in ms, and how many before the newest
@@ -34,15 +34,6 @@ local function number_at(ring, bytes, slot)
   local x = 0
   for i = slot * bytes + 1, slot * bytes + bytes do x = x * 256 + byte(ring, i) end
   return x
-end
-
-local function text_of(x, bytes)
-  local t = {}
-  for i = bytes, 1, -1 do
-    t[i] = x % 256
-    x = (x - t[i]) / 256
-  end
-  return char(unpack(t))
 end
 
 -- total_at is the running total at the end of bucket b, where `current` is the
@@ -60,7 +51,7 @@ local function repack(r, current)
   while top * 4 >= 256 ^ r.bytes and r.bytes < 7 do r.bytes = r.bytes + 1 end
   local old, bytes = r.ring, #r.ring / r.slots
   for slot = 0, r.slots - 1 do
-    out[slot + 1] = text_of(math.max(0, number_at(old, bytes, slot) - least), r.bytes)
+    out[slot + 1] = number_text(math.max(0, number_at(old, bytes, slot) - least), r.bytes)
   end
   r.total, r.ring = top, table.concat(out)
 end
@@ -76,7 +67,7 @@ local function advance(r, last, ms)
   if n <= 0 then return end
   if r.total >= math.min(256 ^ r.bytes, MOST / 2) then repack(r, from) end
   local bytes, ring, a = r.bytes, r.ring, from % slots
-  local same = text_of(r.total, bytes)
+  local same = number_text(r.total, bytes)
   if a + n <= slots then
     r.ring = sub(ring, 1, a * bytes) .. rep(same, n) .. sub(ring, (a + n) * bytes + 1)
   else
@@ -181,7 +172,7 @@ local function take_out(s, r, n)
   if r.total >= 256 ^ r.bytes then repack(r, current) end
   local least, out = total_at(r, before, current) + n, {}
   for slot = 0, r.slots - 1 do
-    out[slot + 1] = text_of(math.max(least, number_at(r.ring, r.bytes, slot)), r.bytes)
+    out[slot + 1] = number_text(math.max(least, number_at(r.ring, r.bytes, slot)), r.bytes)
   end
   r.ring = table.concat(out)
 end

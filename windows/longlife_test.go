@@ -76,8 +76,9 @@ func TestNoSumOutgrowsItsNumber(t *testing.T) {
 					reply, err := lua.Check(t.Context(), s.redis, args)
 					testkit.Must(t, err)
 					oracle.Add("k", s.clock.ms, cost)
-					if got, want := reply.Calls[0].Items[0].Windows[0].Used, oracle.Used("k", s.clock.ms, window); got != want {
-						t.Fatalf("after %d units used %d, recount says %d", total, got, want)
+					used := reply.Calls[0].Items[0].Windows[0].Used
+					if want := oracle.Used("k", s.clock.ms, window); used != want {
+						t.Fatalf("after %d units used %d, recount says %d", total, used, want)
 					}
 				}
 			})

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -152,7 +151,7 @@ func (b *checkBatch) asks(name string) bool {
 // the call does, as one script can touch no other: there the same key with another first
 // key can be another memory.
 func (s *Redis) IdempotencyName(key, first string) string {
-	if _, cluster := s.redis.(*redis.ClusterClient); cluster {
+	if eventlog.IsCluster(s.redis) {
 		return s.keys.Idempotency(s.keys.Partition(first), key)
 	}
 	return s.keys.Idempotency(s.keys.Partition(key), key)

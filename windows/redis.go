@@ -114,17 +114,17 @@ func (s *Redis) partition(p int) lua.CheckPartition {
 // Shards is how many shards there are: servers, or parts of one, that may answer or
 // not independently of each other. A single server is one shard, and each
 // partition of a Cluster is.
-func (s *Redis) Shards() int { return len(eventlog.Shards(s.redis, s.keys)) }
+func (s *Redis) Shards() int { return len(eventlog.Shards(s.redis, s.keys.All())) }
 
 // Shard is the shard that answers for a key, from 0.
 func (s *Redis) Shard(key string) int { return s.ShardOf(s.keys.Partition(key)) }
 
 // ShardOf is the shard that answers for a partition.
 func (s *Redis) ShardOf(p int) int {
-	if _, cluster := s.redis.(*redis.ClusterClient); !cluster {
-		return 0
+	if eventlog.IsCluster(s.redis) {
+		return p
 	}
-	return p
+	return 0
 }
 
 // Check implements Counter. All keys lie in one shard; package check decides over several.

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -58,11 +57,7 @@ func (s *Redis) partitionsOf(id string) []int {
 // ReservationShards gives the partitions that an id names, those of one shard together; none
 // where it is no id.
 func (s *Redis) ReservationShards(id string) [][]int {
-	parts := s.partitionsOf(id)
-	if _, cluster := s.redis.(*redis.ClusterClient); !cluster && len(parts) > 0 {
-		return [][]int{parts}
-	}
-	return slices.Collect(slices.Chunk(parts, 1))
+	return eventlog.Shards(s.redis, s.partitionsOf(id))
 }
 
 // Reserve reserves the costs of the requests for ttl, all or none, under an id of ReservationID.

@@ -176,7 +176,7 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 	})
 	testkit.Must(t, err)
 	read := map[int][]windows.Event{}
-	for _, parts := range eventlog.Shards(s.reader, s.keys) {
+	for _, parts := range eventlog.Shards(s.reader, s.keys.All()) {
 		reader := eventlog.NewReader(s.reader, s.keys, "test", parts)
 		testkit.Must(t, reader.CreateGroups(ctx))
 		batches, err := reader.Read(ctx, 10_000, -1)

@@ -58,19 +58,7 @@ func (t *Tokens) allowCall(ctx context.Context, method string) error {
 	return status.Error(codes.Unauthenticated, err.Error())
 }
 
-// bearerOfCall takes the first header that has a token: an empty one, which a proxy
-// may add, hides none.
 func bearerOfCall(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
-	for _, token := range md.Get(TokenHeader) {
-		if token != "" {
-			return token
-		}
-	}
-	for _, header := range md.Get("authorization") {
-		if token := bearer(header); token != "" {
-			return token
-		}
-	}
-	return ""
+	return bearerIn(md.Get)
 }

@@ -14,13 +14,17 @@ import (
 const TokenHeader = "X-Streamcounter-Token"
 
 // Bearer gives the token of a request, "" where there is none.
-func Bearer(h http.Header) string {
-	for _, token := range h.Values(TokenHeader) {
+func Bearer(h http.Header) string { return bearerIn(h.Values) }
+
+// bearerIn takes the first header that has a token: an empty one, which a proxy
+// may add, hides none.
+func bearerIn(values func(header string) []string) string {
+	for _, token := range values(TokenHeader) {
 		if token != "" {
 			return token
 		}
 	}
-	for _, header := range h.Values("Authorization") {
+	for _, header := range values("Authorization") {
 		if token := bearer(header); token != "" {
 			return token
 		}

@@ -1,21 +1,23 @@
 package eventlog
 
 import (
-	"github.com/redis/go-redis/v9"
+	"slices"
 
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/redis/go-redis/v9"
 )
 
-// Shards divides the partitions among commands that read several at once: one
+// Shards divides partitions among commands that read or write several at once: one
 // shard with all of them on a single server; on Redis Cluster, where a command
 // may touch one slot only, a shard for each.
-func Shards(c redis.UniversalClient, k *stream.Keys) [][]int {
-	if _, cluster := c.(*redis.ClusterClient); !cluster {
-		return [][]int{k.All()}
+func Shards(c redis.UniversalClient, parts []int) [][]int {
+	if IsCluster(c) || len(parts) == 0 {
+		return slices.Collect(slices.Chunk(parts, 1))
 	}
-	shards := make([][]int, k.Partitions)
-	for p := range shards {
-		shards[p] = []int{p}
-	}
-	return shards
+	return [][]int{parts}
+}
+
+// IsCluster reports whether each partition is a shard of its own.
+func IsCluster(c redis.UniversalClient) bool {
+	_, ok := c.(*redis.ClusterClient)
+	return ok
 }

@@ -19,7 +19,7 @@ func TestShards(t *testing.T) {
 		client redis.UniversalClient
 		want   [][]int
 	}{{one, [][]int{{0, 1, 2}}}, {cluster, [][]int{{0}, {1}, {2}}}} {
-		if got := eventlog.Shards(c.client, k); !slices.EqualFunc(got, c.want, slices.Equal) {
+		if got := eventlog.Shards(c.client, k.All()); !slices.EqualFunc(got, c.want, slices.Equal) {
 			t.Errorf("%T: shards %v, want %v", c.client, got, c.want)
 		}
 	}
