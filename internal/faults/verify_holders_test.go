@@ -16,20 +16,26 @@ import (
 // sweptWithin is what a busy machine may need to see that a slot is free.
 const sweptWithin = 10 * time.Second
 
-// open counts the reservations that stand.
-func (s *system) open() (n int, err error) {
+// open tells of the reservations that stand, and when they are to be swept.
+func (s *system) open() (list []string, err error) {
+	ctx := context.Background()
+	now, err := s.admin.Time(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
 	for p := range s.keys.Partitions {
-		list, err := s.admin.HVals(context.Background(), s.keys.Reservations(p)).Result()
+		records, err := s.admin.HGetAll(ctx, s.keys.Reservations(p)).Result()
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		for _, text := range list {
+		for id, text := range records {
 			if strings.HasPrefix(text, "open\n") {
-				n++
+				due, err := s.admin.ZScore(ctx, s.keys.Due(p), "\n"+id).Result()
+				list = append(list, fmt.Sprintf("%s %q, due %.0f (%v), now %d", id, text, due, err, now.UnixMilli()))
 			}
 		}
 	}
-	return n, nil
+	return list, nil
 }
 
 // slotsBack: when the load has ended and the clock stands still, every slot is free.

@@ -32,7 +32,8 @@ func (s *system) drained(within time.Duration) {
 		if err != nil {
 			return false, err.Error()
 		}
-		var unread, pending, outbox, due int64
+		var unread, pending, outbox int64
+		var due []string
 		for p, b := range backlogs {
 			if b.Oldest > 0 {
 				unread++
@@ -50,7 +51,7 @@ func (s *system) drained(within time.Duration) {
 			}
 			for _, key := range members {
 				if falls(key) {
-					due++
+					due = append(due, key)
 				}
 			}
 		}
@@ -58,9 +59,9 @@ func (s *system) drained(within time.Duration) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return unread+pending+outbox+due+int64(open) == 0,
-			fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox, %d short keys at a "+
-				"level, %d reservations stand", unread, pending, outbox, due, open)
+		return unread+pending+outbox+int64(len(due)+len(open)) == 0,
+			fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox, short keys at a "+
+				"level: %q, reservations that stand: %q", unread, pending, outbox, due, open)
 	})
 }
 
