@@ -72,9 +72,9 @@ local function prove_types(keys)
   end
 end
 
--- write_key writes what has become of a key: key.sum units are reserved, and `charge` units
--- more charged. It gives the transitions written.
-local function write_key(key, charge, policy, now)
+-- write_key writes what has become of a key: key.sum units are reserved, of them `granted` just now,
+-- and `charge` units more charged. It gives the transitions written.
+local function write_key(key, charge, granted, policy, now)
   local levels_hash, field, r = KEYS[key.place + LEVELS], '\n\n' .. key.key, nil
   local first = call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
   if first[1] and key.sum > 0 then
@@ -97,8 +97,9 @@ local function write_key(key, charge, policy, now)
     if charge > 0 then
       rule.algo.add(counter, rule, s.last, s.total, s.now, nil, int(charge))
     else
-      -- The mark alone, at the time of the newest event, so that it moves no clock.
-      rule.algo.add(counter, rule, s.last, s.total, math.max(1, s.last), nil, '0')
+      -- The mark alone. What was granted was granted at this time: should Redis's clock step back, no window
+      -- may end before it. Otherwise it moves no clock.
+      rule.algo.add(counter, rule, s.last, s.total, granted > 0 and s.now or math.max(1, s.last), nil, '0')
     end
     s = state_of(rule, counter, now, levels_hash)
     key.counters[i] = s
@@ -127,5 +128,5 @@ local function expire_key(key, now)
     if head then call('HSET', reservations, id, 'expired' .. head .. int(now) .. rest) end
   end
   key.expired = nil
-  return write_key(key, key.charged, key.policy, now)
+  return write_key(key, key.charged, 0, key.policy, now)
 end

@@ -80,7 +80,7 @@ elseif had > 0 then
   call('HDEL', record, id)
   call('ZREM', KEYS[place + DUE], '\n' .. id)
 end
-if stands or units > 0 then transitions = transitions + write_key(key, used, 'c', now) end
+if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, 'c', now) end
 
 local reply, n = {(had > 0 and not stands) and 0 or 1, units, mark, transitions}, 4
 for _, s in ipairs(key.counters) do

@@ -74,7 +74,7 @@ local function clock_of(part, state, now)
 end
 
 -- An event that comes too late for all windows of a part counts in the others alone. No units at all
--- write the mark, at the time of each part's newest event.
+-- write the mark: at the time of each part's newest event, or now, where that is asked for.
 function mixed.add(counter, rule, last, t, ms, id, count)
   local mark_alone = count == '0'
   for p, part in ipairs(rule.parts) do
@@ -82,7 +82,7 @@ function mixed.add(counter, rule, last, t, ms, id, count)
     local now, at, at_id = clock_of(part, state, t.now), ms, id
     if marks then marks[state.counter] = marks[counter] end
     if mark_alone then
-      at = math.max(1, state.last)
+      at = ms < t.now and math.max(1, state.last) or now
     elseif ms == t.now and now > ms then
       at, at_id = now, nil
     end

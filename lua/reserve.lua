@@ -70,7 +70,7 @@ if state == 1 then
   for _, key in ipairs(keys) do
     call('ZADD', key.holds, int(stands_until), id .. ':' .. int(key.units) .. ':' .. key.own_policy)
     key.sum = key.sum + key.units
-    transitions = transitions + write_key(key, 0, key.own_policy, now)
+    transitions = transitions + write_key(key, 0, key.units, key.own_policy, now)
     local text = texts[key.place]
       or format('open\n%d\n%d\n%s\n0\n-', stands_until, ttl, fingerprint)
     texts[key.place] = text .. '\n' .. int(key.units) .. key.own_policy .. '\n' .. key.key

@@ -64,12 +64,13 @@ end
 
 -- Here the entries themselves are taken out, the last of them in part; at most
 -- TRIM of them, so that the script stays short. The newest stays, for its time, be it
--- with a count of 0 (so one entry more than units may have to be looked at).
+-- with a count of 0. (Of those without units there is one at most for each total.)
 function zset_log.give_back(s, w, n)
   local before = s.total - s.used[w] -- the total before the first entry of the window
   local taken = 0
   local from = '(' .. int(s.now - s.rule.ms[w])
-  local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', int(math.min(n + 1, TRIM)))
+  local most = int(math.min(2 * n + 1, TRIM))
+  local list = call('ZRANGEBYSCORE', s.counter, from, '+inf', 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #list, 2 do
     local member = list[i]
     local total, _, mark = entry_of(member)
@@ -79,7 +80,7 @@ function zset_log.give_back(s, w, n)
     local left = math.max(0, total - before - n)
     call('ZREM', s.counter, member)
     if left > 0 or total == s.total then
-      call('ZADD', s.counter, list[i + 1], format('%s:%d%s', match(member, '^%d+'), left, mark))
+      call('ZADD', s.counter, 'NX', list[i + 1], format('%s:%d%s', match(member, '^%d+'), left, mark))
     end
     taken = math.min(n, total - before)
     if taken == n then break end

@@ -96,7 +96,7 @@ func (c byClient) ask(_ context.Context, checks []check) ([]outcome, error) {
 
 func outcomeOf(a api.CheckAnswer) outcome {
 	switch {
-	case a.Source != api.SourceRedis:
+	case a.Source != api.SourceRedis && a.Source != api.SourceLease:
 		return nobodyKnows
 	case a.Allowed:
 		return granted
