@@ -329,7 +329,8 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 			Windows: []windows.Window{{Limit: 10, Per: 2 * time.Second}, {Limit: 1000, Per: time.Hour}}}
 		if a == "mixed" {
 			rule.Algorithm = "sliding-log"
-			rule.Windows = append(rule.Windows, windows.Window{Limit: 1000, Per: time.Hour, Algorithm: "fixed-window"})
+			rule.Windows = append(rule.Windows,
+				windows.Window{Limit: 1000, Per: 2 * time.Hour, Algorithm: "fixed-window"})
 		}
 		for _, lease := range []bool{false, true} {
 			t.Run(fmt.Sprint(a, " lease ", lease), func(t *testing.T) {
@@ -340,8 +341,8 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 					requests := []windows.Request{{Plan: plan, Key: "k", Cost: 6}}
 					id := s.serve.ReservationID("a", requests)
 					if lease {
-						got, err := s.serve.RenewLease(t.Context(), plan, windows.Lease{ID: id, Key: "k", TTL: time.Second},
-							windows.Renewal{Want: 6})
+						one := windows.Lease{ID: id, Key: "k", TTL: time.Second}
+						got, err := s.serve.RenewLease(t.Context(), plan, one, windows.Renewal{Want: 6})
 						if err != nil || got.Units != 6 {
 							t.Fatalf("%+v, %v", got, err)
 						}
