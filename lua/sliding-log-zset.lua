@@ -43,7 +43,7 @@ end
 
 function zset_log.add(counter, rule, last, total, ms, _, count)
   local mark = marks and marks[counter] and '!' or ''
-  if total > 0 and count + 0 == 0 then
+  if total > 0 and count + 0 == 0 and ms <= last then
     mark_newest(counter, rule, mark)
     return last, total
   end
