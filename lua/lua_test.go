@@ -251,8 +251,8 @@ func TestAlgorithms(t *testing.T) {
 			"What stands in Redis": "\n\\| `" + a.Name + "` \\| `sc:{p}:" + a.Form + ":<key>` \\|",
 		} {
 			if !regexp.MustCompile(row).Match(page) {
-				t.Errorf("docs/algorithms.md, %q: expected a row as lua/algorithm.go has %s, which matches %s", table, a.Name,
-					strings.TrimSpace(row))
+				t.Errorf("docs/algorithms.md, %q: expected a row as lua/algorithm.go has %s, which matches %s", table,
+					a.Name, strings.TrimSpace(row))
 			}
 		}
 	}

@@ -28,8 +28,8 @@ func formulaOf(algorithm string) streamtest.Formula { return formulas[lua.Promis
 func TestEveryPromiseHasAFormula(t *testing.T) {
 	for _, a := range lua.Algorithms {
 		if formulas[a.Promise] == nil {
-			t.Errorf("%s promises %q (lua/algorithm.go): write a recount of that into internal/streamtest/oracle.go, and "+
-				"name it in formulas (windows/counter_test.go)", a.Name, a.Promise)
+			t.Errorf("%s promises %q (lua/algorithm.go): write a recount of that into internal/streamtest/oracle.go, "+
+				"and name it in formulas (windows/counter_test.go)", a.Name, a.Promise)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
 )
 
 // Keys that begin with m: have a rule that is reloaded in one form after another
@@ -20,6 +21,14 @@ var forms = []string{
 	"windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: day, zone: Europe/Berlin}]",
 	"algorithm: sliding-log-zset\n    windows: [{limit: %[1]d, per: %[2]s}]",
 	"windows: [{limit: %[1]d, per: %[2]s, algorithm: sliding-log-packed}, {limit: 1000000000, per: month, starts: 31}]",
+}
+
+func init() { // and those that are not among them yet
+	for _, a := range lua.Exact() {
+		if named := "algorithm: " + a + "\n"; !strings.Contains(strings.Join(forms, "\n"), named) {
+			forms = append(forms, named+"    windows: [{limit: %[1]d, per: %[2]s}]")
+		}
+	}
 }
 
 func rulesIn(form int) string {
