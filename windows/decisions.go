@@ -41,7 +41,7 @@ func (s *Redis) Decisions(ctx context.Context, p int, fields []string) ([]Decisi
 	return out, nil
 }
 
-// decisionOf reads the decision in a record; lua/levels.lua has its form.
+// decisionOf reads the decision in a record; lua/records.lua has its form.
 func decisionOf(field, record string) (Decision, bool) {
 	_, said, ok := strings.Cut(record, "!")
 	rule, _, _ := strings.Cut(record, ";")

@@ -70,7 +70,7 @@ func (r *Rule) countedBy() string {
 }
 
 // parseThrottle reads the throttle decision out of a field of the levels hash
-// (levels.lua has the form of both); false where the key stands below its limits.
+// (lua/records.lua has the form of both); false where the key stands below its limits.
 func parseThrottle(field, record string) (api.Throttled, bool) {
 	key, _, _ := strings.Cut(field, "\n")
 	body, decision, ok := strings.Cut(record, "!")

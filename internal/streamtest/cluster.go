@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -265,104 +264,6 @@ func (c *RedisCluster) at(addr string) *clusterNode {
 	}
 	c.t.Fatalf("no node has the address %q", addr)
 	return nil
-}
-
-// Migrate moves a slot to the master at `to` while it is in use, as redis-cli
-// does: a few keys at a time. step, where it is not nil, runs before the first
-// keys and after each few, while clients are sent from one node to the other.
-func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
-	c.t.Helper()
-	ctx := context.Background()
-	src, dst := c.at(c.MasterOf(slot)), c.at(to)
-	if step == nil {
-		step = func(int) {}
-	}
-	host, port, _ := net.SplitHostPort(to)
-	c.must(dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
-	c.must(src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
-	step(0)
-	for moved := 0; ; {
-		keys, err := src.redis.ClusterGetKeysInSlot(ctx, slot, 10).Result()
-		c.must(err)
-		if len(keys) == 0 {
-			break
-		}
-		args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
-		for _, k := range keys {
-			args = append(args, k)
-		}
-		c.must(src.redis.Do(ctx, args...).Err())
-		moved += len(keys)
-		step(moved)
-	}
-	// The new owner first: the slot must never be nobody's.
-	for _, n := range append([]*clusterNode{dst, src}, c.nodes...) {
-		if n.killed {
-			continue
-		}
-		err := n.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", dst.id).Err()
-		if err != nil && !strings.Contains(err.Error(), "SETSLOT only with masters") {
-			c.t.Fatal(err)
-		}
-	}
-}
-
-// KillMasterOf kills the master of a slot by SIGKILL and gives its address.
-func (c *RedisCluster) KillMasterOf(slot int) string {
-	c.t.Helper()
-	n := c.at(c.MasterOf(slot))
-	n.Kill()
-	n.killed = true
-	return n.Addr()
-}
-
-// AwaitNewMaster waits until another node than `old` serves a slot, and gives its address.
-func (c *RedisCluster) AwaitNewMaster(slot int, old string) string {
-	c.t.Helper()
-	at := old
-	Eventually(c.t, 60*time.Second, fmt.Sprintf("another master than %s serves slot %d", old, slot),
-		func() (bool, string) {
-			at = c.MasterOf(slot)
-			return at != old && at != "", at
-		})
-	return at
-}
-
-// CutReplicaOf freezes the replica of a slot's master and cuts the link between
-// them, so that what the master takes from now on is lost with it if it dies; the
-// function that it gives lets the replica go on.
-func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
-	c.t.Helper()
-	master := c.at(c.MasterOf(slot))
-	list, err := master.slotMap()
-	c.must(err)
-	for _, s := range list {
-		if s.Start <= slot && slot <= s.End && len(s.Nodes) > 1 {
-			n := c.at(s.Nodes[1].Addr)
-			n.Pause()
-			n.frozen = true
-			// What was sent before would still reach it, out of its socket.
-			c.must(master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
-			return sync.OnceFunc(func() {
-				n.Resume()
-				n.frozen = false
-			})
-		}
-	}
-	c.t.Fatalf("the master of slot %d has no replica", slot)
-	return nil
-}
-
-// Revive starts the killed nodes again, as replicas of those that took over.
-func (c *RedisCluster) Revive() {
-	c.t.Helper()
-	for _, n := range c.nodes {
-		if n.killed {
-			n.Start()
-			n.killed = false
-		}
-	}
-	c.AwaitWhole()
 }
 
 // Each gives every running node a client of its own, by address.

@@ -1,0 +1,114 @@
+package sinks
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Sink is where alerts go, and which.
+type Sink struct {
+	spec
+	rules, keys []windows.Glob
+	text        *text
+	signers     []signer
+	http        httpDoer
+}
+
+// same reports whether nothing has changed that a delivery depends on.
+func (s *Sink) same(other *Sink) bool {
+	return fmt.Sprintf("%#v", s.spec) == fmt.Sprintf("%#v", other.spec)
+}
+
+// sink makes what was read ready for use.
+func (s *spec) sink(d *document.Document, at string, named map[string]string) (*Sink, error) {
+	bad := func(field string, err error) error {
+		return d.ErrorAt(at+field, "%s of sink %s: %w", field, s.Name, err)
+	}
+	s.url, s.secret, s.token, s.certificate = s.URL, named[s.SecretFile], named[s.TokenFile], named[s.CAFile]
+	from := "url"
+	if s.URLFile != "" {
+		from, s.url = "url_file", named[s.URLFile]
+		if err := badURL(s.url, func(err error) error { return bad("url_file", err) }); err != nil {
+			return nil, err
+		}
+	}
+	u, _ := url.Parse(s.url) // badURL has seen it
+	if s.Type == Alertmanager && strings.HasSuffix(strings.TrimRight(u.Path, "/"), alertsPath) {
+		return nil, bad(from, fmt.Errorf("want it without %s, which is added", alertsPath))
+	}
+	if s.TokenFile != "" && (s.token == "" || strings.ContainsFunc(s.token, func(c rune) bool { return c <= ' ' })) {
+		return nil, bad("token_file", fmt.Errorf("want one token in the file"))
+	}
+	out := &Sink{spec: *s, rules: globs(s.Rules), keys: globs(s.Keys)}
+	var err error
+	if out.text, err = newText(s.Text, s.Type); err != nil {
+		return nil, bad("text", err)
+	}
+	if s.Type == Webhook {
+		if out.signers, err = signers(s.secret); err != nil {
+			return nil, bad("secret_file", err)
+		}
+	}
+	if out.http, err = newHTTP(s.Timeout, s.certificate); err != nil {
+		return nil, bad("ca_file", err)
+	}
+	return out, nil
+}
+
+// globs is for patterns that are validated.
+func globs(patterns []string) (list []windows.Glob) {
+	for _, p := range patterns {
+		g, _ := windows.ParseGlob(p)
+		list = append(list, g)
+	}
+	return list
+}
+
+// takes reports whether an alert is for this sink.
+func (s *Sink) takes(t api.Transition) bool {
+	fits := func(list []windows.Glob, text string) bool {
+		return len(list) == 0 || slices.ContainsFunc(list, func(g windows.Glob) bool { return g.Fits(text) })
+	}
+	return (s.Shadow || !t.Shadow) && (s.SendResolved || t.State != api.StateCleared) &&
+		(len(s.Levels) == 0 || slices.Contains(s.Levels, int64(t.Level))) &&
+		fits(s.rules, t.Rule) && fits(s.keys, t.Key)
+}
+
+// String says in words what the sink delivers, without its URL, which can be a secret.
+func (s *Sink) String() string {
+	all := func(list []string, what string) string {
+		if len(list) == 0 {
+			return "all " + what
+		}
+		return what + " " + strings.Join(list, ", ")
+	}
+	var levels []string
+	for _, level := range s.Levels {
+		levels = append(levels, fmt.Sprintf("%d%%", level))
+	}
+	text := fmt.Sprintf("%s: %s at %s; %s, %s, %s", s.Name, s.Type, redact.URL(hostOf(s.url)), all(s.Rules, "rules"),
+		all(s.Keys, "keys"), all(levels, "levels"))
+	if !s.SendResolved {
+		text += "; not when they clear"
+	}
+	if s.Shadow {
+		text += "; of shadow rules too"
+	}
+	return text
+}
+
+// hostOf is a URL without path and query.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}

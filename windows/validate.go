@@ -1,0 +1,164 @@
+package windows
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// fault is one thing wrong with a rule. NewRules and Parse each say where it
+// stands in their own way.
+type fault struct {
+	at    string // the field, as in windows[1].per
+	first string // the earlier field that it collides with, if it does
+	msg   string
+}
+
+func faultf(at, format string, args ...any) *fault {
+	return &fault{at: at, msg: fmt.Sprintf(format, args...)}
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// validate gives the first thing wrong with the rule, nil if there is none.
+func (r *Rule) validate() *fault {
+	switch {
+	case !nameForm.MatchString(r.Name):
+		return faultf("name", "name %q: want 1 to 64 of a-z, 0-9 and -", r.Name)
+	case r.Name == api.OverrideRule:
+		return faultf("name", "name %q: it is that of the decisions of blocks; want another", r.Name)
+	case r.Match == "" && r.Shadow:
+		return faultf("shadow", "shadow: true without match: only an override chooses such a rule, and never a shadow")
+	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):
+		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)
+	case (len(r.Match)-len(strings.TrimRight(r.Match, `\`)))%2 == 1:
+		return faultf("match", `match %s: want a character after the last \; \\ is the backslash itself`, r.Match)
+	case !slices.Contains(Algorithms, r.Algorithm):
+		return faultf("algorithm", "algorithm %q: want %s", r.Algorithm, strings.Join(Algorithms, ", "))
+	}
+	if f := r.validateWindows(); f != nil {
+		return f
+	}
+	if f := r.validateLease(); f != nil {
+		return f
+	}
+	if f := r.validatePenalty(); f != nil {
+		return f
+	}
+	switch has := slices.Contains(r.Algorithms(), SlidingBuckets); {
+	case !has && r.Buckets != 0:
+		return faultf("buckets", "buckets %d: only %s has buckets, not %s", r.Buckets, SlidingBuckets,
+			strings.Join(r.Algorithms(), " and "))
+	case has && (r.Buckets < 1 || r.Buckets > MaxBuckets):
+		return faultf("buckets", "buckets %d: want a whole number from 1 to %d", r.Buckets, MaxBuckets)
+	}
+	for i, pct := range r.Alerts {
+		at := fmt.Sprintf("alerts[%d]", i)
+		if pct < 1 || pct > 99 {
+			return faultf(at, "alert %d%%: want 1%% to 99%%; 100%% is always one more level", pct)
+		}
+		if j := slices.Index(r.Alerts[:i], pct); j >= 0 {
+			return &fault{at, fmt.Sprintf("alerts[%d]", j), fmt.Sprintf("alert %d%%: want each percentage once", pct)}
+		}
+	}
+	switch {
+	case r.Hold < 0 || r.Hold > MaxHold || r.Hold%time.Millisecond != 0:
+		return faultf("hold", "hold %s: want 0s to %s in whole milliseconds", inDays(r.Hold), inDays(MaxHold))
+	case r.OnDeny != OnDenySkip && r.OnDeny != OnDenyCharge:
+		return faultf("on_deny", "on_deny %q: want %s or %s", r.OnDeny, OnDenySkip, OnDenyCharge)
+	case r.OnError != OnErrorAllow && r.OnError != OnErrorDeny && r.OnError != OnErrorLocal:
+		return faultf("on_error", "on_error %q: want %s, %s or %s", r.OnError, OnErrorAllow, OnErrorDeny, OnErrorLocal)
+	case r.OnExpire != OnExpireCharge && r.OnExpire != OnExpireFree:
+		return faultf("on_expire", "on_expire %q: want %s or %s", r.OnExpire, OnExpireCharge, OnExpireFree)
+	}
+	return nil
+}
+
+func (r *Rule) validateWindows() *fault {
+	if len(r.Windows) == 0 {
+		return faultf("windows", "windows is an empty list: want 1 to %d, as [{limit: 100, per: 1m}]", MaxWindows)
+	}
+	if len(r.Windows) > MaxWindows {
+		return faultf(fmt.Sprintf("windows[%d]", MaxWindows), "%d windows: want at most %d", len(r.Windows), MaxWindows)
+	}
+	for i, w := range r.Windows {
+		limit, field, longest := fmt.Sprintf("windows[%d].limit", i), "per", MaxWindow
+		if w.InFlight {
+			field, longest = "in_flight", MaxReservation
+		}
+		per := fmt.Sprintf("windows[%d].%s", i, field)
+		switch {
+		case w.Limit < 1 || w.Limit > MaxLimit:
+			return faultf(limit, "limit %d: want a whole number from 1 to %d", w.Limit, MaxLimit)
+		case w.Calendar.Unit == "" && (w.Per < MinWindow || w.Per > longest || w.Per%time.Millisecond != 0):
+			return faultf(per, "%s %s: want %s to %s in whole milliseconds", field, inDays(w.Per), inDays(MinWindow),
+				inDays(longest))
+		}
+		if f := r.validateAlgorithm(i); f != nil {
+			return f
+		}
+		if j := slices.IndexFunc(r.Windows[:i], w.overlaps); j >= 0 {
+			first := strings.Replace(per, fmt.Sprint(i), fmt.Sprint(j), 1)
+			if r.Windows[j].InFlight != w.InFlight {
+				first = fmt.Sprintf("windows[%d]", j)
+			}
+			what := "want each span once in a rule"
+			if other := r.Windows[j]; other.PerText() != w.PerText() {
+				what += fmt.Sprintf(", and %s and %s can last equally long", other.PerText(), w.PerText())
+			}
+			return &fault{per, first, fmt.Sprintf("%s %s: %s", field, w.PerText(), what)}
+		}
+	}
+	return nil
+}
+
+func (r *Rule) validatePenalty() *fault {
+	switch {
+	case len(r.Penalty) == 0 && r.Forget != 0:
+		return faultf("forget", "forget %s: want none without a penalty", inDays(r.Forget))
+	case len(r.Penalty) == 0:
+		return nil
+	case len(r.Penalty) > MaxPenalties:
+		return faultf("penalty", "penalty has %d steps: want at most %d", len(r.Penalty), MaxPenalties)
+	case r.Lease != 0:
+		return &fault{"penalty", "lease",
+			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
+	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
+		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", inDays(r.Forget), inDays(MinPenalty),
+			inDays(MaxWindow))
+	}
+	for i, d := range r.Penalty {
+		at := fmt.Sprintf("penalty[%d]", i)
+		switch {
+		case d < MinPenalty || d > MaxPenalty || d%time.Millisecond != 0:
+			return faultf(at, "penalty %s: want %s to %s in whole milliseconds", inDays(d), inDays(MinPenalty),
+				inDays(MaxPenalty))
+		case i > 0 && d < r.Penalty[i-1]:
+			return faultf(at, "penalty %s after %s: want no step shorter than the one before", inDays(d),
+				inDays(r.Penalty[i-1]))
+		}
+	}
+	return nil
+}
+
+func (r *Rule) validateAlgorithm(i int) *fault {
+	w, at := r.Windows[i], fmt.Sprintf("windows[%d].algorithm", i)
+	switch {
+	case w.Algorithm == "":
+		return nil
+	case w.InFlight:
+		return faultf(at, "algorithm %q: want none beside in_flight, as what is reserved alone counts there",
+			w.Algorithm)
+	case w.Calendar.Unit != "":
+		return faultf(at, "algorithm %q: want none, as a %s is counted exactly in one integer", w.Algorithm,
+			w.Calendar.Unit)
+	case !slices.Contains(Algorithms, w.Algorithm):
+		return faultf(at, "algorithm %q: want %s", w.Algorithm, strings.Join(Algorithms, ", "))
+	}
+	return nil
+}
