@@ -17,6 +17,7 @@ local function levels(levels, due, outbox)
   -- A subscriber that receives nothing newer lets a key go this long after `until`
   -- and the hold: what the sweeper, the relay and NATS may take in all.
   local GRACE_MS = 5000
+  local match, find, tonumber = string.match, string.find, tonumber
   local parse_record, format_record, store, forget, drop, version_before = level_records(levels, due)
 
   -- parse_spec reads a rule's levels:
