@@ -26,11 +26,7 @@ func (s *Server) getKey(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	state, err := s.checks.Peek(r.Context(), key)
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, state)
+	respond(w, r, state, err)
 }
 
 func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
@@ -40,11 +36,7 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	had, err := s.checks.Reset(r.Context(), key)
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, resetAnswer{key, had})
+	respond(w, r, resetAnswer{key, had}, err)
 }
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
@@ -63,9 +55,5 @@ func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
 		list.Throttled = append(list.Throttled, page...)
 		list.Truncated = list.Next != ""
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, list)
+	respond(w, r, list, err)
 }

@@ -41,11 +41,7 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		out, err = s.checks.History(ctx, req)
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, out)
+	respond(w, r, out, err)
 }
 
 // topKeys is how many keys of a rule are listed, unless the caller says so, and at most.

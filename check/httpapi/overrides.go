@@ -99,11 +99,7 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		one, err = s.checks.SetOverride(ctx, one, lasts)
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, one)
+	respond(w, r, one, err)
 }
 
 func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {
@@ -117,11 +113,7 @@ func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {
 			err = fmt.Errorf("%w: of %s", api.ErrNoOverride, api.Shorten(key+pattern))
 		}
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, one)
+	respond(w, r, one, err)
 }
 
 func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) {
@@ -136,11 +128,7 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		had, err = s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, clearedAnswer{Key: key, Pattern: pattern, Cleared: had})
+	respond(w, r, clearedAnswer{Key: key, Pattern: pattern, Cleared: had}, err)
 }
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) {

@@ -95,6 +95,15 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 			Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow}))
 }
 
+// respond answers with what was asked for, or with the problem.
+func respond(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	writeJSON(w, "application/json", http.StatusOK, v)
+}
+
 func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -118,7 +118,7 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path))))
 		return
 	}
-	s.settled(w, r, got, err)
+	respond(w, r, got, err)
 }
 
 func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) {
@@ -128,15 +128,7 @@ func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	got, err := s.checks.Cancel(r.Context(), id)
-	s.settled(w, r, got, err)
-}
-
-func (s *Server) settled(w http.ResponseWriter, r *http.Request, got api.Settlement, err error) {
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	writeJSON(w, "application/json", http.StatusOK, got)
+	respond(w, r, got, err)
 }
 
 // readOptionalJSON is readJSON of a body that may be missing.
