@@ -59,6 +59,7 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
   local refund = any_refund and refunds[counter]
   if refund and refund[2] <= ms then refund = nil end
   if refund or marks and marks[counter] then
+    if total <= -TRIM then call('UNLINK', counter) end -- perhaps no stream at all
     local from = int(math.max(0, ms - rule.span))
     reply = pcall(unpack(entry_with_more(counter, from, id, count, t, refund)))
     call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting))
@@ -86,8 +87,13 @@ end
 -- The entry with refunded_total has the newest one's time: nothing was counted since.
 local function give_back_of_log(s, w, n)
   local refunded_total, longest = s.total - s.used[w] + n, s.rule.ms[w]
-  call(unpack(entry_with_more(s.counter, '0', next_id(s.last), '0', int(s.total),
-    {refunded_total, s.now + longest, longest})))
+  local entry = entry_with_more(s.counter, '0', next_id(s.last), '0', int(s.total),
+    {refunded_total, s.now + longest, longest})
+  if refused(pcall(unpack(entry))) then
+    recreate(s.counter)
+    call(unpack(entry))
+    call('PEXPIRE', s.counter, expiry(s.counter, s.rule.span + s.rule.setting))
+  end
   return n
 end
 
