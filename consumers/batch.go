@@ -52,10 +52,10 @@ func (f *folder) fold(ctx context.Context, b eventlog.Batch) error {
 	return f.examine(ctx, b.Partition, err)
 }
 
-// foldTogether is fold for batches of several partitions of one server, with one script
-// call for all. errs[i] is what became of batches[i]. Where Redis refuses the call,
-// which then has counted nothing, each is folded by itself: so a partition with a key of
-// another type, or an event that makes the script fail, keeps none of the others.
+// foldTogether is fold for batches of several partitions of one server, in one step.
+// errs[i] is what became of batches[i]. Where Redis refuses it, each is folded by itself
+// (what was counted has left): so a partition with a key of another type, or an event
+// that makes the script fail, keeps none of the others.
 func (f *folder) foldTogether(ctx context.Context, batches []eventlog.Batch) (errs []error) {
 	errs = make([]error, len(batches))
 	var refusal, err error
@@ -73,8 +73,8 @@ func (f *folder) foldTogether(ctx context.Context, batches []eventlog.Batch) (er
 	return errs
 }
 
-// foldCall folds batches with one script call and sees each through. refusal is Redis's,
-// and err any other reason for which nothing was counted.
+// foldCall folds batches in one step and sees each through. refusal is Redis's, and err any
+// other reason for which not all was counted.
 func (f *folder) foldCall(ctx context.Context, batches []eventlog.Batch, errs []error) (refusal, err error) {
 	folds := make([]windows.Batch, len(batches))
 	letters := make([][]deadLetter, len(batches))
@@ -199,12 +199,13 @@ func (f *folder) count(ctx context.Context, b windows.Batch) (unmatched []string
 }
 
 // send folds batches with one script call and gives, for each, the IDs of events that no
-// rule matches. It tries until Redis answers; refusal is its answer where it refuses,
-// and then nothing was counted.
+// rule matches. It tries until Redis answers; refusal is its answer where it refuses. Then
+// some may have been counted, and all are to be folded again.
 func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
-	var folded windows.Folded
-	err = f.persist(ctx, "folding", func() (err error) {
-		folded, unmatched, err = f.counter.FoldBatches(ctx, f.rules(), batches)
+	err = f.persist(ctx, "folding", func() error {
+		folded, sent, err := f.counter.FoldBatches(ctx, f.rules(), batches)
+		unmatched = sent
+		f.observeFolded(folded)
 		if redisclient.IsRefusal(err) {
 			refusal = err
 			return nil
@@ -214,6 +215,10 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	if err != nil || refusal != nil {
 		return nil, refusal, err
 	}
+	return unmatched, nil, nil
+}
+
+func (f *folder) observeFolded(folded windows.Folded) {
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
 	f.metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))
@@ -221,7 +226,6 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	f.metrics.merged.Add(float64(folded.Merged))
 	f.metrics.corruptCounters.Add(float64(folded.Corrupt))
 	f.record(folded.Keys)
-	return unmatched, nil, nil
 }
 
 // record notes what each rule and key had of the events that were folded.

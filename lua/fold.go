@@ -13,6 +13,8 @@ type FoldGroup struct {
 	IDs     []string // rising
 	// ProducerIDs are the ids that the producers gave the events, nil where they gave none.
 	ProducerIDs []string
+	// Quick: the script of the common fold may be asked first. It is so of all groups of a counter or of none.
+	Quick bool
 }
 
 // FoldRule is a rule and the groups of its counters; those of one counter
@@ -53,6 +55,10 @@ type FoldReply struct {
 	Duplicate      int64 // events whose producer had sent them before
 	Transitions    int64 // transitions written to the outbox
 	Corrupt        int64 // counters found corrupt, which count as empty
+	// Quick events are those that the script of the common fold took, and Left are the counters it left to
+	// the general one, one for each group.
+	Quick int64
+	Left  []string
 }
 
 // foldEncoder puts the arguments of fold.lua together.
@@ -144,12 +150,25 @@ func (e *foldEncoder) addGroup(g *FoldGroup) {
 	}
 }
 
-// Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
+// Fold runs the script of the common fold over the quick groups, and fold.lua over what that
+// leaves and all others. It is safe to send again: what was counted is not counted twice. On an
+// error the reply has what was counted before it.
 func Fold(ctx context.Context, c redis.Scripter, a FoldArgs) (FoldReply, error) {
+	var reply FoldReply
+	if q := a.quick(); q != nil {
+		var err error
+		if reply, err = q.run(ctx, c, &a); err != nil || len(a.Partitions) == 0 {
+			return reply, err
+		}
+	}
 	keys, args, algorithms := a.encode()
 	n, err := eval(ctx, c, "fold", algorithms, keys, args, 6)
 	if err != nil {
-		return FoldReply{}, err
+		return reply, err
 	}
-	return FoldReply{n[0], n[1], n[2], n[3], n[4], n[5]}, nil
+	reply.Folded += n[0]
+	reply.Late += n[1]
+	reply.AlreadyCounted += n[2]
+	reply.Duplicate, reply.Transitions, reply.Corrupt = n[3], n[4], n[5]
+	return reply, nil
 }

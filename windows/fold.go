@@ -3,6 +3,7 @@ package windows
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
@@ -63,7 +64,8 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 
 // FoldBatches counts the batches of several partitions in one step, each event at most
 // once whoever sends it how often, and acknowledges it. They have a partition each, and on
-// a Cluster there is one batch. Where it fails nothing is counted of any of them.
+// a Cluster there is one batch. Where it fails, f has what was counted all the same; the
+// batches are to be folded again, which counts nothing twice.
 // unmatched has, for each batch, the IDs of events that no rule matches: those are the
 // caller's to acknowledge.
 func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
@@ -78,7 +80,9 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 		return keys
 	}
 	err = s.following(ctx, keys, func() error {
+		before := f.Folded // in a try that failed then
 		f, unmatched, err = s.foldBatches(ctx, rules, batches)
+		f.Folded, f.AlreadyCounted = f.Folded+before, max(0, f.AlreadyCounted-before)
 		return err
 	})
 	return f, unmatched, err
@@ -118,13 +122,18 @@ func (s *Redis) foldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 		return Folded{}, unmatched, nil
 	}
 	reply, err := lua.Fold(ctx, s.redis, args)
-	if err != nil {
-		return Folded{}, unmatched, err
+	s.answeredQuick.Add(reply.Quick)
+	for _, counter := range reply.Left {
+		s.near.set(counter, true)
 	}
-	return Folded{
+	f = Folded{
 		Folded: reply.Folded, Late: reply.Late, AlreadyCounted: reply.AlreadyCounted, Duplicate: reply.Duplicate,
-		Transitions: reply.Transitions, Corrupt: reply.Corrupt, Merged: int64(merged), Keys: folded,
-	}, unmatched, nil
+		Transitions: reply.Transitions, Corrupt: reply.Corrupt,
+	}
+	if err == nil {
+		f.Merged, f.Keys = int64(merged), folded
+	}
+	return f, unmatched, err
 }
 
 // keyGroups is a key's groups while a batch is put together.
@@ -192,6 +201,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 		rule := pk.plan.Rules()[0].Name
 		for _, k := range pk.keys {
 			k.sort()
+			s.markQuick(pk.plan, k)
 			fold.Groups = append(fold.Groups, k.groups...)
 			*folded = append(*folded, FoldedKey{rule, k.key, k.events, k.units})
 		}
@@ -207,6 +217,28 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 		folds = append(folds, fold)
 	}
 	return folds, unmatched
+}
+
+// markQuick marks the groups of a key that the script of the common fold may take. One that was near a level
+// is tried again now and then, as a fold does not tell how near it is.
+func (s *Redis) markQuick(plan *Plan, k *keyGroups) {
+	if !plan.quickFold || s.general {
+		return
+	}
+	for i := range k.groups {
+		if k.groups[i].ProducerIDs != nil {
+			return
+		}
+	}
+	if s.near.has(k.counter) {
+		if rand.IntN(8) > 0 {
+			return
+		}
+		s.near.set(k.counter, false)
+	}
+	for i := range k.groups {
+		k.groups[i].Quick = true
+	}
 }
 
 func (k *keyGroups) add(e Event) {

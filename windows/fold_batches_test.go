@@ -69,94 +69,133 @@ func (s *store) contents(t testing.TB) map[string]string {
 func TestFoldingTogetherEqualsFoldingSeparately(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		s.rules = foldRules(t)
-		other := newStore(t, s.redis, s.redis, s.reader, s.rules)
-		other.clock, other.separately = s.clock, true
-		other.useClock(s.clock.now)
-		seed := uint64(time.Now().UnixNano())
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
-		var kept [2][]windows.Batch // batches that are folded again
-		for range 30 {
-			s.clock.ms += random.Int64N(700)
-			var events []windows.Event
-			for range 1 + random.IntN(40) {
-				e := windows.Event{Key: fmt.Sprintf("%s/%d", windows.Algorithms[random.IntN(len(windows.Algorithms))],
-					random.IntN(5)), Ms: s.clock.ms, Count: 1 + random.Int64N(3)}
-				if random.IntN(20) == 0 {
-					e.Key = "nobody's"
-				}
-				events = append(events, e)
-			}
-			ids := map[string]string{} // of an event → its producer's
-			seed := random.Uint64()
-			for i, st := range []*store{s, other} {
-				var batches []windows.Batch
-				read := st.append(t, events...)
-				some := rand.New(rand.NewPCG(seed, 1))
-				for _, p := range slices.Sorted(maps.Keys(read)) {
-					for j := range read[p] {
-						e := &read[p][j]
-						if i == 0 && some.IntN(4) == 0 {
-							ids[fmt.Sprint(p, e.ID)] = fmt.Sprint(some.IntN(30))
-						}
-						e.ProducerID = ids[fmt.Sprint(p, e.ID)]
-					}
-					batches = append(batches, windows.Batch{Partition: p, Events: read[p]})
-				}
-				kept[i] = append(kept[i], batches...)
-			}
-			again := map[int]bool{} // partitions of which an older batch is folded in place of the new one
-			for p := range s.keys.Partitions {
-				again[p] = random.IntN(3) == 0
-			}
-			pick := random.Uint64()
-			var sums [2]windows.Folded
-			for i, st := range []*store{s, other} {
-				choose := rand.New(rand.NewPCG(pick, 2))
-				var batches []windows.Batch
-				for p := range st.keys.Partitions {
-					var of []windows.Batch
-					for _, b := range kept[i] {
-						if b.Partition == p {
-							of = append(of, b)
-						}
-					}
-					if len(of) > 0 {
-						b := of[len(of)-1]
-						if again[p] {
-							b = of[choose.IntN(len(of))]
-						}
-						batches = append(batches, b)
-					}
-				}
-				waiting := st.allPending(t)
-				sums[i] = st.foldBatches(t, batches)
-				if acked := waiting - st.allPending(t); sums[i].Folded+sums[i].Late+sums[i].Duplicate != acked {
-					t.Fatalf("%d events were acknowledged, counted are %+v", acked, sums[i])
-				}
-			}
-			sums[0].Keys, sums[1].Keys = nil, nil // in the order of the batches
-			if !cmp.Equal(sums[0], sums[1]) {
-				t.Fatalf("together %+v, separately %+v", sums[0], sums[1])
-			}
-			want := other.contents(t)
-			for name, got := range s.contents(t) {
-				if got != want[name] {
-					t.Fatalf("%s: together %s, separately %s", name, got, want[name])
-				}
-				delete(want, name)
-			}
-			if len(want) > 0 {
-				t.Fatalf("only separately: %v", want)
-			}
-			for p := range s.keys.Partitions {
-				one, two := s.pending(t, p), other.pending(t, p)
-				if fmt.Sprint(one) != fmt.Sprint(two) {
-					t.Fatalf("pending in %d: together %v, separately %v", p, one, two)
-				}
+		other := s.twin(t)
+		other.separately = true
+		foldAlike(t, s, other, 700, nil)
+	})
+}
+
+// twin makes a store with keys of its own that has the same clock and rules.
+func (s *store) twin(t testing.TB) *store {
+	other := newStore(t, s.redis, s.redis, s.reader, s.rules)
+	other.clock = s.clock
+	other.useClock(s.clock.now)
+	return other
+}
+
+// foldAlike folds the same events in two stores, older batches among them, and compares what becomes of
+// them after each call. meddle, where it is not nil, does something to both before it.
+func foldAlike(t *testing.T, s, other *store, step int64, meddle func(random *rand.Rand)) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var kept [2][]windows.Batch // batches that are folded again
+	for range 30 {
+		s.clock.ms += random.Int64N(step)
+		if meddle != nil {
+			meddle(random)
+		}
+		kept = appendAlike(t, random, [2]*store{s, other}, kept)
+		again := map[int]bool{} // partitions of which an older batch is folded in place of the new one
+		for p := range s.keys.Partitions {
+			again[p] = random.IntN(3) == 0
+		}
+		pick := random.Uint64()
+		var sums [2]windows.Folded
+		for i, st := range []*store{s, other} {
+			batches := st.batchesOf(kept[i], again, rand.New(rand.NewPCG(pick, 2)))
+			waiting := st.allPending(t)
+			sums[i] = st.foldBatches(t, batches)
+			if acked := waiting - st.allPending(t); sums[i].Folded+sums[i].Late+sums[i].Duplicate != acked {
+				t.Fatalf("%d events were acknowledged, counted are %+v", acked, sums[i])
 			}
 		}
-	})
+		sums[0].Keys, sums[1].Keys = nil, nil // in the order of the batches
+		if !cmp.Equal(sums[0], sums[1]) {
+			t.Fatalf("one %+v, the other %+v", sums[0], sums[1])
+		}
+		compareStores(t, s, other)
+	}
+}
+
+// appendAlike appends the same events to two stores, and adds what is read of them to what was kept.
+func appendAlike(t *testing.T, random *rand.Rand, stores [2]*store, kept [2][]windows.Batch) [2][]windows.Batch {
+	s, rules := stores[0], stores[0].rules.List()
+	var events []windows.Event
+	at := s.clock.ms // or, where the clock stepped back, when the newest came
+	for _, b := range kept[0] {
+		at = max(at, b.Events[len(b.Events)-1].Ms)
+	}
+	for range 1 + random.IntN(40) {
+		name := strings.TrimSuffix(rules[random.IntN(len(rules))].Match, "*")
+		e := windows.Event{Key: fmt.Sprint(name, random.IntN(5)), Ms: at, Count: 1 + random.Int64N(3)}
+		if random.IntN(20) == 0 {
+			e.Key = "nobody's"
+		}
+		events = append(events, e)
+	}
+	ids := map[string]string{} // of an event → its producer's
+	seed := random.Uint64()
+	for i, st := range stores {
+		read := st.append(t, events...)
+		some := rand.New(rand.NewPCG(seed, 1))
+		for _, p := range slices.Sorted(maps.Keys(read)) {
+			for j := range read[p] {
+				e := &read[p][j]
+				if i == 0 && some.IntN(4) == 0 {
+					ids[fmt.Sprint(p, e.ID)] = fmt.Sprint(some.IntN(30))
+				}
+				e.ProducerID = ids[fmt.Sprint(p, e.ID)]
+			}
+			kept[i] = append(kept[i], windows.Batch{Partition: p, Events: read[p]})
+		}
+	}
+	return kept
+}
+
+// batchesOf picks the newest batch of each partition, or any of them.
+func (s *store) batchesOf(kept []windows.Batch, again map[int]bool, choose *rand.Rand) (batches []windows.Batch) {
+	for p := range s.keys.Partitions {
+		var of []windows.Batch
+		for _, b := range kept {
+			if b.Partition == p {
+				of = append(of, b)
+			}
+		}
+		if len(of) > 0 {
+			b := of[len(of)-1]
+			if again[p] {
+				b = of[choose.IntN(len(of))]
+			}
+			batches = append(batches, b)
+		}
+	}
+	return batches
+}
+
+// compareStores fails where two stores do not hold the same, or do not wait for the same events.
+func compareStores(t *testing.T, s, other *store) {
+	t.Helper()
+	want := other.contents(t)
+	for name, got := range s.contents(t) {
+		if got != want[name] {
+			t.Fatalf("%s: one %s, the other %s", name, got, want[name])
+		}
+		delete(want, name)
+		one, two := s.redis.PTTL(t.Context(), s.keys.Prefix+name), s.redis.PTTL(t.Context(), other.keys.Prefix+name)
+		if apart := one.Val() - two.Val(); apart.Abs() > time.Minute {
+			t.Fatalf("%s expires in %s in one, in %s in the other", name, one.Val(), two.Val())
+		}
+	}
+	if len(want) > 0 {
+		t.Fatalf("only in the other: %v", want)
+	}
+	for p := range s.keys.Partitions {
+		one, two := s.pending(t, p), other.pending(t, p)
+		if fmt.Sprint(one) != fmt.Sprint(two) {
+			t.Fatalf("pending in %d: in one %v, in the other %v", p, one, two)
+		}
+	}
 }
 
 // allPending gives how many events were read and not acknowledged.

@@ -124,7 +124,7 @@ func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 				p := s.keys.Partition("k")
-				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 1},
+				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 9},
 					windows.Event{Key: "k", Ms: start, Count: 9})[p]
 				if len(batch) != 2 {
 					t.Fatalf("read %v", batch)

@@ -40,8 +40,10 @@ type Plan struct {
 	quick bool
 	// quickLease: the same of the common renewal of a lease.
 	quickLease bool
-	lease      time.Duration // see LeaseTime
-	carry      planCarry
+	// quickFold: the same of the common fold.
+	quickFold bool
+	lease     time.Duration // see LeaseTime
+	carry     planCarry
 
 	mu    sync.Mutex
 	moved map[[2]string]*Plan // algorithms, from and to → the plan with the other one
@@ -116,7 +118,9 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 		}
 	}
 	if first := p.counters[0].fresh; live != nil && len(shadows) == 0 && live.InFlight() == 0 && first.fixed != nil {
-		p.quick, p.quickLease = lua.HasQuick(first.fixed.Algorithm), lua.HasQuickLease(first.fixed.Algorithm)
+		algorithm := first.fixed.Algorithm
+		p.quick, p.quickLease = lua.HasQuick(algorithm), lua.HasQuickLease(algorithm)
+		p.quickFold = lua.HasQuickFold(algorithm)
 	}
 	p.setCarry()
 	return p
