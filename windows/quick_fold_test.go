@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -100,12 +101,39 @@ func TestTheCommonFoldIsQuick(t *testing.T) {
 		fold(2, at("far/2", 1), at("two/1", 2))
 		fold(0, at("b/1", 1), at("far/1", 1)) // not worth two calls
 		fold(3, at("b/1", 1), at("far/1", 1), at("far/2", 1), at("far/3", 1))
+		late := s.append(t, at("far/9", 1))
+		s.clock.ms += 2000
+		for p, events := range late {
+			if f := s.foldBatch(t, p, events); f.Late != 1 || f.Folded != 0 {
+				t.Errorf("an event that comes too late for every window: %+v", f)
+			}
+		}
 		for range 200 {
 			s.clock.ms += 1000
 			s.fold(t, nil, at("two/0", 1))
 		}
 		if s.store.AnsweredQuick() == quick {
 			t.Error("a key that was near a level once is never folded quickly again")
+		}
+	})
+}
+
+// Where the events of a partition are no stream, those of the others are counted all the same, and reported.
+func TestAQuickFoldOfNoStream(t *testing.T) {
+	eachRedis(t, quickFoldRules(t), func(t *testing.T, s *store) {
+		var events []windows.Event
+		for i := range 40 {
+			events = append(events, windows.Event{Key: fmt.Sprint("far/", i), Ms: s.clock.ms, Count: 1})
+		}
+		var batches []windows.Batch
+		for p, list := range s.append(t, events...) {
+			batches = append(batches, windows.Batch{Partition: p, Events: list})
+		}
+		bad := batches[0]
+		testkit.Must(t, s.redis.Set(t.Context(), s.keys.Events(bad.Partition), "x", 0).Err())
+		f, _, err := s.store.FoldBatches(t.Context(), s.rules, batches)
+		if !redisclient.IsWrongType(err) || f.Folded != int64(40-len(bad.Events)) || f.Keys != nil {
+			t.Errorf("%+v, %v", f, err)
 		}
 	})
 }
