@@ -68,7 +68,7 @@ for w = 12, #ARGV, 3 do
   if last > from then
     local e = call('XRANGE', counter, format('%d', from + 1), '+', 'COUNT', '1')[1]
     local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
-    if not count or not sum_then or count < 0 or count > sum_then or sum_then > total then return untouched end
+    if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then return untouched end
     charged, free = total - sum_then + count, match(e[1], '^%d+') + 0
   end
   if charged + sum >= ARGV[w + 2] + 0 then return untouched end
