@@ -70,6 +70,7 @@ var arrows = map[string][]string{
 	"internal/bench/pipeline": {"alerts", "api", "internal/measure", "stream"},
 	"internal/bench/instructions": {"internal/bench", "internal/eventlog", "internal/pause", "lua", "stream",
 		"windows"},
+	"internal/bench/leases":    {"api", "client/direct", "internal/measure", "windows"},
 	"internal/bench/revisions": {"internal/pause"},
 	"internal/bench/target":    {"internal/measure", "internal/redact"},
 	"internal/processes":       {"internal/pause", "internal/redisclient", "lua", "stream"},
