@@ -132,8 +132,7 @@ func (s *Redis) reservationArgs(id string, plans []*Plan, requests []Request) lu
 // addKey puts a key into the arguments; without a plan it has no counters.
 func (s *Redis) addKey(args *lua.ReservationArgs, plan *Plan, key string, units int64) {
 	p := s.keys.Partition(key)
-	names := lua.ReservationPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-		Reservations: s.keys.Reservations(p)}
+	names := s.reservationPartition(p)
 	at := slices.Index(args.Partitions, names)
 	if at < 0 {
 		at = len(args.Partitions)
@@ -145,6 +144,11 @@ func (s *Redis) addKey(args *lua.ReservationArgs, plan *Plan, key string, units 
 		k.Frees = plan.Live != nil && plan.Live.OnExpire == OnExpireFree
 	}
 	args.Keys = append(args.Keys, k)
+}
+
+func (s *Redis) reservationPartition(p int) lua.ReservationPartition {
+	return lua.ReservationPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
+		Reservations: s.keys.Reservations(p)}
 }
 
 // The ways to settle a reservation, and what becomes of it, as the scripts have them.

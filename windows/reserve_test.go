@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -357,6 +359,45 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A sweep that finds no reservation under an id that is due forgets the id in one step with a look: one that was
+// made under it meanwhile is to be swept.
+func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		requests := []windows.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 1}}
+		id := s.serve.ReservationID("a", requests)
+		due := s.keys.Due(s.keys.Partition("k"))
+		testkit.Must(t, s.redis.ZAdd(t.Context(), due, redis.Z{Score: float64(s.clock.ms), Member: "\n" + id},
+			redis.Z{Score: float64(s.clock.ms), Member: "\nforeign"}).Err())
+		made := false
+		s.reader.AddHook(afterPipelines(func() {
+			if !made {
+				made = true
+				_, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests)
+				testkit.Must(t, err)
+			}
+		}))
+		s.sweep(t)
+		if members := s.redis.ZRange(t.Context(), due, 0, -1).Val(); !made || !slices.Equal(members, []string{"\n" + id}) {
+			t.Errorf("due are %q", members)
+		}
+	})
+}
+
+// afterPipelines is a hook that does something after each pipeline.
+type afterPipelines func()
+
+func (a afterPipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (a afterPipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (a afterPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if len(cmds) > 0 && cmds[0].Name() == "hget" {
+			a()
+		}
+		return err
 	}
 }
 

@@ -40,7 +40,7 @@ func (s *Redis) Settle(ctx context.Context, rules *Rules, id string, parts []int
 	cost func(key string, units int64) int64, fingerprint string,
 ) (Settlement, error) {
 	keys, before, err := s.keysOf(ctx, id, parts)
-	if err != nil || len(keys) == 0 {
+	if err != nil || len(keys) == 0 && op != lua.Expire {
 		return Settlement{State: lua.Unknown}, err
 	}
 	requests := make([]Request, len(keys)) // the cost is what is charged
@@ -58,7 +58,13 @@ func (s *Redis) Settle(ctx context.Context, rules *Rules, id string, parts []int
 	}
 	var out Settlement
 	err = s.counted(ctx, requests, func(now []*Plan) error {
-		reply, err := lua.Settle(ctx, s.redis, s.reservationArgs(id, now, requests), op, ms, fingerprint)
+		args := s.reservationArgs(id, now, requests)
+		if len(keys) == 0 { // the script forgets that it was due, if nobody knows it then either
+			for _, p := range parts {
+				args.Partitions = append(args.Partitions, s.reservationPartition(p))
+			}
+		}
+		reply, err := lua.Settle(ctx, s.redis, args, op, ms, fingerprint)
 		if err != nil {
 			return err
 		}
@@ -129,14 +135,8 @@ func (s *Redis) expire(ctx context.Context, p int, rules *Rules, fields []string
 			rest = append(rest, field)
 			continue
 		}
-		got, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-")
-		if err != nil {
+		if _, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-"); err != nil {
 			return nil, err
-		}
-		if got.State == lua.Unknown { // foreign, or its record is lost
-			if err := s.redis.ZRem(ctx, s.keys.Due(p), field).Err(); err != nil {
-				return nil, fmt.Errorf("removing a foreign member of %s: %w", s.keys.Due(p), err)
-			}
 		}
 	}
 	return rest, nil
