@@ -132,7 +132,8 @@ func TestAQuickFoldOfNoStream(t *testing.T) {
 		bad := batches[0]
 		testkit.Must(t, s.redis.Set(t.Context(), s.keys.Events(bad.Partition), "x", 0).Err())
 		f, _, err := s.store.FoldBatches(t.Context(), s.rules, batches)
-		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || f.Folded != int64(40-len(bad.Events)) || f.Keys != nil {
+		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || f.Folded != int64(40-len(bad.Events)) ||
+			f.Keys != nil {
 			t.Errorf("%+v, %v", f, err)
 		}
 	})

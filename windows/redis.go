@@ -236,13 +236,17 @@ func (s *Redis) Due(ctx context.Context, p int, until, n int64) ([]string, error
 	return keys, nil
 }
 
-// Levelled gives all records of partition p: what stands at a level.
+// Levelled gives the records of partition p that a change of the rules may change: what stands at a level, and
+// blocks. (What was reserved is due too, for as long as its end is remembered, and may be much more.)
 func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	keys, err := s.redis.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", s.keys.Due(p), err)
 	}
-	return keys, nil
+	return slices.DeleteFunc(keys, func(field string) bool {
+		_, ok := reservationOf(field)
+		return ok
+	}), nil
 }
 
 // Sweep looks again at records of partition p, due or not. It gives how many

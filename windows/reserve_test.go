@@ -380,8 +380,23 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 			}
 		}))
 		s.sweep(t)
-		if members := s.redis.ZRange(t.Context(), due, 0, -1).Val(); !made || !slices.Equal(members, []string{"\n" + id}) {
+		members := s.redis.ZRange(t.Context(), due, 0, -1).Val()
+		if !made || !slices.Equal(members, []string{"\n" + id}) {
 			t.Errorf("due are %q", members)
+		}
+	})
+}
+
+// After a change of the rules the keys at a level are looked at again, and not what was reserved: that may be
+// very much more, and nothing about it changes.
+func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		x.check("k", 10)
+		x.reserve("a", "k2{k}", 1, time.Minute)
+		got, err := s.store.Levelled(t.Context(), s.keys.Partition("k"))
+		if err != nil || !slices.Equal(got, []string{"k"}) {
+			t.Errorf("%q, %v", got, err)
 		}
 	})
 }

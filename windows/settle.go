@@ -127,11 +127,17 @@ func (s *Redis) keysOf(ctx context.Context, id string, parts []int) (keys []Sett
 	return keys, ttl, nil
 }
 
+// reservationOf gives the id of a reservation that a record is of.
+func reservationOf(field string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(field, "\n")
+	return id, ok && !strings.Contains(id, "\n") // the override of a pattern has two line feeds
+}
+
 // expire settles the reservations among the fields of a sweep, and gives the other fields.
 func (s *Redis) expire(ctx context.Context, p int, rules *Rules, fields []string) (rest []string, err error) {
 	for _, field := range fields {
-		id, ok := strings.CutPrefix(field, "\n")
-		if !ok || strings.Contains(id, "\n") { // the override of a pattern has two line feeds
+		id, ok := reservationOf(field)
+		if !ok {
 			rest = append(rest, field)
 			continue
 		}
