@@ -8,6 +8,9 @@
 -- Where the names of a partition stand, after its place in KEYS.
 local LEVELS, DUE, OUTBOX, RESERVATIONS, PARTITION_SIZE = 1, 2, 3, 4, 4
 
+-- word_of gives what stands in an id before its partitions.
+local function word_of(id) return match(id, '^%w+') end
+
 -- read_key reads the holds of a key, KEYS[k], in whose partition's place in KEYS it is:
 --   sum      the units that are reserved, without those that have expired
 --   was      what read_reserved gave: with them; nil where nothing is

@@ -4,7 +4,8 @@
 -- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and
 --        its counters
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation  3 ttl in ms
---        4 unused  5 fingerprint of what is asked: a word  6.. the keys (read_keys in holds.lua)
+--        4 unused  5 fingerprint of what is asked: a word, - where it is not asked for again
+--        6.. the keys (read_keys in holds.lua)
 -- Reply  1 reserved, 2 this id was reserved before and stands, 0 denied, -1 this id is settled,
 --        -2 it was reserved with another fingerprint; expires_ms; transitions; then per counter:
 --        now, retry_ms (0: there is room, -1: there can never be), per window the state of the
@@ -13,6 +14,8 @@
 -- reservations  id -> open|committed|cancelled|expired, expires_ms, ttl, fingerprint, when it was
 --               settled, fingerprint of that, then per key of the partition its units with
 --               its policy, and the key; each on a line
+--               word -> id and a space and the id: of an id that can be asked for again, what stands before its
+--               partitions (holds.lua). Another request may be of other keys, and so of another id
 -- holds         id:units:policy, by expires_ms
 -- due           a line feed and the id, when it expires, and later when it is to be forgotten
 --
@@ -27,9 +30,12 @@ local keys, partitions = read_keys(now, 6)
 for _, key in ipairs(keys) do
   if key.units < 1 then error('a key has no units') end
 end
-local state, stands_until = 1, now + ttl
+local state, stands_until, word = 1, now + ttl, fingerprint ~= '-' and word_of(id)
+local of_other = false
 for p = 0, partitions - 1 do
   local text = call('HGET', KEYS[PARTITION_SIZE * p + RESERVATIONS], id)
+  local by_word = word and call('HGET', KEYS[PARTITION_SIZE * p + RESERVATIONS], word)
+  of_other = of_other or by_word and by_word ~= 'id ' .. id
   if text then
     local known, expires, before = match(text, '^(%a+)\n(%d+)\n%d+\n([^\n]*)\n')
     if before ~= fingerprint then
@@ -41,6 +47,7 @@ for p = 0, partitions - 1 do
     end
   end
 end
+if of_other then state = -2 end
 prove_types(keys)
 
 -- What has expired is settled first: then nothing is decided by it. The types are proven, so
@@ -77,6 +84,7 @@ if state == 1 then
   end
   for place, text in pairs(texts) do
     call('HSET', KEYS[place + RESERVATIONS], id, text)
+    if word then call('HSET', KEYS[place + RESERVATIONS], word, 'id ' .. id) end
     call('ZADD', KEYS[place + DUE], int(stands_until), '\n' .. id)
   end
 end

@@ -83,11 +83,16 @@ if state == 1 and op ~= 'expire' then
     transitions = transitions + write_key(key, key.units, 0, key.policy, now)
   end
 end
+local function forget(place)
+  local reservations, word = KEYS[place + RESERVATIONS], word_of(id)
+  call('HDEL', reservations, id)
+  if word and call('HGET', reservations, word) == 'id ' .. id then call('HDEL', reservations, word) end
+  call('ZREM', KEYS[place + DUE], '\n' .. id)
+end
 for place, r in pairs(records) do
   local due = '\n' .. id
   if state == 1 and op == 'withdraw' then
-    call('HDEL', KEYS[place + RESERVATIONS], id)
-    call('ZREM', KEYS[place + DUE], due)
+    forget(place)
   elseif state == 1 then
     r.state, r.settled, r.done = RESULT[op], op == 'renew' and 0 or now, fingerprint
     if op == 'renew' then r.expires, r.ttl, r.done = now + ms, int(ms), '-' end
@@ -95,8 +100,7 @@ for place, r in pairs(records) do
       int(r.settled), r.done}, '\n') .. r.items)
     call('ZADD', KEYS[place + DUE], int(now + ms), due)
   elseif op == 'expire' and r.state ~= 'open' and r.settled + ms <= now then
-    call('HDEL', KEYS[place + RESERVATIONS], id)
-    call('ZREM', KEYS[place + DUE], due)
+    forget(place)
   elseif op == 'expire' then
     call('ZADD', KEYS[place + DUE], int(r.state == 'open' and r.expires or r.settled + ms), due)
   end

@@ -204,6 +204,25 @@ func TestReservationsSentAgain(t *testing.T) {
 	}, tenAMinute)
 }
 
+// The body may have no other keys either, wherever they lie.
+func TestAnIdempotencyKeyIsOfOneReservation(t *testing.T) {
+	onEveryRedis(t, func(t *testing.T, w *world) {
+		const one, two, other = `{"key":"user:1"}`, `{"checks":[{"key":"user:1"},{"key":"user:2"}]}`,
+			`{"checks":[{"key":"user:1"},{"key":"user:3"}]}`
+		for i, bodies := range [][2]string{{one, two}, {two, one}, {two, other}} {
+			name := fmt.Sprintf("Idempotency-Key: k%d", i)
+			reserve := func(body string) answer { return w.do(t, http.MethodPost, "/v1/reservations", body, name) }
+			id := idOf(t, reserve(bodies[0]))
+			wantProblem(t, reserve(bodies[1]), 422, "idempotency-key-reused", "another")
+			if again := idOf(t, reserve(bodies[0])); again != id || w.used(t, "user:1") != 1 {
+				t.Errorf("%s, sent again %s, %d used", id, again, w.used(t, "user:1"))
+			}
+			wantStatus(t, w.settle(t, id, "cancel", ""), 200)
+			wantProblem(t, reserve(bodies[1]), 422, "idempotency-key-reused", "another")
+		}
+	}, tenAMinute)
+}
+
 // askReservations asks for every answer to do with reservations that the document names.
 func askReservations(ask asker, open, broken http.Handler) {
 	const path, again = "/v1/reservations", `Idempotency-Key: "r1"`
