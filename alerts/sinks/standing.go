@@ -21,6 +21,7 @@ type standing struct {
 	posting sync.RWMutex
 	mu      sync.Mutex
 	list    map[string]api.Transition // identity → as it was raised
+	gapMs   int64                     // when alerts were last found not to have come; 0: never here
 }
 
 // load reads what stood when this process, or the one before it, last delivered. What the file no longer sends
@@ -61,6 +62,11 @@ func (s *standing) deliver(ctx context.Context, l *lease, t api.Transition) erro
 	if err := s.sink.deliver(ctx, s.config.Prefix, t, since); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	if t.ExpiresMs < s.gapMs { // it waited here meanwhile, and is as those that stood
+		t.State = api.StateCleared
+	}
+	s.mu.Unlock()
 	return s.record(ctx, l, t)
 }
 
@@ -83,8 +89,9 @@ func (s *standing) record(ctx context.Context, l *lease, t api.Transition) error
 func (s *standing) missed(ctx context.Context, l *lease) {
 	var over []api.Transition
 	s.mu.Lock()
+	s.gapMs = time.Now().UnixMilli()
 	for _, t := range s.list {
-		if t.ExpiresMs < time.Now().UnixMilli() {
+		if t.ExpiresMs < s.gapMs {
 			over = append(over, t)
 		}
 	}

@@ -203,3 +203,41 @@ func TestWhatStandsAfterAGap(t *testing.T) {
 		t.Errorf("what stands is %s", text)
 	}
 }
+
+// Nor does one stand for ever that waited to be delivered while the alert that it had cleared was lost.
+func TestWhatWaitedDuringAGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	js := streamtest.JetStream(t, w.url)
+	a := newFakeAM(t)
+	w.alertmanager(a, "")
+	a.answers(func(list []amAlert) int {
+		if slices.ContainsFunc(list, func(x amAlert) bool { return x.Labels["key"] == "user:1" }) {
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	})
+	p := w.start()
+	w.readyAM(a)
+	short, long := w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 80, api.StateRaised)
+	short.ExpiresMs = short.AtMs + 1
+	w.publish(short, long)
+	a.await(t, 0, "user:2 80")
+	p.stop()
+	w.publish(w.alert("user:1", 80, api.StateCleared))
+	stream, err := js.Stream(t.Context(), w.stream())
+	testkit.Must(t, err)
+	testkit.Must(t, stream.DeleteMsg(t.Context(), stream.CachedInfo().State.LastSeq))
+	w.publish(w.alert("user:4", 80, api.StateRaised))
+	p = w.start()
+	a.await(t, 0, "user:4 80")
+	a.answers(nil)
+	a.await(t, 0, "user:1 80")
+	p.stop()
+	n := a.count()
+	w.start()
+	post, _ := a.await(t, n, "user:4 80")
+	if text := strings.Join(post, ","); strings.Contains(text, "user:1") || !strings.Contains(text, "user:2") {
+		t.Errorf("what stands is %s", text)
+	}
+}
