@@ -23,7 +23,7 @@ type Decisions interface {
 // process relays.
 type comparer struct {
 	counter    *windows.Redis
-	rules      func() *windows.Rules
+	turns      *turns
 	decisions  Decisions
 	held       func() map[int]context.Context
 	quarantine *quarantine
@@ -82,11 +82,14 @@ func (c *comparer) compare(ctx context.Context, p int) error {
 		}
 	}
 	for step := range slices.Chunk(wrong, compareStep) {
-		n, err := c.counter.Restate(ctx, p, c.rules(), step)
+		err := c.turns.take(p, func(rules *windows.Rules) error {
+			n, err := c.counter.Restate(ctx, p, rules, step)
+			c.metrics.restated.Add(float64(n))
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		c.metrics.restated.Add(float64(n))
 	}
 	if len(wrong) > 0 {
 		c.log.Warn("throttle decisions did not stand in NATS as published, and are published again: who else "+

@@ -154,7 +154,8 @@ func NewPool(c Config) (*Pool, error) {
 		until: map[int]time.Time{}}
 	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log,
 		quarantine: q, dead: dead, activity: c.Activity, tracer: c.Tracer}
-	sweeper := newSweeper(c, q)
+	looks := newTurns(c)
+	sweeper := newSweeper(c, q, looks)
 	f.overridden = &sweeper.overridden
 	pool := &Pool{
 		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead),
@@ -162,7 +163,7 @@ func NewPool(c Config) (*Pool, error) {
 			ahead: map[int]bool{}},
 		consumer: c.Consumer, drain: c.DrainTimeout,
 	}
-	pool.comparer = &comparer{counter: c.Counter, rules: c.Rules, decisions: c.Decisions,
+	pool.comparer = &comparer{counter: c.Counter, turns: looks, decisions: c.Decisions,
 		held: pool.relay.leases.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
 		again: c.CompareEvery / 12}
 	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.leases.held, quarantine: q,

@@ -24,9 +24,7 @@ type sweeper struct {
 	log        *slog.Logger
 	recheck    chan struct{} // look at all keys that stand at a level
 	quarantine *quarantine
-	// looking is held for a partition from when the rules are read until its keys were looked at by them:
-	// else one with the rules of before could write after one with the new ones.
-	looking []sync.Mutex
+	turns      *turns
 
 	rulesChanged chan struct{} // look for others that are over a new limit (rescan.go)
 	overridden   overridden    // look at keys whose override changed (overrides.go)
@@ -40,9 +38,9 @@ type sweeper struct {
 // sweepSteps it is the next partition's turn.
 const sweepStep, sweepSteps = 100, 100
 
-func newSweeper(c Config, q *quarantine) *sweeper {
+func newSweeper(c Config, q *quarantine, t *turns) *sweeper {
 	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q,
-		looking: make([]sync.Mutex, c.Keys.Partitions),
+		turns:   t,
 		recheck: make(chan struct{}, 1), rulesChanged: make(chan struct{}, 1), patience: longestWait,
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	if c.Overrides != nil {
@@ -159,9 +157,11 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 
 // look sweeps some keys of a partition.
 func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
-	s.looking[p].Lock()
-	defer s.looking[p].Unlock()
-	_, corrupt, err := s.counter.Sweep(ctx, p, s.rules(), keys)
+	var corrupt int64
+	err := s.turns.take(p, func(rules *windows.Rules) (err error) {
+		_, corrupt, err = s.counter.Sweep(ctx, p, rules, keys)
+		return err
+	})
 	if corrupt > 0 {
 		s.config.Metrics.corruptLevels.Add(float64(corrupt))
 		s.log.Warn("corrupt records of levels are removed", "partition", p, "records", corrupt)
