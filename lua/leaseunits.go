@@ -54,10 +54,7 @@ func LeaseUnits(ctx context.Context, c redis.Scripter, a LeaseArgs) (LeaseReply,
 }
 
 // HasQuickLease says whether an algorithm has a script for the common renewal.
-func HasQuickLease(algorithm string) bool {
-	_, err := files.Open("quick-lease-" + algorithm + ".lua")
-	return err == nil
-}
+func HasQuickLease(algorithm string) bool { return isFile("quick-lease-" + algorithm) }
 
 // QuickLease runs the script of the common renewal: of a lease of one counter, without shadow windows. It is
 // false where that was left untouched: then LeaseUnits is to be asked. It is no safer to send again.

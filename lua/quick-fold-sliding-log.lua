@@ -12,17 +12,11 @@
 -- Reply  numbers of events: folded, already counted; then the groups that were left, from 1
 --
 -- What is compared here with bounds, and why, is said in prelude.lua and totals.lua.
+--
+-- include: quick-clock
 
 local call, pcall, match, format, type = redis.call, redis.pcall, string.match, string.format, type
 local KEYS, ARGV = KEYS, ARGV
-
-local now, min_expiry = ARGV[1], 600000
-if now == '' then
-  local t = call('TIME')
-  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
-else
-  now = now + 0
-end
 
 local group, partitions, keys = ARGV[2], ARGV[3] + 0, #KEYS
 local reply, r, folded, already_counted = {0, 0}, 3, 0, 0

@@ -9,18 +9,13 @@
 --        used  9 the key  10 span  11 trim_every_ms; per window: ms, limit, lowest level
 -- Reply  0 alone where it was left untouched; else 1, units, the mark of resets, now; per window: units used,
 --        when the first of them is free again, and when all are
+--
+-- include: quick-clock
 
 local call, pcall, match, format, max = redis.call, redis.pcall, string.match, string.format, math.max
 local KEYS, ARGV = KEYS, ARGV
 local levels, due, reservations, holds, counter = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 
-local now, min_expiry = ARGV[1], 600000
-if now == '' then
-  local t = call('TIME')
-  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
-else
-  now = now + 0
-end
 local id, ttl, had, keep = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 local want, least, used = ARGV[6] + 0, ARGV[7] + 0, ARGV[8] + 0
 local key, span, trim_every = ARGV[9], ARGV[10] + 0, ARGV[11] + 0

@@ -7,19 +7,13 @@
 -- bytes; a small log has up to 21 of them behind a head of 13, a large one 16 behind a head
 -- of 41, and its ring begins at 217; times are kept modulo 2^40, totals modulo 2^47.
 -- A log that grows as a whole, or shrinks, is left to check.lua.
+--
+-- include: quick-clock
 
 local call, pcall, byte, char, find, sub, format = redis.call, redis.pcall, string.byte, string.char, string.find,
   string.sub, string.format
 local KEYS, ARGV = KEYS, ARGV
 local NO_RECORD = '\255\255\255\255\255\255\255\255\255\255\255'
-
-local now, min_expiry = ARGV[1], 600000
-if now == '' then
-  local t = call('TIME')
-  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
-else
-  now = now + 0
-end
 
 -- record_at gives the total and the ms of the record at a place of a text.
 local function record_at(text, place, base, base_ms)

@@ -14,17 +14,11 @@
 --        them are free once the window has passed: the newest was charged now.)
 --
 -- What is compared here with bounds, and why, is said in prelude.lua and totals.lua.
+--
+-- include: quick-clock
 
 local call, pcall, match, format = redis.call, redis.pcall, string.match, string.format
 local KEYS, ARGV = KEYS, ARGV
-
-local now, min_expiry = ARGV[1], 600000
-if now == '' then
-  local t = call('TIME')
-  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
-else
-  now = now + 0
-end
 
 local reply, r, c, at = {}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
 local keys = #KEYS

@@ -20,10 +20,7 @@ type QuickCounter struct {
 }
 
 // HasQuick says whether an algorithm has a script for the common check.
-func HasQuick(algorithm string) bool {
-	_, err := files.Open("quick-" + algorithm + ".lua")
-	return err == nil
-}
+func HasQuick(algorithm string) bool { return isFile("quick-" + algorithm) }
 
 // Quick runs the script of the common check over counters of one algorithm whose
 // rules have no shadow windows. It gives per counter, in order, its state after the charge;

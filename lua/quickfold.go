@@ -9,10 +9,7 @@ import (
 )
 
 // HasQuickFold says whether an algorithm has a script for the common fold.
-func HasQuickFold(algorithm string) bool {
-	_, err := files.Open("quick-fold-" + algorithm + ".lua")
-	return err == nil
-}
+func HasQuickFold(algorithm string) bool { return isFile("quick-fold-" + algorithm) }
 
 // fewQuick groups are not worth a call of their own where the general script is called anyway.
 const fewQuick = 3

@@ -36,6 +36,12 @@ func Source(op string, algorithms ...string) string {
 	return b.String()
 }
 
+// isFile says whether there is a script file of this name.
+func isFile(name string) bool {
+	_, err := files.Open(name + ".lua")
+	return err == nil
+}
+
 // includes is a line such as "-- include: prelude, totals" in a script file.
 var includes = regexp.MustCompile(`(?m)^-- include: (.+)$`)
 
