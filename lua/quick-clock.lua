@@ -3,7 +3,8 @@
 local now, min_expiry = ARGV[1], 600000
 if now == '' then
   local t = redis.call('TIME')
-  now, min_expiry = t[1] * 1000 + (t[2] - t[2] % 1000) / 1000, 0
+  local us = t[2] + 0
+  now, min_expiry = t[1] * 1000 + (us - us % 1000) / 1000, 0
 else
   now = now + 0
 end

@@ -39,14 +39,16 @@ local function first_after(text, begin, from, to, after, base_ms)
   return from
 end
 
-local reply, r, c, at = {}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
+local reply, r, c, at = {nil, nil, nil}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
 local keys = #KEYS
 while c <= keys do
-  local rule = at
-  local span, trim_every, windows = ARGV[at + 1] + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
-  local first_length, first_level = ARGV[at + 4] + 0, ARGV[at + 5] + 0
-  at = at + 4 + 2 * windows
-  for c = c, c + ARGV[rule] - 1 do
+  local rule = ARGV[at]
+  local n1, n2, n3, s1, s2, s3, s4, s5, s6, t1, t2, t3, t4, t5, t6, windows = byte(rule, 1, 16)
+  local counters = (n1 * 256 + n2) * 256 + n3
+  local span = ((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6
+  local trim_every = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
+  at = at + 1
+  for c = c, c + counters - 1 do
     local counter, units, quick = KEYS[c], ARGV[at] + 0, false
     at = at + 1
     local text = pcall('GETRANGE', counter, '0', '243')
@@ -93,10 +95,11 @@ while c <= keys do
     local sum, slot, aged, aged_total = total + units, n, 0, nil
     if ms == last then slot = n - 1 end
     if sum > 70368744177664 then quick = false end
-    for w = rule + 4, rule + 2 + 2 * windows, 2 do
+    for w = 1, windows do
       if not quick then break end
-      local length, level, before, with, first = first_length, first_level, total, nil, ms
-      if w > rule + 4 then length, level = ARGV[w] + 0, ARGV[w + 1] + 0 end
+      local m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 = byte(rule, 4 + 13 * w, 16 + 13 * w)
+      local length = ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+      local before, with, first = total, nil, ms
       local from, i, part, p = ms - length, ring + n, text, nil
       if last > from then
         if first_ms <= from then
@@ -106,7 +109,7 @@ while c <= keys do
           before, with, first, i = 0, first_total, first_ms, 0
         else
           -- In the ring: the records from the hint on, 16 of them and up to 48 more.
-          local hint = 26 + (w - rule - 4) * 2
+          local hint = 22 + w * 4
           local h1, h2, h3, h4 = byte(text, hint, hint + 3)
           i = hint < 42 and ((h1 * 256 + h2) * 256 + h3) * 256 + h4 or ring
           if i > 0 then i = i - 1 end
@@ -118,7 +121,10 @@ while c <= keys do
             if records < 1 then break end
             part = call('GETRANGE', counter, format('%d', 217 + turn * 11), format('%d', 216 + (turn + records) * 11))
             if #part ~= records * 11 then break end
-            local k = first_after(part, 1, 0, records, from, base_ms)
+            -- Mostly little has left the window since: so the first two, and then by halves.
+            local k = first_after(part, 1, 0, 1, from, base_ms)
+            if k == 1 then k = first_after(part, 1, 1, records < 2 and 1 or 2, from, base_ms) end
+            if k == 2 then k = first_after(part, 1, 2, records, from, base_ms) end
             if k < records then
               quick, p, i = k > 0 or i == 0, 1 + k * 11, i + k
               break
@@ -135,8 +141,10 @@ while c <= keys do
         if with <= before or with > total then quick = false end
         if length == span then aged = i end
       end
-      if sum - before >= level then quick = false end
-      reply[place], reply[place + 1] = sum - before, first + length
+      if sum - before >= (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7 then
+        quick = false
+      end
+      reply[place], reply[place + 1] = sum - before, first
       place = place + 2
       if ring > 0 and slot == 16 then -- the buffer will move
         starts = starts or {}
@@ -206,6 +214,7 @@ while c <= keys do
       reply[r], r = 0, r + 1
     end
   end
-  c = c + ARGV[rule]
+  c = c + counters
 end
+if r == 4 and keys == 1 then return format('%d %d %d', reply[1], reply[2], reply[3]) end
 return reply
