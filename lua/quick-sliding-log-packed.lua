@@ -12,7 +12,7 @@
 
 local call, pcall, byte, char, find, sub, format = redis.call, redis.pcall, string.byte, string.char, string.find,
   string.sub, string.format
-local KEYS, ARGV = KEYS, ARGV
+local KEYS, rules, counters, keys = KEYS, ARGV[2], ARGV[3], #KEYS
 local NO_RECORD = '\255\255\255\255\255\255\255\255\255\255\255'
 
 -- record_at gives the total and the ms of the record at a place of a text.
@@ -39,18 +39,34 @@ local function first_after(text, begin, from, to, after, base_ms)
   return from
 end
 
-local reply, r, c, at = {nil, nil, nil}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
-local keys = #KEYS
-while c <= keys do
-  local rule = ARGV[at]
-  local n1, n2, n3, s1, s2, s3, s4, s5, s6, t1, t2, t3, t4, t5, t6, windows = byte(rule, 1, 16)
-  local counters = (n1 * 256 + n2) * 256 + n3
-  local span = ((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6
-  local trim_every = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
-  at = at + 1
-  for c = c, c + counters - 1 do
-    local counter, units, quick = KEYS[c], ARGV[at] + 0, false
-    at = at + 1
+-- write puts one or two texts at their places, or a new log in the place of the old one.
+local function write(counter, at, text, second_at, second_text, expires)
+  if not at then return call('SET', counter, text, 'PX', expires) end
+  call('SETRANGE', counter, at, text)
+  if second_at then call('SETRANGE', counter, second_at, second_text) end
+  if expires then call('PEXPIRE', counter, expires) end
+end
+
+local reply, r = {nil, nil, nil}, 1 -- the next place in reply
+local rule, span, trim_every, windows, first_length, first_level -- of the last counter; of its first window
+local quick, first_of_call, begin_of_call, todo, todos, left = true, 1, 1, nil, 0, nil
+for c = 1, keys do
+  local counter = KEYS[c]
+  local r1, r2, r3, u1, u2, u3, u4, u5, u6, u7, more = byte(counters, c * 11 - 10, c * 11)
+  local units = (((((u1 * 256 + u2) * 256 + u3) * 256 + u4) * 256 + u5) * 256 + u6) * 256 + u7
+  local at = (r1 * 256 + r2) * 256 + r3
+  if at ~= rule then
+    rule = at
+    local s1, s2, s3, s4, s5, s6, t1, t2, t3, t4, t5, t6, w, m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 =
+      byte(rules, at, at + 25)
+    span = ((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6
+    trim_every = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
+    windows, first_length = w, ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+    first_level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
+  end
+  if left and left[counter] then quick = false end
+  if quick then
+    quick = false
     local text = pcall('GETRANGE', counter, '0', '243')
     local tag, begin, places, n, last, total, base_ms, base = 112, 14, 0, 0, 0, 0, now, 0
     local size, head, ring = 0, 0, 0
@@ -97,9 +113,12 @@ while c <= keys do
     if sum > 70368744177664 then quick = false end
     for w = 1, windows do
       if not quick then break end
-      local m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 = byte(rule, 4 + 13 * w, 16 + 13 * w)
-      local length = ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
-      local before, with, first = total, nil, ms
+      local length, level, before, with, first = first_length, first_level, total, nil, ms
+      if w > 1 then
+        local m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 = byte(rules, rule + w * 13, rule + w * 13 + 12)
+        length = ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+        level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
+      end
       local from, i, part, p = ms - length, ring + n, text, nil
       if last > from then
         if first_ms <= from then
@@ -141,9 +160,7 @@ while c <= keys do
         if with <= before or with > total then quick = false end
         if length == span then aged = i end
       end
-      if sum - before >= (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7 then
-        quick = false
-      end
+      if sum - before >= level then quick = false end
       reply[place], reply[place + 1] = sum - before, first
       place = place + 2
       if ring > 0 and slot == 16 then -- the buffer will move
@@ -152,6 +169,7 @@ while c <= keys do
       end
     end
 
+    local write_at, write_text, second_at, second_text, expires = false, false, false, false, false
     if quick then
       local x = (base + sum) % 140737488355328
       local e = x % 16777216
@@ -162,11 +180,11 @@ while c <= keys do
       local record = char((b - b % 65536) / 65536, (b % 65536 - b % 256) / 256, b % 256,
         (e - e % 65536) / 65536, (e % 65536 - e % 256) / 256, e % 256,
         (h - h % 65536) / 65536, (h % 65536 - h % 256) / 256, h % 256, (k - k % 256) / 256, k % 256)
+      if slot >= places and ring == 0 or trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every then
+        expires = format('%d', math.max(min_expiry, span + trim_every))
+      end
       if slot < places then
-        call('SETRANGE', counter, format('%d', begin - 1 + slot * 11), record)
-        if trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every then
-          call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
-        end
+        write_at, write_text = format('%d', begin - 1 + slot * 11), record
       elseif ring == 0 then
         -- What has left every window is cut off, and there are more places.
         local count, begins = n - aged + 1, nil
@@ -181,8 +199,8 @@ while c <= keys do
           begins = sub(text, 1, 7) .. (aged_total or sub(text, 8, 13))
         end
         if quick then
-          call('SET', counter, begins .. sub(text, 14 + aged * 11, 13 + n * 11) .. record
-            .. string.rep(NO_RECORD, places - count), 'PX', format('%d', math.max(min_expiry, span + trim_every)))
+          write_text = begins .. sub(text, 14 + aged * 11, 13 + n * 11) .. record
+            .. string.rep(NO_RECORD, places - count)
         end
       else
         -- The buffer moves into the ring, over records that have left every window.
@@ -198,23 +216,35 @@ while c <= keys do
             numbers[i] = char((x - x % 16777216) / 16777216, (x % 16777216 - x % 65536) / 65536,
               (x % 65536 - x % 256) / 256, x % 256)
           end
-          call('SETRANGE', counter, format('%d', 217 + tail * 11), sub(text, 42, 217))
-          call('SETRANGE', counter, '0', sub(text, 1, 7) .. (aged_total or sub(text, 8, 13)) .. sub(text, 14, 17)
-            .. table.concat(numbers) .. record .. string.rep(NO_RECORD, 15))
-          if trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every then
-            call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
-          end
+          write_at, write_text = format('%d', 217 + tail * 11), sub(text, 42, 217)
+          second_at, second_text = '0', sub(text, 1, 7) .. (aged_total or sub(text, 8, 13)) .. sub(text, 14, 17)
+            .. table.concat(numbers) .. record .. string.rep(NO_RECORD, 15)
         end
       end
     end
     if quick then
       reply[r], r = ms, place
+      if more == 1 then -- nothing is written before all of the call is decided
+        todo = todo or {}
+        todo[todos + 1], todo[todos + 2], todo[todos + 3] = counter, write_at, write_text
+        todo[todos + 4], todo[todos + 5], todo[todos + 6] = second_at, second_text, expires
+        todos = todos + 6
+      else
+        for i = 1, todos, 6 do write(unpack(todo, i, i + 5)) end
+        write(counter, write_at, write_text, second_at, second_text, expires)
+      end
     else
-      for i = r + 1, place - 1 do reply[i] = nil end
-      reply[r], r = 0, r + 1
+      for i = r, place - 1 do reply[i] = nil end
     end
   end
-  c = c + counters
+  if more == 0 then
+    if not quick then
+      for i = begin_of_call, r - 1 do reply[i] = nil end
+      r, left = begin_of_call, left or {}
+      for i = first_of_call, c do reply[r], r, left[KEYS[i]] = 0, r + 1, true end
+    end
+    quick, first_of_call, begin_of_call, todos = true, c + 1, r, 0
+  end
 end
 if r == 4 and keys == 1 then return format('%d %d %d', reply[1], reply[2], reply[3]) end
 return reply

@@ -1,14 +1,16 @@
--- quick-sliding-log.lua: the common check, cheap. A check of one key by one rule that is
--- admitted, stays below every level and meets a healthy log takes two looks and
--- one entry, and is answered here, to the last field as check.lua would. Any other is
--- left untouched, and the caller asks check.lua. (Redis runs the whole of a script at
--- each call, each function it defines and each argument it takes: so this one has few.)
+-- quick-sliding-log.lua: the common check, cheap. A call that is admitted, whose keys have one rule
+-- each, stay below every level and meet healthy logs, takes two looks and one entry for each key,
+-- and is answered here, to the last field as check.lua would. Any other is left untouched, as a
+-- whole, and so are calls after it that ask for a key of it; the caller asks check.lua for these.
+-- (Redis runs the whole of a script at each call, each function it defines and each argument it
+-- takes: so this one has few.)
 --
--- KEYS   the counters, rule by rule, each once
--- ARGV   1 now_ms ('' = the server's clock); then per rule: a text of numbers as bytes, the highest
---        first: how many counters (3 bytes), span, trim_every_ms (6 each), number of windows (1);
---        per window: ms (6), and the used units from which on check.lua is asked (7; the lowest
---        level, or above the limit); per counter: the units to charge, of all calls that ask for it
+-- KEYS   the counters, call by call
+-- ARGV   1 now_ms ('' = the server's clock)  2 the rules  3 the counters. These are texts of numbers
+--        as bytes, the highest first. Per rule: span, trim_every_ms (6 bytes each), number of windows
+--        (1); per window: ms (6), and the used units from which on check.lua is asked (7; the lowest
+--        level, or above the limit). Per counter: where its rule begins in 2 (3), the units to
+--        charge (7), and 1 where another counter of the same call follows, else 0 (1)
 -- Reply  per counter: now, 0 where it was left untouched, and then nothing more; per
 --        window: units used, and when the first of them came, as a number or as the ID of its
 --        entry. (All of them are free once the window has passed: the newest was charged now.)
@@ -19,21 +21,53 @@
 -- include: quick-clock
 
 local call, pcall, match, format, byte = redis.call, redis.pcall, string.match, string.format, string.byte
-local KEYS, ARGV, tonumber = KEYS, ARGV, tonumber
+local KEYS, tonumber, max = KEYS, tonumber, math.max
+local rules, counters, keys = ARGV[2], ARGV[3], #KEYS
 
-local reply, r, c, at = {nil, nil, nil}, 1, 1, 2 -- the next place in reply, counter, value of ARGV
-local keys = #KEYS
+-- write adds an entry. Where the log takes no such ID it does nothing and gives false, unless the call must
+-- be counted by now: then it does as add_to_log in sliding-log.lua.
+local function write(must, counter, id, count, total, oldest, expires)
+  local entry
+  if oldest then
+    entry = pcall('XADD', counter, 'MINID', '~', oldest, id, 'count', count, 'total', total)
+  else
+    entry = pcall('XADD', counter, id, 'count', count, 'total', total)
+  end
+  if entry.err then
+    if not string.find(entry.err, ' ID', 1, true) then error(entry) end
+    if not must then return false end
+    entry = pcall('XADD', counter, '*', 'count', count, 'total', total)
+    if entry.err then
+      if not string.find(entry.err, ' ID', 1, true) then error(entry) end
+      call('UNLINK', counter)
+      call('XADD', counter, id, 'count', count, 'total', total)
+    end
+  end
+  if expires then call('PEXPIRE', counter, expires) end
+  return true
+end
+
+local reply, r = {nil, nil, nil}, 1 -- the next place in reply
+local rule, span, trim_every, windows, length, level -- of the last counter; of its first window
+local quick, first, begin, todo, n, left = true, 1, 1, nil, 0, nil -- of the call: its first counter, its reply
 local from_of, from_text, id_of, id -- of the last look and entry: most are of one time
-while c <= keys do
-  local rule = ARGV[at]
-  local n1, n2, n3, s1, s2, s3, s4, s5, s6, t1, t2, t3, t4, t5, t6, windows = byte(rule, 1, 16)
-  local counters = (n1 * 256 + n2) * 256 + n3
-  local span = ((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6
-  local trim_every = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
-  at = at + 1
-  for c = c, c + counters - 1 do
-    local counter, units, last, total, quick = KEYS[c], ARGV[at] + 0, 0, 0, true
-    at = at + 1
+for c = 1, keys do
+  local counter = KEYS[c]
+  local r1, r2, r3, u1, u2, u3, u4, u5, u6, u7, more = byte(counters, c * 11 - 10, c * 11)
+  local units = (((((u1 * 256 + u2) * 256 + u3) * 256 + u4) * 256 + u5) * 256 + u6) * 256 + u7
+  local at = (r1 * 256 + r2) * 256 + r3
+  if at ~= rule then
+    rule = at
+    local s1, s2, s3, s4, s5, s6, t1, t2, t3, t4, t5, t6, w, m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 =
+      byte(rules, at, at + 25)
+    span = ((((s1 * 256 + s2) * 256 + s3) * 256 + s4) * 256 + s5) * 256 + s6
+    trim_every = ((((t1 * 256 + t2) * 256 + t3) * 256 + t4) * 256 + t5) * 256 + t6
+    windows, length = w, ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+    level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
+  end
+  local last, total, ms, sum = 0, 0, now, 0
+  if left and left[counter] then quick = false end
+  if quick then
     local newest = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
     if newest[1] then
       local fields = newest[1][2]
@@ -44,61 +78,68 @@ while c <= keys do
     else
       quick = not newest.err
     end
-    if quick then
-      local ms = last > now and last or now
-      local sum, place = total + units, r + 1
-      for w = 17, 4 + 13 * windows, 13 do
-        local m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 = byte(rule, w, w + 12)
-        local before, first = total, ms
-        local from = ms - (((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6)
-        if last > from then
-          if from ~= from_of then from_of, from_text = from, format('%d', from + 1) end
-          local e = call('XRANGE', counter, from_text, '+', 'COUNT', '1')[1]
-          local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
-          if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then
-            quick = false
-            break
-          end
-          before, first = sum_then - count, e[1]
-        end
-        if sum - before >= (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7 then
+  end
+  if quick then
+    if last > now then ms = last end
+    sum = total + units
+    reply[r], r = ms, r + 1
+    for w = 1, windows do
+      local length, level, before, since = length, level, total, ms
+      if w > 1 then
+        local m1, m2, m3, m4, m5, m6, l1, l2, l3, l4, l5, l6, l7 = byte(rules, rule + w * 13, rule + w * 13 + 12)
+        length = ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
+        level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
+      end
+      local from = ms - length
+      if last > from then
+        if from ~= from_of then from_of, from_text = from, format('%d', from + 1) end
+        local e = call('XRANGE', counter, from_text, '+', 'COUNT', '1')[1]
+        local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
+        if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then
           quick = false
           break
         end
-        reply[place], reply[place + 1] = sum - before, first
-        place = place + 2
+        before, since = sum_then - count, e[1]
       end
-      if quick then
-        if ms ~= id_of then id_of, id = ms, format('%d-*', ms) end
-        local count, text, entry = ARGV[at - 1], format('%d', sum), nil
-        -- As grow in totals.lua has it: most entries leave the upkeep to another.
-        if total > 0 and trim_every > 0 and ms - ms % trim_every == last - last % trim_every
-          and sum % 5000 >= units then
-          entry = pcall('XADD', counter, id, 'count', count, 'total', text)
-        else
-          if total > 0 then
-            entry = pcall('XADD', counter, 'MINID', '~', format('%d', ms - span), id, 'count', count, 'total', text)
-          else
-            entry = pcall('XADD', counter, id, 'count', count, 'total', text)
-          end
-          if not entry.err then
-            call('PEXPIRE', counter, format('%d', math.max(min_expiry, span + trim_every)))
-          end
-        end
-        if entry.err then
-          if not string.find(entry.err, ' ID', 1, true) then error(entry) end
-          quick = false
-        end
+      if sum - before >= level then
+        quick = false
+        break
       end
-      if quick then
-        reply[r], r = ms, place
-      else
-        for i = r + 1, place - 1 do reply[i] = nil end
-      end
+      reply[r], reply[r + 1] = sum - before, since
+      r = r + 2
     end
-    if not quick then reply[r], r = 0, r + 1 end
   end
-  c = c + counters
+  if quick then
+    if ms ~= id_of then id_of, id = ms, format('%d-*', ms) end
+    local oldest, expires = false, false
+    -- As grow in totals.lua has it: most entries leave the upkeep to another.
+    if total == 0 or trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every or sum % 5000 < units then
+      expires = format('%d', max(min_expiry, span + trim_every))
+      if total > 0 then oldest = format('%d', ms - span) end
+    end
+    local count, text = units == 1 and '1' or format('%d', units), format('%d', sum)
+    if more == 1 then -- nothing is written before all of the call is decided
+      todo = todo or {}
+      todo[n + 1], todo[n + 2], todo[n + 3], todo[n + 4] = counter, id, count, text
+      todo[n + 5], todo[n + 6], n = oldest, expires, n + 6
+    else
+      for i = 1, n, 6 do
+        if not write(i > 1, unpack(todo, i, i + 5)) then
+          quick = false
+          break
+        end
+      end
+      quick = quick and write(n > 0, counter, id, count, text, oldest, expires)
+    end
+  end
+  if more == 0 then
+    if not quick then
+      for i = begin, r - 1 do reply[i] = nil end
+      r, left = begin, left or {}
+      for i = first, c do reply[r], r, left[KEYS[i]] = 0, r + 1, true end
+    end
+    quick, first, begin, n = true, c + 1, r, 0
+  end
 end
 if r == 4 and keys == 1 then return format('%d %d %s', reply[1], reply[2], reply[3]) end
 return reply

@@ -9,38 +9,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// QuickRule is a rule and the counters that are asked for under it.
-type QuickRule struct {
-	Rule     *Rule
-	Counters []QuickCounter
-}
-
-// QuickCounter is a counter, and the units that all calls of a run ask of it.
+// QuickCounter is a counter, its rule, which has no shadow windows, and the units that are asked of it.
 type QuickCounter struct {
 	Counter string
+	Rule    *Rule
 	Units   int64
+	More    bool // the next counter is of the same call
 }
 
 // HasQuick says whether an algorithm has a script for the common check.
 func HasQuick(algorithm string) bool { return isFile("quick-" + algorithm) }
 
-// Quick runs the script of the common check over counters of one algorithm whose
-// rules have no shadow windows. It gives per counter, in order, its state after the charge;
-// NowMs is 0 where it was left untouched: then Check is to be asked. It is not safe to
-// send again.
-func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, rules []QuickRule) ([]CheckResult, error) {
-	n := 0
-	for _, r := range rules {
-		n += len(r.Counters)
-	}
-	keys, args := make([]string, 0, n), append(make([]any, 0, 1+len(rules)+n), now.arg())
-	for _, r := range rules {
-		args = append(args, r.encode())
-		for _, it := range r.Counters {
-			keys, args = append(keys, it.Counter), append(args, it.Units)
-		}
-	}
-	v, err := script("quick-"+algorithm, nil).Run(ctx, c, keys, args...).Result()
+// Quick runs the script of the common check over counters of one algorithm, call by call. It
+// gives per counter, in order, its state after the charge; NowMs is 0 where its call was left
+// untouched: then Check is to be asked. It is not safe to send again.
+func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, counters []QuickCounter) ([]CheckResult,
+	error) {
+	keys, rules, items := encodeQuick(counters)
+	v, err := script("quick-"+algorithm, nil).Run(ctx, c, keys, now.arg(), rules, items).Result()
 	if err != nil {
 		return nil, fmt.Errorf("quick check script: %w", err)
 	}
@@ -53,32 +39,68 @@ func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, rul
 	case []any:
 		reply.values = v
 	}
-	out := make([]CheckResult, n)
-	i := 0
-	for _, r := range rules {
-		for range r.Counters {
-			if out[i].NowMs = reply.next(); out[i].NowMs != 0 {
-				out[i].Windows = reply.windows(out[i].NowMs, r.Rule.Windows)
+	out := make([]CheckResult, len(counters))
+	windows := 0
+	for _, it := range counters {
+		windows += len(it.Rule.Windows)
+	}
+	states := make([]WindowState, windows)
+	for i := range counters {
+		nowMs, w := reply.next(), len(counters[i].Rule.Windows)
+		if out[i].NowMs = nowMs; nowMs != 0 {
+			out[i].Windows, states = states[:w:w], states[w:]
+			for w, window := range counters[i].Rule.Windows {
+				used := reply.next()
+				out[i].Windows[w] = WindowState{used, reply.next() + window.Ms, nowMs + window.Ms}
 			}
-			i++
 		}
 	}
 	if reply.wrong || len(reply.values) != 0 {
-		return nil, fmt.Errorf("quick check script: a reply for %d counters that does not read: %.200q", n, fmt.Sprint(v))
+		return nil, fmt.Errorf("quick check script: a reply for %d counters that does not read: %.200s", len(out),
+			fmt.Sprint(v))
 	}
 	return out, nil
 }
 
-// encode gives the rule's numbers as the scripts read them, with how many counters follow.
-func (r *QuickRule) encode() []byte {
-	b := make([]byte, 0, 16+13*len(r.Rule.Windows))
-	b = appendNumber(b, 3, len(r.Counters))
-	b = appendNumber(b, 6, r.Rule.SpanMs)
-	b = appendNumber(b, 6, r.Rule.Setting)
-	b = appendNumber(b, 1, len(r.Rule.Windows))
-	for _, w := range r.Rule.Windows {
-		b = appendNumber(b, 6, w.Ms)
-		b = appendNumber(b, 7, min(w.Lowest, w.Limit+1))
+// encodeQuick gives keys, rules and counters as the scripts take them.
+func encodeQuick(counters []QuickCounter) (keys []string, rules, items []byte) {
+	keys, items = make([]string, 0, len(counters)), make([]byte, 0, 11*len(counters))
+	var places map[*Rule]int // where each rule begins, from 1; made where there are several
+	var last *Rule
+	at := 0
+	for _, it := range counters {
+		if it.Rule != last {
+			known := false
+			if last != nil {
+				if places == nil {
+					places = map[*Rule]int{last: at}
+				}
+				at, known = places[it.Rule]
+			}
+			if !known {
+				at = len(rules) + 1
+				rules = it.Rule.appendQuick(rules)
+				if places != nil {
+					places[it.Rule] = at
+				}
+			}
+			last = it.Rule
+		}
+		more := 0
+		if it.More {
+			more = 1
+		}
+		keys = append(keys, it.Counter)
+		items = appendNumber(appendNumber(appendNumber(items, 3, at), 7, it.Units), 1, more)
+	}
+	return keys, rules, items
+}
+
+func (r *Rule) appendQuick(b []byte) []byte {
+	b = appendNumber(appendNumber(b, 6, r.SpanMs), 6, r.Setting)
+	b = appendNumber(b, 1, len(r.Windows))
+	for _, w := range r.Windows {
+		b = appendNumber(appendNumber(b, 6, w.Ms), 7, min(w.Lowest, w.Limit+1))
 	}
 	return b
 }
@@ -116,14 +138,4 @@ func (r *quickReply) next() int64 {
 	}
 	r.wrong = true
 	return 0
-}
-
-// windows reads the states of a counter's windows.
-func (r *quickReply) windows(nowMs int64, windows []Window) []WindowState {
-	states := make([]WindowState, len(windows))
-	for i, w := range windows {
-		used := r.next()
-		states[i] = WindowState{used, r.next() + w.Ms, nowMs + w.Ms}
-	}
-	return states
 }

@@ -38,59 +38,59 @@ func (n *nearLevels) set(counter string, near bool) {
 	}
 }
 
-// quickBatch is what is asked of the quick script in one run, in which each counter
-// stands once.
+// quickBatch is what is asked of the quick script in one run. Calls of one key, one after the other, share
+// the counter that they ask for.
 type quickBatch struct {
-	of       []*planCounter // what the counters of each rule count
-	rules    []lua.QuickRule
+	counters []lua.QuickCounter
 	calls    []quickCall
-	counters map[string]quickCall // name → where it stands; only of a run of several
+	shared   map[string]int // name → where it stands, while the next call of it may share it; only of a run of several
+	of       []*planCounter // what rules count
+	rules    []*lua.Rule
 }
 
-// quickCall says where the counter of a call stands, and the units asked of it by the
-// call and those before.
+// quickCall says where the first counter of a call stands, and, where it has one key, the units asked of
+// that by it and those before.
 type quickCall struct {
-	call, rule, counter int
-	units               int64
+	call, first int
+	units       int64
 }
 
 // quick answers the calls that the quick script can answer and gives those that remain.
 // Where it fails none was answered.
 func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict) (rest []int, err error) {
 	var b quickBatch
-	names, rest := s.forQuick(calls)
-	for i, name := range names {
-		if name != "" {
-			b.add(s, i, len(calls), name, calls[i][0])
+	names, algorithm, rest := s.forQuick(calls)
+	for i, names := range names {
+		if names != nil {
+			b.add(s, i, names, calls)
 		}
 	}
 	if len(b.calls) == 0 {
 		return rest, nil
 	}
-	states, err := lua.Quick(ctx, s.redis, b.rules[0].Rule.Algorithm, s.now(), b.rules)
+	states, err := lua.Quick(ctx, s.redis, algorithm, s.now(), b.counters)
 	if err != nil {
 		return nil, err
 	}
-	firsts := make([]int, len(b.rules)) // rule → its first counter in states
-	for r := 1; r < len(firsts); r++ {
-		firsts[r] = firsts[r-1] + len(b.rules[r-1].Counters)
-	}
 	for _, q := range b.calls {
-		got := states[firsts[q.rule]+q.counter]
-		if got.NowMs == 0 {
+		call, got := calls[q.call], states[q.first:]
+		if got[0].NowMs == 0 {
 			rest = append(rest, q.call)
 			continue
 		}
 		s.answeredQuick.Add(1)
-		if later := b.rules[q.rule].Counters[q.counter].Units - q.units; later > 0 {
-			own := make([]lua.WindowState, len(got.Windows))
-			for w, state := range got.Windows {
-				own[w] = lua.WindowState{Used: state.Used - later, NextFreeMs: state.NextFreeMs, ResetMs: state.ResetMs}
+		items := make([]KeyState, len(call))
+		for i, a := range call {
+			state := got[i]
+			if later := b.counters[q.first].Units - q.units; len(call) == 1 && later > 0 {
+				state.Windows = slices.Clone(state.Windows)
+				for w := range state.Windows {
+					state.Windows[w].Used -= later
+				}
 			}
-			got.Windows = own
+			items[i] = a.Plan.state([]lua.CheckResult{state})
 		}
-		verdicts[q.call] = Verdict{Allowed: true, Atomic: true,
-			Items: []KeyState{calls[q.call][0].Plan.state([]lua.CheckResult{got})}}
+		verdicts[q.call] = Verdict{Allowed: true, Atomic: true, Items: items}
 	}
 	slices.Sort(rest)
 	return rest, nil
@@ -101,43 +101,61 @@ func (r Request) forQuick() bool {
 	return r.Cost > 0 && (r.Mode == "" || r.Mode == api.ModeTake) && r.Idempotency == nil
 }
 
-// forQuick says which calls may be answered by the quick script, by the name of their
-// counter, and which not. Those charge one key under one rule without shadows, which
-// was not near a level the last time; all calls that ask for one counter go one way,
-// so that they are answered in order.
-func (s *Redis) forQuick(calls [][]Request) (names []string, rest []int) {
-	names = make([]string, len(calls))
-	algorithm := "" // of the run
+// forQuick says which calls may be answered by the quick script, by the names of their counters,
+// and which not. Those charge keys under one rule each, without shadows, of one algorithm, none of which was near
+// a level the last time. A call that asks for a counter of one that remains, remains too, so that calls are answered
+// in order.
+func (s *Redis) forQuick(calls [][]Request) (names [][]string, algorithm string, rest []int) {
+	names = make([][]string, len(calls))
 	var others map[string]bool
 	for i, call := range calls {
-		if plan := call[0].Plan; len(call) == 1 && call[0].forQuick() && plan.quick && !s.general &&
-			(algorithm == "" || plan.Live.Algorithm == algorithm) {
-			name := s.counter(call[0], 0)
-			if !s.near.has(name) {
-				names[i], algorithm = name, plan.Live.Algorithm
-				continue
-			}
+		if of := call[0].Plan; algorithm == "" && of.quick {
+			algorithm = of.Live.Algorithm
+		}
+		names[i] = s.quickNames(call, algorithm, others)
+		if names[i] != nil {
+			continue
 		}
 		rest = append(rest, i)
+		if others == nil && len(calls) > 1 {
+			others = map[string]bool{}
+		}
 		for _, a := range call {
 			for c := range a.Plan.counters {
-				if others == nil {
-					others = map[string]bool{}
+				if len(calls) > 1 {
+					others[s.counter(a, c)] = true
 				}
-				others[s.counter(a, c)] = true
 			}
 		}
 	}
-	if len(others) == 0 || len(rest) == len(calls) {
-		return names, rest
+	return names, algorithm, rest
+}
+
+// quickNames names the counters of a call; nil where it is not for the quick script.
+func (s *Redis) quickNames(call []Request, algorithm string, others map[string]bool) []string {
+	if s.general {
+		return nil
 	}
-	rest = rest[:0]
-	for i, name := range names {
-		if name == "" || others[name] {
-			names[i], rest = "", append(rest, i)
+	for _, a := range call {
+		if !a.Plan.quick || a.Plan.Live.Algorithm != algorithm || !a.forQuick() {
+			return nil
 		}
 	}
-	return names, rest
+	names := make([]string, len(call))
+	var seen map[string]bool
+	if len(call) > 1 {
+		seen = make(map[string]bool, len(call))
+	}
+	for i, a := range call {
+		name := s.counter(a, 0)
+		if others[name] || seen[name] || s.near.has(name) {
+			return nil
+		}
+		if names[i] = name; seen != nil {
+			seen[name] = true
+		}
+	}
+	return names
 }
 
 // counter names counter c of what is asked for.
@@ -145,32 +163,38 @@ func (s *Redis) counter(a Request, c int) string {
 	return s.keys.Counter(s.keys.Partition(a.Key), a.Plan.counters[c].form, a.Key)
 }
 
-// add takes a call in. The map is only made where calls may share a counter.
-func (b *quickBatch) add(s *Redis, call, calls int, counter string, a Request) {
-	at, known := b.counters[counter]
-	if known && b.of[at.rule] == &a.Plan.counters[0] {
-		units := &b.rules[at.rule].Counters[at.counter].Units
-		*units += a.Cost
-		b.calls = append(b.calls, quickCall{call, at.rule, at.counter, *units})
+// add takes a call in.
+func (b *quickBatch) add(s *Redis, i int, names []string, calls [][]Request) {
+	call := calls[i]
+	if at, known := b.shared[names[0]]; known && len(call) == 1 && b.counters[at].Rule == b.rule(s, call[0].Plan) {
+		b.counters[at].Units += call[0].Cost
+		b.calls = append(b.calls, quickCall{i, at, b.counters[at].Units})
 		return
 	}
-	of, r := &a.Plan.counters[0], 0
-	for r < len(b.of) && b.of[r] != of {
-		r++
+	first := len(b.counters)
+	for n, a := range call {
+		b.counters = append(b.counters, lua.QuickCounter{Counter: names[n], Rule: b.rule(s, a.Plan), Units: a.Cost,
+			More: n < len(call)-1})
+		delete(b.shared, names[n])
 	}
-	if r == len(b.of) {
-		b.of, b.rules = append(b.of, of), append(b.rules, lua.QuickRule{Rule: s.script(of)})
-	}
-	rule := &b.rules[r]
-	at = quickCall{call, r, len(rule.Counters), a.Cost}
-	rule.Counters = append(rule.Counters, lua.QuickCounter{Counter: counter, Units: a.Cost})
-	b.calls = append(b.calls, at)
-	if calls > 1 {
-		if b.counters == nil {
-			b.counters = make(map[string]quickCall, calls)
+	b.calls = append(b.calls, quickCall{i, first, call[0].Cost})
+	if len(call) == 1 && len(calls) > 1 {
+		if b.shared == nil {
+			b.shared = make(map[string]int, len(calls))
 		}
-		b.counters[counter] = at
+		b.shared[names[0]] = first
 	}
+}
+
+// rule gives a plan's rule as the scripts have it, each once.
+func (b *quickBatch) rule(s *Redis, p *Plan) *lua.Rule {
+	of := &p.counters[0]
+	i := slices.Index(b.of, of)
+	if i < 0 {
+		i = len(b.of)
+		b.of, b.rules = append(b.of, of), append(b.rules, s.script(of))
+	}
+	return b.rules[i]
 }
 
 // noteLevels remembers which keys of an answer by the general script were near a level.

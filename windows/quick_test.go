@@ -2,8 +2,11 @@ package windows_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -49,11 +52,70 @@ func TestTheCommonCheckIsQuick(t *testing.T) {
 				t.Errorf("call %d: %d used, want %d", i, used, want)
 			}
 		}
-		ask(0, one("b", 2), one("b", 0))                         // a look goes the way of the check before it
-		ask(1, one("c", 1), append(one("b", 1), one("d", 1)...)) // a call of two keys
+		ask(1, one("b", 2), one("b", 0))                                                 // a look is for the general one
+		ask(0, one("c", 0), one("c", 1))                                                 // and what comes after it
+		ask(2, one("c", 1), append(one("e", 1), one("d", 1)...))                         // a call of two keys
+		ask(1, one("c", 1), append(one("e", 1), one("b", 1)...))                         // b reaches 80 %
+		ask(0, append(one("f", 1), one("f", 1)...), append(one("e", 1), one("f", 1)...)) // a key twice
+		// A call that is left, and what comes after it and asks for a key of it.
+		got = ask(2, one("h", 1), append(one("g", 1), one("h", 7)...), one("g", 1), one("i", 1))
+		for i, want := range []int64{1, 1, 2, 1} {
+			if used := got[i].Items[0].Windows[0].Used; !got[i].Allowed || used != want {
+				t.Errorf("call %d: %d used, want %d", i, used, want)
+			}
+		}
 		s.clock.ms += 61_000
 		ask(0, one("a", 1)) // finds that it is near no more
 		ask(1, one("a", 1))
+	})
+}
+
+// Calls of several keys are answered by the quick script as by the general one, all or nothing and in
+// their order, whatever was done to the counters meanwhile.
+func TestQuickCallsOfSeveralKeys(t *testing.T) {
+	rules := append(quickFoldRules(t).List(), &windows.Rule{Name: "packed", Match: "packed/*", Algorithm: packed,
+		Hold: time.Second, Windows: []windows.Window{{Limit: 3000, Per: 2 * time.Second}}})
+	eachRedis(t, rulesOf(t, rules...), func(t *testing.T, s *store) {
+		other := s.twin(t)
+		other.serve.LeaveToGeneral(true)
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("seed %d", seed)
+		random, several := rand.New(rand.NewPCG(seed, 0)), int64(0)
+		for n := range 600 {
+			s.clock.ms += random.Int64N(60)
+			if n%5 == 0 {
+				key := []string{"far/", "two/"}[random.IntN(2)] + fmt.Sprint(random.IntN(6))
+				what := []int{0, 2, 3, 4}[random.IntN(4)] // not the newest entry: the general script may make one of two
+				s.meddle(t, what, key, n)
+				other.meddle(t, what, key, n)
+			}
+			form := []string{"far/", "far/", "two/", "packed/"}[random.IntN(4)]
+			calls, ofOne := make([][]windows.Request, 1+random.IntN(4)), int64(0)
+			for i := range calls {
+				for range 1 + random.IntN(4) {
+					if random.IntN(9) == 0 {
+						form = []string{"far/", "two/", "packed/", "b/"}[random.IntN(4)]
+					}
+					key := form + fmt.Sprint(random.IntN(6))
+					calls[i] = append(calls[i], windows.Request{Plan: s.rules.Match(key), Key: key, Cost: 1 + random.Int64N(2)})
+				}
+				if len(calls[i]) == 1 {
+					ofOne++
+				}
+			}
+			before := s.serve.AnsweredQuick()
+			got, err := s.serve.CheckMany(t.Context(), calls)
+			testkit.Must(t, err)
+			several += max(0, s.serve.AnsweredQuick()-before-ofOne)
+			want, err := other.serve.CheckMany(t.Context(), calls)
+			testkit.Must(t, err)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("run %d, of %d calls: the quick one (+) answers something else:\n%s", n, len(calls), diff)
+			}
+		}
+		if several < 100 {
+			t.Errorf("%d calls of several keys were answered quickly: this proves too little", several)
+		}
 	})
 }
 
