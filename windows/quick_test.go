@@ -3,6 +3,7 @@ package windows_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,12 +84,14 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 		random, several := rand.New(rand.NewPCG(seed, 0)), int64(0)
 		for n := range 600 {
 			s.clock.ms += random.Int64N(60)
+			full := "" // a key whose log looks healthy and takes no more IDs
 			if n%5 == 0 {
 				key := []string{"far/", "two/"}[random.IntN(2)] + fmt.Sprint(random.IntN(6))
 				what := []int{0, 2, 3, 4}[random.IntN(4)] // not the newest entry: the general script may make one of two
 				for _, s := range []*store{s, other} {
 					s.meddle(t, what, key, n)
-					if what == 2 && n%2 == 0 { // it looks healthy, and takes no more IDs
+					if what == 2 && n%2 == 0 {
+						full = key
 						counter := s.keys.Counter(s.keys.Partition(key), "log", key)
 						_ = s.redis.XDel(t.Context(), counter, "18446744073709551615-18446744073709551615").Err()
 					}
@@ -106,6 +109,14 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 				}
 				if len(calls[i]) == 1 {
 					ofOne++
+				}
+			}
+			if full != "" {
+				calls, ofOne = calls[:1], 0
+				calls[0] = []windows.Request{{Plan: s.rules.Match("far/x"), Key: "far/x", Cost: 1},
+					{Plan: s.rules.Match(full), Key: full, Cost: 1}}
+				if random.IntN(2) == 0 {
+					slices.Reverse(calls[0])
 				}
 			}
 			before := s.serve.AnsweredQuick()
