@@ -24,9 +24,8 @@ local call, pcall, match, format, byte = redis.call, redis.pcall, string.match, 
 local KEYS, tonumber, max = KEYS, tonumber, math.max
 local rules, counters, keys = ARGV[2], ARGV[3], #KEYS
 
--- write adds an entry. Where the log takes no such ID it does nothing and gives false, unless the call must
--- be counted by now: then it does as add_to_log in sliding-log.lua.
-local function write(must, counter, id, count, total, oldest, expires)
+-- write adds an entry as add_to_log in sliding-log.lua.
+local function write(counter, id, count, total, oldest, upkeep, keep)
   local entry
   if oldest then
     entry = pcall('XADD', counter, 'MINID', '~', oldest, id, 'count', count, 'total', total)
@@ -35,16 +34,14 @@ local function write(must, counter, id, count, total, oldest, expires)
   end
   if entry.err then
     if not string.find(entry.err, ' ID', 1, true) then error(entry) end
-    if not must then return false end
-    entry = pcall('XADD', counter, '*', 'count', count, 'total', total)
+    entry, upkeep = pcall('XADD', counter, '*', 'count', count, 'total', total), true
     if entry.err then
       if not string.find(entry.err, ' ID', 1, true) then error(entry) end
       call('UNLINK', counter)
       call('XADD', counter, id, 'count', count, 'total', total)
     end
   end
-  if expires then call('PEXPIRE', counter, expires) end
-  return true
+  if upkeep then call('PEXPIRE', counter, format('%d', keep)) end
 end
 
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
@@ -111,25 +108,18 @@ for c = 1, keys do
   end
   if quick then
     if ms ~= id_of then id_of, id = ms, format('%d-*', ms) end
-    local oldest, expires = false, false
     -- As grow in totals.lua has it: most entries leave the upkeep to another.
-    if total == 0 or trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every or sum % 5000 < units then
-      expires = format('%d', max(min_expiry, span + trim_every))
-      if total > 0 then oldest = format('%d', ms - span) end
-    end
+    local upkeep = total == 0 or trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every
+      or sum % 5000 < units
+    local oldest, keep = upkeep and total > 0 and format('%d', ms - span), max(min_expiry, span + trim_every)
     local count, text = units == 1 and '1' or format('%d', units), format('%d', sum)
     if more == 1 then -- nothing is written before all of the call is decided
       todo = todo or {}
       todo[n + 1], todo[n + 2], todo[n + 3], todo[n + 4] = counter, id, count, text
-      todo[n + 5], todo[n + 6], n = oldest, expires, n + 6
+      todo[n + 5], todo[n + 6], todo[n + 7], n = oldest, upkeep, keep, n + 7
     else
-      for i = 1, n, 6 do
-        if not write(i > 1, unpack(todo, i, i + 5)) then
-          quick = false
-          break
-        end
-      end
-      quick = quick and write(n > 0, counter, id, count, text, oldest, expires)
+      for i = 1, n, 7 do write(unpack(todo, i, i + 6)) end
+      write(counter, id, count, text, oldest, upkeep, keep)
     end
   end
   if more == 0 then

@@ -128,6 +128,9 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("run %d, of %d calls: the quick one (+) answers something else:\n%s", n, len(calls), diff)
 			}
+			if full != "" && s.redis.PTTL(t.Context(), s.keys.Counter(s.keys.Partition(full), "log", full)).Val() < 0 {
+				t.Fatalf("run %d: %s has no expiry", n, full)
+			}
 		}
 		if several < 100 {
 			t.Errorf("%d calls of several keys were answered quickly: this proves too little", several)
