@@ -39,14 +39,6 @@ local function first_after(text, begin, from, to, after, base_ms)
   return from
 end
 
--- write puts one or two texts at their places, or a new log in the place of the old one.
-local function write(counter, at, text, second_at, second_text, expires)
-  if not at then return call('SET', counter, text, 'PX', expires) end
-  call('SETRANGE', counter, at, text)
-  if second_at then call('SETRANGE', counter, second_at, second_text) end
-  if expires then call('PEXPIRE', counter, expires) end
-end
-
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, first_length, first_level -- of the last counter; of its first window
 local quick, first_of_call, begin_of_call, todo, todos, left = true, 1, 1, nil, 0, nil
@@ -230,8 +222,18 @@ for c = 1, keys do
         todo[todos + 4], todo[todos + 5], todo[todos + 6] = second_at, second_text, expires
         todos = todos + 6
       else
-        for i = 1, todos, 6 do write(unpack(todo, i, i + 5)) end
-        write(counter, write_at, write_text, second_at, second_text, expires)
+        for i = 1, todos + 1, 6 do -- those kept, and this one
+          local counter, at, text, second_at, second_text, expires =
+            counter, write_at, write_text, second_at, second_text, expires
+          if i < todos then counter, at, text, second_at, second_text, expires = unpack(todo, i, i + 5) end
+          if at then
+            call('SETRANGE', counter, at, text)
+            if second_at then call('SETRANGE', counter, second_at, second_text) end
+            if expires then call('PEXPIRE', counter, expires) end
+          else -- a log in the place of the old one
+            call('SET', counter, text, 'PX', expires)
+          end
+        end
       end
     else
       for i = r, place - 1 do reply[i] = nil end

@@ -24,26 +24,6 @@ local call, pcall, match, format, byte = redis.call, redis.pcall, string.match, 
 local KEYS, tonumber, max = KEYS, tonumber, math.max
 local rules, counters, keys = ARGV[2], ARGV[3], #KEYS
 
--- write adds an entry as add_to_log in sliding-log.lua.
-local function write(counter, id, count, total, oldest, upkeep, keep)
-  local entry
-  if oldest then
-    entry = pcall('XADD', counter, 'MINID', '~', oldest, id, 'count', count, 'total', total)
-  else
-    entry = pcall('XADD', counter, id, 'count', count, 'total', total)
-  end
-  if entry.err then
-    if not string.find(entry.err, ' ID', 1, true) then error(entry) end
-    entry, upkeep = pcall('XADD', counter, '*', 'count', count, 'total', total), true
-    if entry.err then
-      if not string.find(entry.err, ' ID', 1, true) then error(entry) end
-      call('UNLINK', counter)
-      call('XADD', counter, id, 'count', count, 'total', total)
-    end
-  end
-  if upkeep then call('PEXPIRE', counter, format('%d', keep)) end
-end
-
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, length, level -- of the last counter; of its first window
 local quick, first, begin, todo, n, left = true, 1, 1, nil, 0, nil -- of the call: its first counter, its reply
@@ -118,8 +98,26 @@ for c = 1, keys do
       todo[n + 1], todo[n + 2], todo[n + 3], todo[n + 4] = counter, id, count, text
       todo[n + 5], todo[n + 6], todo[n + 7], n = oldest, upkeep, keep, n + 7
     else
-      for i = 1, n, 7 do write(unpack(todo, i, i + 6)) end
-      write(counter, id, count, text, oldest, upkeep, keep)
+      for i = 1, n + 1, 7 do -- those kept, and this one
+        local counter, id, count, text, oldest, upkeep, keep = counter, id, count, text, oldest, upkeep, keep
+        if i < n then counter, id, count, text, oldest, upkeep, keep = unpack(todo, i, i + 6) end
+        local entry
+        if oldest then
+          entry = pcall('XADD', counter, 'MINID', '~', oldest, id, 'count', count, 'total', text)
+        else
+          entry = pcall('XADD', counter, id, 'count', count, 'total', text)
+        end
+        if entry.err then -- the log takes no such ID; see add_to_log in sliding-log.lua
+          if not string.find(entry.err, ' ID', 1, true) then error(entry) end
+          entry, upkeep = pcall('XADD', counter, '*', 'count', count, 'total', text), true
+          if entry.err then
+            if not string.find(entry.err, ' ID', 1, true) then error(entry) end
+            call('UNLINK', counter)
+            call('XADD', counter, id, 'count', count, 'total', text)
+          end
+        end
+        if upkeep then call('PEXPIRE', counter, format('%d', keep)) end
+      end
     end
   end
   if more == 0 then
