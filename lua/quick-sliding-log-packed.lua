@@ -41,7 +41,7 @@ end
 
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, first_length, first_level -- of the last counter; of its first window
-local quick, first_of_call, begin_of_call, todo, todos, left = true, 1, 1, nil, 0, nil
+local quick, first_of_group, begin_of_group, todo, todos = true, 1, 1, nil, 0
 for c = 1, keys do
   local counter = KEYS[c]
   local r1, r2, r3, u1, u2, u3, u4, u5, u6, u7, more = byte(counters, c * 11 - 10, c * 11)
@@ -56,7 +56,6 @@ for c = 1, keys do
     windows, first_length = w, ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
     first_level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
   end
-  if left and left[counter] then quick = false end
   if quick then
     quick = false
     local text = pcall('GETRANGE', counter, '0', '243')
@@ -216,7 +215,7 @@ for c = 1, keys do
     end
     if quick then
       reply[r], r = ms, place
-      if more == 1 then -- nothing is written before all of the call is decided
+      if more == 1 then -- nothing is written before all of the group is decided
         todo = todo or {}
         todo[todos + 1], todo[todos + 2], todo[todos + 3] = counter, write_at, write_text
         todo[todos + 4], todo[todos + 5], todo[todos + 6] = second_at, second_text, expires
@@ -241,11 +240,11 @@ for c = 1, keys do
   end
   if more == 0 then
     if not quick then
-      for i = begin_of_call, r - 1 do reply[i] = nil end
-      r, left = begin_of_call, left or {}
-      for i = first_of_call, c do reply[r], r, left[KEYS[i]] = 0, r + 1, true end
+      for i = begin_of_group, r - 1 do reply[i] = nil end
+      r = begin_of_group
+      for _ = first_of_group, c do reply[r], r = 0, r + 1 end
     end
-    quick, first_of_call, begin_of_call, todos = true, c + 1, r, 0
+    quick, first_of_group, begin_of_group, todos = true, c + 1, r, 0
   end
 end
 if r == 4 and keys == 1 then return format('%d %d %d', reply[1], reply[2], reply[3]) end

@@ -1,16 +1,15 @@
--- quick-sliding-log.lua: the common check, cheap. A call that is admitted, whose keys have one rule
--- each, stay below every level and meet healthy logs, takes two looks and one entry for each key,
--- and is answered here, to the last field as check.lua would. Any other is left untouched, as a
--- whole, and so are calls after it that ask for a key of it; the caller asks check.lua for these.
--- (Redis runs the whole of a script at each call, each function it defines and each argument it
+-- quick-sliding-log.lua: the common check, cheap. Calls that are admitted, whose keys have one rule
+-- each, stay below every level and meet healthy logs, take two looks and one entry for each key,
+-- and are answered here, to the last field as check.lua would. Counters that a call has in common are
+-- a group: where one of them is not so, the group is left untouched, and the caller asks check.lua. (Redis runs the whole of a script at each call, each function it defines and each argument it
 -- takes: so this one has few.)
 --
--- KEYS   the counters, call by call
+-- KEYS   the counters, group by group, each once
 -- ARGV   1 now_ms ('' = the server's clock)  2 the rules  3 the counters. These are texts of numbers
 --        as bytes, the highest first. Per rule: span, trim_every_ms (6 bytes each), number of windows
 --        (1); per window: ms (6), and the used units from which on check.lua is asked (7; the lowest
 --        level, or above the limit). Per counter: where its rule begins in 2 (3), the units to
---        charge (7), and 1 where another counter of the same call follows, else 0 (1)
+--        charge, of all calls (7), and 1 where another counter of its group follows, else 0 (1)
 -- Reply  per counter: now, 0 where it was left untouched, and then nothing more; per
 --        window: units used, and when the first of them came, as a number or as the ID of its
 --        entry. (All of them are free once the window has passed: the newest was charged now.)
@@ -26,7 +25,7 @@ local rules, counters, keys = ARGV[2], ARGV[3], #KEYS
 
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, length, level -- of the last counter; of its first window
-local quick, first, begin, todo, n, left = true, 1, 1, nil, 0, nil -- of the call: its first counter, its reply
+local quick, first, begin, todo, n = true, 1, 1, nil, 0 -- of the group: its first counter, its reply
 local from_of, from_text, id_of, id -- of the last look and entry: most are of one time
 for c = 1, keys do
   local counter = KEYS[c]
@@ -43,7 +42,6 @@ for c = 1, keys do
     level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
   end
   local last, total, ms, sum = 0, 0, now, 0
-  if left and left[counter] then quick = false end
   if quick then
     local newest = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
     if newest[1] then
@@ -93,7 +91,7 @@ for c = 1, keys do
       or sum % 5000 < units
     local oldest, keep = upkeep and total > 0 and format('%d', ms - span), max(min_expiry, span + trim_every)
     local count, text = units == 1 and '1' or format('%d', units), format('%d', sum)
-    if more == 1 then -- nothing is written before all of the call is decided
+    if more == 1 then -- nothing is written before all of the group is decided
       todo = todo or {}
       todo[n + 1], todo[n + 2], todo[n + 3], todo[n + 4] = counter, id, count, text
       todo[n + 5], todo[n + 6], todo[n + 7], n = oldest, upkeep, keep, n + 7
@@ -123,8 +121,8 @@ for c = 1, keys do
   if more == 0 then
     if not quick then
       for i = begin, r - 1 do reply[i] = nil end
-      r, left = begin, left or {}
-      for i = first, c do reply[r], r, left[KEYS[i]] = 0, r + 1, true end
+      r = begin
+      for _ = first, c do reply[r], r = 0, r + 1 end
     end
     quick, first, begin, n = true, c + 1, r, 0
   end

@@ -14,14 +14,14 @@ type QuickCounter struct {
 	Counter string
 	Rule    *Rule
 	Units   int64
-	More    bool // the next counter is of the same call
+	More    bool // the next counter is of the same group, of which all are charged or none is
 }
 
 // HasQuick says whether an algorithm has a script for the common check.
 func HasQuick(algorithm string) bool { return isFile("quick-" + algorithm) }
 
-// Quick runs the script of the common check over counters of one algorithm, call by call. It
-// gives per counter, in order, its state after the charge; NowMs is 0 where its call was left
+// Quick runs the script of the common check over counters of one algorithm, group by group, each once. It
+// gives per counter, in order, its state after the charge; NowMs is 0 where its group was left
 // untouched: then Check is to be asked. It is not safe to send again.
 func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, counters []QuickCounter) ([]CheckResult,
 	error) {

@@ -38,57 +38,65 @@ func (n *nearLevels) set(counter string, near bool) {
 	}
 }
 
-// quickBatch is what is asked of the quick script in one run. Calls of one key, one after the other, share
-// the counter that they ask for.
+// quickBatch is what is asked of the quick script in one run, in which each counter stands once. Calls that ask
+// for one counter are charged together or not at all, and so are those that share others with them.
 type quickBatch struct {
 	counters []lua.QuickCounter
+	groups   []int // counter → an earlier one that it is charged with, or itself
 	calls    []quickCall
-	shared   map[string]int // name → where it stands, while the next call of it may share it; only of a run of several
+	asked    []quickAsked   // by all calls
+	places   map[string]int // name → counter; only where several are asked for
 	of       []*planCounter // what rules count
 	rules    []*lua.Rule
 }
 
-// quickCall says where the first counter of a call stands, and, where it has one key, the units asked of
-// that by it and those before.
-type quickCall struct {
-	call, first int
-	units       int64
+// quickCall says where in asked what a call asks for begins.
+type quickCall struct{ call, first int }
+
+// quickAsked is a counter, and the units asked of it by a call and those before.
+type quickAsked struct {
+	counter int
+	units   int64
 }
 
 // quick answers the calls that the quick script can answer and gives those that remain.
 // Where it fails none was answered.
 func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict) (rest []int, err error) {
 	var b quickBatch
-	names, algorithm, rest := s.forQuick(calls)
-	for i, names := range names {
-		if names != nil {
-			b.add(s, i, names, calls)
+	algorithm := "" // of the run
+	for i, call := range calls {
+		if plan := call[0].Plan; algorithm == "" && plan.quick {
+			algorithm = plan.Live.Algorithm
+		}
+		if names := s.quickNames(call, algorithm); names == nil || !b.add(s, i, names, calls) {
+			rest = append(rest, i)
 		}
 	}
 	if len(b.calls) == 0 {
 		return rest, nil
 	}
-	states, err := lua.Quick(ctx, s.redis, algorithm, s.now(), b.counters)
+	order, places := b.arrange()
+	states, err := lua.Quick(ctx, s.redis, algorithm, s.now(), order)
 	if err != nil {
 		return nil, err
 	}
 	for _, q := range b.calls {
-		call, got := calls[q.call], states[q.first:]
-		if got[0].NowMs == 0 {
+		asked := b.asked[q.first : q.first+len(calls[q.call])]
+		if states[places[asked[0].counter]].NowMs == 0 {
 			rest = append(rest, q.call)
 			continue
 		}
 		s.answeredQuick.Add(1)
-		items := make([]KeyState, len(call))
-		for i, a := range call {
-			state := got[i]
-			if later := b.counters[q.first].Units - q.units; len(call) == 1 && later > 0 {
-				state.Windows = slices.Clone(state.Windows)
-				for w := range state.Windows {
-					state.Windows[w].Used -= later
+		items := make([]KeyState, len(asked))
+		for i, a := range asked {
+			got := states[places[a.counter]]
+			if later := b.counters[a.counter].Units - a.units; later > 0 {
+				got.Windows = slices.Clone(got.Windows)
+				for w := range got.Windows {
+					got.Windows[w].Used -= later
 				}
 			}
-			items[i] = a.Plan.state([]lua.CheckResult{state})
+			items[i] = calls[q.call][i].Plan.state([]lua.CheckResult{got})
 		}
 		verdicts[q.call] = Verdict{Allowed: true, Atomic: true, Items: items}
 	}
@@ -101,38 +109,9 @@ func (r Request) forQuick() bool {
 	return r.Cost > 0 && (r.Mode == "" || r.Mode == api.ModeTake) && r.Idempotency == nil
 }
 
-// forQuick says which calls may be answered by the quick script, by the names of their counters,
-// and which not. Those charge keys under one rule each, without shadows, of one algorithm, none of which was near
-// a level the last time. A call that asks for a counter of one that remains, remains too, so that calls are answered
-// in order.
-func (s *Redis) forQuick(calls [][]Request) (names [][]string, algorithm string, rest []int) {
-	names = make([][]string, len(calls))
-	var others map[string]bool
-	for i, call := range calls {
-		if of := call[0].Plan; algorithm == "" && of.quick {
-			algorithm = of.Live.Algorithm
-		}
-		names[i] = s.quickNames(call, algorithm, others)
-		if names[i] != nil {
-			continue
-		}
-		rest = append(rest, i)
-		if others == nil && len(calls) > 1 {
-			others = map[string]bool{}
-		}
-		for _, a := range call {
-			for c := range a.Plan.counters {
-				if len(calls) > 1 {
-					others[s.counter(a, c)] = true
-				}
-			}
-		}
-	}
-	return names, algorithm, rest
-}
-
-// quickNames names the counters of a call; nil where it is not for the quick script.
-func (s *Redis) quickNames(call []Request, algorithm string, others map[string]bool) []string {
+// quickNames names the counters of a call that may be answered by the quick script; nil of others. It
+// charges keys under one rule each, without shadows, none of which was near a level the last time.
+func (s *Redis) quickNames(call []Request, algorithm string) []string {
 	if s.general {
 		return nil
 	}
@@ -142,17 +121,9 @@ func (s *Redis) quickNames(call []Request, algorithm string, others map[string]b
 		}
 	}
 	names := make([]string, len(call))
-	var seen map[string]bool
-	if len(call) > 1 {
-		seen = make(map[string]bool, len(call))
-	}
 	for i, a := range call {
-		name := s.counter(a, 0)
-		if others[name] || seen[name] || s.near.has(name) {
+		if names[i] = s.counter(a, 0); s.near.has(names[i]) {
 			return nil
-		}
-		if names[i] = name; seen != nil {
-			seen[name] = true
 		}
 	}
 	return names
@@ -163,27 +134,78 @@ func (s *Redis) counter(a Request, c int) string {
 	return s.keys.Counter(s.keys.Partition(a.Key), a.Plan.counters[c].form, a.Key)
 }
 
-// add takes a call in.
-func (b *quickBatch) add(s *Redis, i int, names []string, calls [][]Request) {
+// add takes a call in. It does not where this run has a counter of it under another rule, as the rules
+// have just changed.
+func (b *quickBatch) add(s *Redis, i int, names []string, calls [][]Request) bool {
 	call := calls[i]
-	if at, known := b.shared[names[0]]; known && len(call) == 1 && b.counters[at].Rule == b.rule(s, call[0].Plan) {
-		b.counters[at].Units += call[0].Cost
-		b.calls = append(b.calls, quickCall{i, at, b.counters[at].Units})
-		return
-	}
-	first := len(b.counters)
-	for n, a := range call {
-		b.counters = append(b.counters, lua.QuickCounter{Counter: names[n], Rule: b.rule(s, a.Plan), Units: a.Cost,
-			More: n < len(call)-1})
-		delete(b.shared, names[n])
-	}
-	b.calls = append(b.calls, quickCall{i, first, call[0].Cost})
-	if len(call) == 1 && len(calls) > 1 {
-		if b.shared == nil {
-			b.shared = make(map[string]int, len(calls))
+	for n, name := range names {
+		if at, known := b.places[name]; known && b.counters[at].Rule != b.rule(s, call[n].Plan) {
+			return false
 		}
-		b.shared[names[0]] = first
 	}
+	if b.places == nil && len(calls)+len(call) > 2 {
+		b.places = make(map[string]int, len(calls)*len(call))
+	}
+	q := quickCall{i, len(b.asked)}
+	for n, name := range names {
+		at, known := b.places[name]
+		if !known {
+			at = len(b.counters)
+			b.counters = append(b.counters, lua.QuickCounter{Counter: name, Rule: b.rule(s, call[n].Plan)})
+			b.groups = append(b.groups, at)
+			if b.places != nil {
+				b.places[name] = at
+			}
+		}
+		b.counters[at].Units += call[n].Cost
+		b.asked = append(b.asked, quickAsked{counter: at})
+	}
+	first := b.asked[q.first].counter
+	for n := range b.asked[q.first:] {
+		a := &b.asked[q.first+n]
+		a.units = b.counters[a.counter].Units
+		b.join(first, a.counter)
+	}
+	b.calls = append(b.calls, q)
+	return true
+}
+
+// join makes two counters be charged together.
+func (b *quickBatch) join(x, y int) {
+	if x, y = b.group(x), b.group(y); x != y {
+		b.groups[max(x, y)] = min(x, y)
+	}
+}
+
+// group gives the first of the counters that are charged with one.
+func (b *quickBatch) group(at int) int {
+	for b.groups[at] != at {
+		b.groups[at] = b.groups[b.groups[at]]
+		at = b.groups[at]
+	}
+	return at
+}
+
+// arrange gives the counters with those of a group together, and where each stands among them.
+func (b *quickBatch) arrange() (counters []lua.QuickCounter, places []int) {
+	places = make([]int, len(b.counters))
+	if len(b.asked) == len(b.calls) { // of one key each
+		for i := range places {
+			places[i] = i
+		}
+		return b.counters, places
+	}
+	order := make([]int, len(b.counters))
+	for i := range order {
+		order[i], b.groups[i] = i, b.group(i)
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return b.groups[x] - b.groups[y] })
+	counters = make([]lua.QuickCounter, len(order))
+	for i, at := range order {
+		counters[i], places[at] = b.counters[at], i
+		counters[i].More = i+1 < len(order) && b.groups[order[i+1]] == b.groups[at]
+	}
+	return counters, places
 }
 
 // rule gives a plan's rule as the scripts have it, each once.
