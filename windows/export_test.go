@@ -1,6 +1,9 @@
 package windows
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // LeaveToGeneral has the general script answer all checks, or not.
 func (s *Redis) LeaveToGeneral(all bool) { s.general = all }
@@ -11,7 +14,25 @@ func (s *Redis) AnsweredQuick() int64 { return s.answeredQuick.Load() }
 // SetClockAhead has it believe that the clock of Redis is so many ms ahead of this machine's.
 func (s *Redis) SetClockAhead(ms int64) { s.ahead.Store(ms) }
 
-// Quick asks the quick script alone, and gives which calls remain.
-func (s *Redis) Quick(ctx context.Context, calls [][]Request, verdicts []Verdict) (rest []int, err error) {
-	return s.quick(ctx, calls, verdicts)
+// CheckInOrder is CheckMany, and puts the calls in the order in which they were answered: first those that the
+// quick script answers, whose number it gives.
+func (s *Redis) CheckInOrder(ctx context.Context, calls [][]Request) (ordered [][]Request, verdicts []Verdict, quick int,
+	err error) {
+	got := make([]Verdict, len(calls))
+	rest, err := s.quick(ctx, calls, got)
+	var others [][]Request
+	for i, call := range calls {
+		if slices.Contains(rest, i) {
+			others = append(others, call)
+		} else {
+			ordered, verdicts = append(ordered, call), append(verdicts, got[i])
+		}
+	}
+	if err == nil && len(others) > 0 {
+		general := s.general
+		s.general = true
+		got, err = s.CheckMany(ctx, others)
+		s.general = general
+	}
+	return append(ordered, others...), append(verdicts, got[:len(others)]...), len(verdicts), err
 }

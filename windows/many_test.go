@@ -12,14 +12,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ask sends calls in one run, or where there is none (in process) one by one.
-func (l *timeline) ask(calls [][]windows.Request) []windows.Verdict {
+// ask sends calls in one run, or where there is none (in process) one by one. It gives them in the order in
+// which they were answered.
+func (l *timeline) ask(calls [][]windows.Request) ([][]windows.Request, []windows.Verdict) {
 	if l.s.serve != nil {
-		got, err := l.s.serve.CheckMany(context.Background(), calls)
+		calls, got, _, err := l.s.serve.CheckInOrder(context.Background(), calls)
 		if err != nil {
 			l.Fatal(err)
 		}
-		return got
+		return calls, got
 	}
 	var got []windows.Verdict
 	for _, asks := range calls {
@@ -29,7 +30,7 @@ func (l *timeline) ask(calls [][]windows.Request) []windows.Verdict {
 		}
 		got = append(got, v)
 	}
-	return got
+	return calls, got
 }
 
 // What a run charges to one key is one entry, however many calls it answers, and

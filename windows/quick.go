@@ -134,31 +134,32 @@ func (s *Redis) counter(a Request, c int) string {
 	return s.keys.Counter(s.keys.Partition(a.Key), a.Plan.counters[c].form, a.Key)
 }
 
-// add takes a call in. It does not where this run has a counter of it under another rule, as the rules
-// have just changed.
+// add takes a call in. It does not where this run or the call itself has a counter under another rule, as
+// the rules have just changed.
 func (b *quickBatch) add(s *Redis, i int, names []string, calls [][]Request) bool {
-	call := calls[i]
-	for n, name := range names {
-		if at, known := b.places[name]; known && b.counters[at].Rule != b.rule(s, call[n].Plan) {
-			return false
-		}
-	}
+	call, q, before := calls[i], quickCall{i, len(b.asked)}, len(b.counters)
 	if b.places == nil && len(calls)+len(call) > 2 {
 		b.places = make(map[string]int, len(calls)*len(call))
 	}
-	q := quickCall{i, len(b.asked)}
 	for n, name := range names {
 		at, known := b.places[name]
-		if !known {
+		if rule := b.rule(s, call[n].Plan); !known {
 			at = len(b.counters)
-			b.counters = append(b.counters, lua.QuickCounter{Counter: name, Rule: b.rule(s, call[n].Plan)})
-			b.groups = append(b.groups, at)
+			b.counters, b.groups = append(b.counters, lua.QuickCounter{Counter: name, Rule: rule}), append(b.groups, at)
 			if b.places != nil {
 				b.places[name] = at
 			}
+		} else if b.counters[at].Rule != rule {
+			for _, c := range b.counters[before:] {
+				delete(b.places, c.Counter)
+			}
+			b.counters, b.groups, b.asked = b.counters[:before], b.groups[:before], b.asked[:q.first]
+			return false
 		}
-		b.counters[at].Units += call[n].Cost
 		b.asked = append(b.asked, quickAsked{counter: at})
+	}
+	for n, a := range b.asked[q.first:] {
+		b.counters[a.counter].Units += call[n].Cost
 	}
 	first := b.asked[q.first].counter
 	for n := range b.asked[q.first:] {

@@ -80,7 +80,7 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 		other.serve.LeaveToGeneral(true)
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
-		random, several := rand.New(rand.NewPCG(seed, 0)), int64(0)
+		random, several := rand.New(rand.NewPCG(seed, 0)), 0
 		for n := range 600 {
 			s.clock.ms += random.Int64N(60)
 			full := "" // a key whose log looks healthy and takes no more IDs
@@ -115,31 +115,19 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 					slices.Reverse(calls[0])
 				}
 			}
-			// In this order: those that are answered quickly, then the others.
-			got := make([]windows.Verdict, len(calls))
-			rest, err := s.serve.Quick(t.Context(), calls, got)
+			ordered, got, quick, err := s.serve.CheckInOrder(t.Context(), calls)
 			testkit.Must(t, err)
-			var ordered [][]windows.Request
-			var answers []windows.Verdict
-			for i, call := range calls {
-				if !slices.Contains(rest, i) {
-					ordered, answers = append(ordered, call), append(answers, got[i])
-					several += int64(min(1, len(call)-1))
-				}
-			}
-			s.serve.LeaveToGeneral(true)
-			for _, i := range rest {
-				got, err := s.serve.CheckMany(t.Context(), calls[i:i+1])
-				testkit.Must(t, err)
-				ordered, answers = append(ordered, calls[i]), append(answers, got...)
-			}
-			s.serve.LeaveToGeneral(false)
-			got = answers
-			want := make([]windows.Verdict, 0, len(calls))
-			for i := range ordered {
+			var want []windows.Verdict
+			for i := range ordered[:quick] {
 				one, err := other.serve.CheckMany(t.Context(), ordered[i:i+1])
 				testkit.Must(t, err)
 				want = append(want, one...)
+				several += min(1, len(ordered[i])-1)
+			}
+			if quick < len(ordered) {
+				others, err := other.serve.CheckMany(t.Context(), ordered[quick:])
+				testkit.Must(t, err)
+				want = append(want, others...)
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("run %d, of %d calls: the quick one (+) answers something else:\n%s", n, len(calls), diff)
