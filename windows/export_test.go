@@ -16,8 +16,8 @@ func (s *Redis) SetClockAhead(ms int64) { s.ahead.Store(ms) }
 
 // CheckInOrder is CheckMany, and puts the calls in the order in which they were answered: first those that the
 // quick script answers, whose number it gives.
-func (s *Redis) CheckInOrder(ctx context.Context, calls [][]Request) (ordered [][]Request, verdicts []Verdict, quick int,
-	err error) {
+func (s *Redis) CheckInOrder(ctx context.Context, calls [][]Request) (ordered [][]Request, verdicts []Verdict,
+	quick int, err error) {
 	got := make([]Verdict, len(calls))
 	rest, err := s.quick(ctx, calls, got)
 	var others [][]Request

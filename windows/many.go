@@ -12,9 +12,9 @@ import (
 )
 
 // CheckMany answers calls that came at the same time: each as Check would, one after
-// the other, and independent of the others; first those that the quick script answers. All keys lie in one shard. Transitions are those
-// of all calls, in the first verdict. With an error come the verdicts of the calls that
-// were answered nevertheless; the others' have no Items.
+// the other, and independent of the others; first those that the quick script answers. All
+// keys lie in one shard. Transitions are those of all calls, in the first verdict. With an
+// error come the verdicts of the calls that were answered nevertheless; the others' have no Items.
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
 	verdicts := make([]Verdict, len(calls))
 	s.noticeRules(calls)

@@ -86,7 +86,8 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 			full := "" // a key whose log looks healthy and takes no more IDs
 			if n%5 == 0 {
 				key := []string{"far/", "two/"}[random.IntN(2)] + fmt.Sprint(random.IntN(6))
-				what := []int{0, 2, 3, 4}[random.IntN(4)] // not the newest entry: the general script may make one of two
+				// Not the newest entry: the general script may make one of two.
+				what := []int{0, 2, 3, 4}[random.IntN(4)]
 				for _, s := range []*store{s, other} {
 					s.meddle(t, what, key, n)
 					if what == 2 && n%2 == 0 {
@@ -104,7 +105,8 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 						form = []string{"far/", "two/", "packed/", "b/"}[random.IntN(4)]
 					}
 					key := form + fmt.Sprint(random.IntN(6))
-					calls[i] = append(calls[i], windows.Request{Plan: s.rules.Match(key), Key: key, Cost: 1 + random.Int64N(2)})
+					ask := windows.Request{Plan: s.rules.Match(key), Key: key, Cost: 1 + random.Int64N(2)}
+					calls[i] = append(calls[i], ask)
 				}
 			}
 			if full != "" {
