@@ -6,7 +6,7 @@
 -- packed.lua has the form of a log. Its numbers stand here as they are: a record has 11
 -- bytes; a small log has up to 21 of them behind a head of 13, a large one 16 behind a head
 -- of 41, and its ring begins at 217; times are kept modulo 2^40, totals modulo 2^47.
--- A log that grows as a whole, or shrinks, is left to check.lua.
+-- A log that shrinks is left to check.lua.
 --
 -- include: quick-clock
 
@@ -37,6 +37,26 @@ local function first_after(text, begin, from, to, after, base_ms)
     end
   end
   return from
+end
+
+-- new_ring gives a log whose ring has these records, n of them, and whose buffer has one, as
+-- write_ring in ring.lua. Few checks come here, so a function is no more than its definition.
+local function new_ring(mark, begins, records, n, newest)
+  local length = 217 + math.ceil((n + math.floor(n / 32)) / 16) * 176
+  local overhead = length < 65530 and 6 or 10
+  local _, exponent = math.frexp(length + overhead)
+  local step = 2 ^ (exponent - 3)
+  local size = math.ceil((length + overhead) / step) * step - overhead - 217
+  size = (size - size % 176) / 11
+  local head = -n % 16
+  local numbers = {size, head, n}
+  for i = 1, 3 do
+    local x = numbers[i]
+    numbers[i] = char((x - x % 16777216) / 16777216, (x % 16777216 - x % 65536) / 65536,
+      (x % 65536 - x % 256) / 256, x % 256)
+  end
+  return mark .. begins .. table.concat(numbers) .. string.rep('\0', 16) .. newest
+    .. string.rep(NO_RECORD, 15 + head) .. records .. string.rep(NO_RECORD, size - head - n)
 end
 
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
@@ -179,7 +199,6 @@ for c = 1, keys do
       elseif ring == 0 then
         -- What has left every window is cut off, and there are more places.
         local count, begins = n - aged + 1, nil
-        quick = count <= 21
         places = count < 2 and 2 or count < 8 and 8 or count < 15 and 15 or 21
         if n == 0 then
           x = (ms - k) / 65536
@@ -189,15 +208,30 @@ for c = 1, keys do
         else
           begins = sub(text, 1, 7) .. (aged_total or sub(text, 8, 13))
         end
-        if quick then
-          write_text = begins .. sub(text, 14 + aged * 11, 13 + n * 11) .. record
-            .. string.rep(NO_RECORD, places - count)
+        local records = sub(text, 14 + aged * 11, 13 + n * 11)
+        if count <= 21 then
+          write_text = begins .. records .. record .. string.rep(NO_RECORD, places - count)
+        else
+          write_text = new_ring('P', sub(begins, 2), records, count - 1, record)
         end
       else
         -- The buffer moves into the ring, over records that have left every window.
         local live, tail = ring - aged + 16, (head + ring) % size
-        quick = aged <= ring and live <= size and live * 2 >= size and live > 10 and tail % 16 == 0
-        if quick then
+        quick = aged <= ring and live * 2 >= size and live > 10 and live < 16777216 and tail % 16 == 0
+        local begins = sub(text, 2, 7) .. (aged_total or sub(text, 8, 13))
+        if quick and live > size then -- there is no room: it grows as a whole
+          local from, records = (head + aged) % size, ''
+          if aged < ring then
+            local to = from < tail and tail or size
+            records = call('GETRANGE', counter, format('%d', 217 + from * 11), format('%d', 216 + to * 11))
+            if from >= tail and tail > 0 then
+              records = records .. call('GETRANGE', counter, '217', format('%d', 216 + tail * 11))
+            end
+          end
+          quick = #records == (ring - aged) * 11
+          if quick then write_text = new_ring('P', begins, records .. sub(text, 42, 217), live, record) end
+          expires = format('%d', math.max(min_expiry, span + trim_every))
+        elseif quick then
           local numbers = {(head + aged) % size, live, 0, 0, 0, 0}
           for w = 1, #starts do
             if w < 5 then numbers[w + 2] = starts[w] - aged end
@@ -208,7 +242,7 @@ for c = 1, keys do
               (x % 65536 - x % 256) / 256, x % 256)
           end
           write_at, write_text = format('%d', 217 + tail * 11), sub(text, 42, 217)
-          second_at, second_text = '0', sub(text, 1, 7) .. (aged_total or sub(text, 8, 13)) .. sub(text, 14, 17)
+          second_at, second_text = '0', 'P' .. begins .. sub(text, 14, 17)
             .. table.concat(numbers) .. record .. string.rep(NO_RECORD, 15)
         end
       end
