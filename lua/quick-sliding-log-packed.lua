@@ -61,6 +61,7 @@ end
 
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, first_length, first_level -- of the last counter; of its first window
+local unfit -- the last counter whose log is not for this script
 local quick, first_of_group, begin_of_group, todo, todos = true, 1, 1, nil, 0
 for c = 1, keys do
   local counter = KEYS[c]
@@ -81,7 +82,7 @@ for c = 1, keys do
     local text = pcall('GETRANGE', counter, '0', '243')
     local tag, begin, places, n, last, total, base_ms, base = 112, 14, 0, 0, 0, 0, now, 0
     local size, head, ring = 0, 0, 0
-    local first_total, first_ms
+    local first_total, first_ms, fit
     if text == '' then -- a log of no records
       quick = true
     elseif not text.err and #text >= 24 then
@@ -171,7 +172,7 @@ for c = 1, keys do
         if with <= before or with > total then quick = false end
         if length == span then aged = i end
       end
-      if sum - before >= level then quick = false end
+      if quick and sum - before >= level then quick, fit = false, true end
       reply[place], reply[place + 1] = sum - before, first
       place = place + 2
       if ring > 0 and slot == 16 then -- the buffer will move
@@ -270,13 +271,14 @@ for c = 1, keys do
       end
     else
       for i = r, place - 1 do reply[i] = nil end
+      if not fit then unfit = c end
     end
   end
   if more == 0 then
     if not quick then
       for i = begin_of_group, r - 1 do reply[i] = nil end
       r = begin_of_group
-      for _ = first_of_group, c do reply[r], r = 0, r + 1 end
+      for i = first_of_group, c do reply[r], r = i == unfit and -1 or 0, r + 1 end
     end
     quick, first_of_group, begin_of_group, todos = true, c + 1, r, 0
   end

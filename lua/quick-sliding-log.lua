@@ -1,8 +1,9 @@
 -- quick-sliding-log.lua: the common check, cheap. Calls that are admitted, whose keys have one rule
 -- each, stay below every level and meet healthy logs, take two looks and one entry for each key,
--- and are answered here, to the last field as check.lua would. Counters that a call has in common are
--- a group: where one of them is not so, the group is left untouched, and the caller asks check.lua. (Redis runs the whole of a script at each call, each function it defines and each argument it
--- takes: so this one has few.)
+-- and are answered here, to the last field as check.lua would. The counters of a call, and of calls
+-- that share one with it, are a group: where one of them is not so, the group is left untouched,
+-- and the caller asks check.lua. (Redis runs the whole of a script at each call, each function it
+-- defines and each argument it takes: so this one has few.)
 --
 -- KEYS   the counters, group by group, each once
 -- ARGV   1 now_ms ('' = the server's clock)  2 the rules  3 the counters. These are texts of numbers
@@ -10,9 +11,9 @@
 --        (1); per window: ms (6), and the used units from which on check.lua is asked (7; the lowest
 --        level, or above the limit). Per counter: where its rule begins in 2 (3), the units to
 --        charge, of all calls (7), and 1 where another counter of its group follows, else 0 (1)
--- Reply  per counter: now, 0 where it was left untouched, and then nothing more; per
---        window: units used, and when the first of them came, as a number or as the ID of its
---        entry. (All of them are free once the window has passed: the newest was charged now.)
+-- Reply  per counter: now; or where its group was left untouched 0, and -1 if its log was the reason,
+--        and then nothing more. Per window: units used, and when the first of them came, as a number
+--        or as the ID of its entry. (All of them are free once the window has passed: the newest was charged now.)
 --        Three values, of one counter, are one text with spaces between: a table takes more.
 --
 -- What is compared here with bounds, and why, is said in prelude.lua and totals.lua.
@@ -26,6 +27,7 @@ local rules, counters, keys = ARGV[2], ARGV[3], #KEYS
 local reply, r = {nil, nil, nil}, 1 -- the next place in reply
 local rule, span, trim_every, windows, length, level -- of the last counter; of its first window
 local quick, first, begin, todo, n = true, 1, 1, nil, 0 -- of the group: its first counter, its reply
+local unfit -- the last counter whose log is not for this script
 local from_of, from_text, id_of, id -- of the last look and entry: most are of one time
 for c = 1, keys do
   local counter = KEYS[c]
@@ -41,7 +43,7 @@ for c = 1, keys do
     windows, length = w, ((((m1 * 256 + m2) * 256 + m3) * 256 + m4) * 256 + m5) * 256 + m6
     level = (((((l1 * 256 + l2) * 256 + l3) * 256 + l4) * 256 + l5) * 256 + l6) * 256 + l7
   end
-  local last, total, ms, sum = 0, 0, now, 0
+  local last, total, how, ms, sum = 0, 0, '~', now, 0
   if quick then
     local newest = pcall('XREVRANGE', counter, '+', '-', 'COUNT', '1')
     if newest[1] then
@@ -49,9 +51,13 @@ for c = 1, keys do
       last, total = match(newest[1][1], '^%d+') + 0, tonumber(fields[4])
       -- A chain with `not` in it is wrong in the embedded Redis's Lua.
       if fields[5] or not total or total < 1 or total >= 2251799813685248 or total % 1 ~= 0
-        or last <= now - span or last > now + 86400000 then quick = false end
-    else
-      quick = not newest.err
+        or last > now + 86400000 or last <= now - span and total >= 10000 then
+        quick, unfit = false, c
+      elseif last <= now - span then -- all has left every window: the log starts over
+        last, total, how = 0, 0, '='
+      end
+    elseif newest.err then
+      quick, unfit = false, c
     end
   end
   if quick then
@@ -71,7 +77,7 @@ for c = 1, keys do
         local e = call('XRANGE', counter, from_text, '+', 'COUNT', '1')[1]
         local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
         if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then
-          quick = false
+          quick, unfit = false, c
           break
         end
         before, since = sum_then - count, e[1]
@@ -90,18 +96,19 @@ for c = 1, keys do
     local upkeep = total == 0 or trim_every == 0 or ms - ms % trim_every ~= last - last % trim_every
       or sum % 5000 < units
     local oldest, keep = upkeep and total > 0 and format('%d', ms - span), max(min_expiry, span + trim_every)
+    if how == '=' then oldest = format('%d', ms) end
     local count, text = units == 1 and '1' or format('%d', units), format('%d', sum)
     if more == 1 then -- nothing is written before all of the group is decided
       todo = todo or {}
       todo[n + 1], todo[n + 2], todo[n + 3], todo[n + 4] = counter, id, count, text
-      todo[n + 5], todo[n + 6], todo[n + 7], n = oldest, upkeep, keep, n + 7
+      todo[n + 5], todo[n + 6], todo[n + 7], todo[n + 8], n = oldest, upkeep, keep, how, n + 8
     else
-      for i = 1, n + 1, 7 do -- those kept, and this one
-        local counter, id, count, text, oldest, upkeep, keep = counter, id, count, text, oldest, upkeep, keep
-        if i < n then counter, id, count, text, oldest, upkeep, keep = unpack(todo, i, i + 6) end
+      for i = 1, n + 1, 8 do -- those kept, and this one
+        local counter, id, count, text, oldest, upkeep, keep, how = counter, id, count, text, oldest, upkeep, keep, how
+        if i < n then counter, id, count, text, oldest, upkeep, keep, how = unpack(todo, i, i + 7) end
         local entry
         if oldest then
-          entry = pcall('XADD', counter, 'MINID', '~', oldest, id, 'count', count, 'total', text)
+          entry = pcall('XADD', counter, 'MINID', how, oldest, id, 'count', count, 'total', text)
         else
           entry = pcall('XADD', counter, id, 'count', count, 'total', text)
         end
@@ -122,7 +129,7 @@ for c = 1, keys do
     if not quick then
       for i = begin, r - 1 do reply[i] = nil end
       r = begin
-      for _ = first, c do reply[r], r = 0, r + 1 end
+      for i = first, c do reply[r], r = i == unfit and -1 or 0, r + 1 end
     end
     quick, first, begin, n = true, c + 1, r, 0
   end

@@ -22,7 +22,7 @@ func HasQuick(algorithm string) bool { return isFile("quick-" + algorithm) }
 
 // Quick runs the script of the common check over counters of one algorithm, group by group, each once. It
 // gives per counter, in order, its state after the charge; NowMs is 0 where its group was left
-// untouched: then Check is to be asked. It is not safe to send again.
+// untouched, -1 if its log was the reason: then Check is to be asked. It is not safe to send again.
 func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, counters []QuickCounter) ([]CheckResult,
 	error) {
 	keys, rules, items := encodeQuick(counters)
@@ -47,7 +47,7 @@ func Quick(ctx context.Context, c redis.Scripter, algorithm string, now Now, cou
 	states := make([]WindowState, windows)
 	for i := range counters {
 		nowMs, w := reply.next(), len(counters[i].Rule.Windows)
-		if out[i].NowMs = nowMs; nowMs != 0 {
+		if out[i].NowMs = nowMs; nowMs > 0 {
 			out[i].Windows, states = states[:w:w], states[w:]
 			for w, window := range counters[i].Rule.Windows {
 				used := reply.next()

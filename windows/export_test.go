@@ -36,3 +36,8 @@ func (s *Redis) CheckInOrder(ctx context.Context, calls [][]Request) (ordered []
 	}
 	return append(ordered, others...), append(verdicts, got[:len(others)]...), len(verdicts), err
 }
+
+// IsUnfit says whether a key is remembered to have kept calls of several keys from the quick script.
+func (s *Redis) IsUnfit(p *Plan, key string) bool {
+	return s.unfit.has(s.counter(Request{Plan: p, Key: key}, 0))
+}

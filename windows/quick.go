@@ -3,6 +3,7 @@ package windows
 import (
 	"context"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 
@@ -80,9 +81,14 @@ func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict
 	if err != nil {
 		return nil, err
 	}
+	for i, state := range states {
+		if state.NowMs < 0 && (order[i].More || i > 0 && order[i-1].More) {
+			s.unfit.set(order[i].Counter, true)
+		}
+	}
 	for _, q := range b.calls {
 		asked := b.asked[q.first : q.first+len(calls[q.call])]
-		if states[places[asked[0].counter]].NowMs == 0 {
+		if states[places[asked[0].counter]].NowMs <= 0 {
 			rest = append(rest, q.call)
 			continue
 		}
@@ -122,11 +128,24 @@ func (s *Redis) quickNames(call []Request, algorithm string) []string {
 	}
 	names := make([]string, len(call))
 	for i, a := range call {
-		if names[i] = s.counter(a, 0); s.near.has(names[i]) {
+		if names[i] = s.counter(a, 0); s.near.has(names[i]) || len(call) > 1 && s.isUnfit(names[i]) {
 			return nil
 		}
 	}
 	return names
+}
+
+// isUnfit says whether the quick script has left a group for what the log of this counter holds (marks of
+// reservations, say). It is tried again now and then.
+func (s *Redis) isUnfit(name string) bool {
+	if !s.unfit.has(name) {
+		return false
+	}
+	if rand.IntN(8) > 0 {
+		return true
+	}
+	s.unfit.set(name, false)
+	return false
 }
 
 // counter names counter c of what is asked for.

@@ -67,6 +67,15 @@ func TestTheCommonCheckIsQuick(t *testing.T) {
 		s.clock.ms += 61_000
 		ask(0, one("a", 1)) // finds that it is near no more
 		ask(1, one("a", 1))
+		s.clock.ms += 3_661_000
+		got = ask(1, append(one("c", 1), one("d", 2)...)) // what has left every window is gone
+		for i, want := range []int64{1, 2} {
+			state := got[0].Items[i].Windows[1]
+			entries := s.redis.XLen(t.Context(), s.keys.Counter(s.keys.Partition("cd"[i:i+1]), "log", "cd"[i:i+1])).Val()
+			if state.Used != want || entries != 1 {
+				t.Errorf("key %d: %+v, %d entries", i, state, entries)
+			}
+		}
 	})
 }
 
@@ -140,6 +149,46 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 		}
 		if several < 100 {
 			t.Errorf("%d calls of several keys were answered quickly: this proves too little", several)
+		}
+	})
+}
+
+// A key whose log is not for the quick script keeps the calls of several keys that have it from being asked for
+// in vain, until it is found to be fit again.
+func TestAnUnfitKeyIsRemembered(t *testing.T) {
+	rules := rulesOf(t, &windows.Rule{Name: "packed", Match: "packed/*", Algorithm: packed,
+		Windows: []windows.Window{{Limit: 1000, Per: time.Second}}},
+		&windows.Rule{Name: "log", Match: "*", Windows: []windows.Window{{Limit: 1000, Per: time.Second}}})
+	eachRedis(t, rules, func(t *testing.T, s *store) {
+		for _, prefix := range []string{"packed/", "log/"} {
+			ask := func(names ...string) (call []windows.Request) {
+				for _, name := range names {
+					call = append(call, windows.Request{Plan: s.rules.Match(prefix), Key: prefix + name, Cost: 1})
+				}
+				return call
+			}
+			ctx, held := t.Context(), ask("held")
+			_, err := s.serve.Reserve(ctx, s.serve.ReservationID("x"+prefix[:3], held), time.Second, "x", held)
+			testkit.Must(t, err)
+			v, err := s.serve.CheckMany(ctx, [][]windows.Request{ask("a", "held", "b"), ask("c", "d")})
+			testkit.Must(t, err)
+			if used := v[0].Items[1].Windows[0].Used; used != 2 || s.serve.AnsweredQuick() == 0 {
+				t.Errorf("%d used, want 2; %d calls were answered quickly", used, s.serve.AnsweredQuick())
+			}
+			for _, name := range []string{"a", "held", "b", "c", "d"} {
+				if unfit := s.serve.IsUnfit(held[0].Plan, prefix+name); unfit != (name == "held") {
+					t.Errorf("%s%s: unfit is %t", prefix, name, unfit)
+				}
+			}
+			s.clock.ms += 5000
+			before, tries := s.serve.AnsweredQuick(), 0
+			for ; s.serve.AnsweredQuick() == before && tries < 500; tries++ { // one in eight
+				_, err := s.serve.Check(ctx, ask("a", "held"))
+				testkit.Must(t, err)
+			}
+			if tries == 500 {
+				t.Error("a key that is fit again is never found to be")
+			}
 		}
 	})
 }

@@ -36,7 +36,8 @@ type Redis struct {
 
 	changed atomic.Int64 // ms: when the rules became what they are, at the latest
 	ahead   atomic.Int64 // ms: how far Redis's clock was found to be ahead of this machine's
-	near    nearLevels
+	near    nearLevels   // keys near a level
+	unfit   nearLevels   // keys that kept calls of several from the quick script, by what their logs hold
 	carried carriedKeys
 	moved   movedKeys
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
@@ -52,7 +53,8 @@ type Redis struct {
 
 // NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
-	s := &Redis{redis: c, keys: k, near: nearLevels{seed: maphash.MakeSeed()}}
+	seed := maphash.MakeSeed()
+	s := &Redis{redis: c, keys: k, near: nearLevels{seed: seed}, unfit: nearLevels{seed: seed}}
 	s.changed.Store(time.Now().UnixMilli())
 	return s
 }
