@@ -36,8 +36,9 @@ type Plan struct {
 	// resolutionMs is how far apart events of one key may lie and still share an
 	// entry: as the rule with the shortest window has it.
 	resolutionMs int64
-	// quick: there are no shadows, and the rule's algorithm has a script for the common check.
-	quick bool
+	// quick is the algorithm whose script for the common check may be asked; none where there are shadows, or no
+	// such script.
+	quick string
 	// quickLease: the same of the common renewal of a lease.
 	quickLease bool
 	// quickFold: the same of the common fold.
@@ -119,8 +120,10 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	}
 	if first := p.counters[0].fresh; live != nil && len(shadows) == 0 && live.InFlight() == 0 && first.fixed != nil {
 		algorithm := first.fixed.Algorithm
-		p.quick, p.quickLease = lua.HasQuick(algorithm), lua.HasQuickLease(algorithm)
-		p.quickFold = lua.HasQuickFold(algorithm)
+		if lua.HasQuick(algorithm) {
+			p.quick = algorithm
+		}
+		p.quickLease, p.quickFold = lua.HasQuickLease(algorithm), lua.HasQuickFold(algorithm)
 	}
 	p.setCarry()
 	return p

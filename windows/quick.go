@@ -66,8 +66,8 @@ func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict
 	var b quickBatch
 	algorithm := "" // of the run
 	for i, call := range calls {
-		if plan := call[0].Plan; algorithm == "" && plan.quick {
-			algorithm = plan.Live.Algorithm
+		if algorithm == "" {
+			algorithm = call[0].Plan.quick
 		}
 		if names := s.quickNames(call, algorithm); names == nil || !b.add(s, i, names, calls) {
 			rest = append(rest, i)
@@ -122,7 +122,7 @@ func (s *Redis) quickNames(call []Request, algorithm string) []string {
 		return nil
 	}
 	for _, a := range call {
-		if !a.Plan.quick || a.Plan.Live.Algorithm != algorithm || !a.forQuick() {
+		if a.Plan.quick == "" || a.Plan.quick != algorithm || !a.forQuick() {
 			return nil
 		}
 	}
@@ -243,7 +243,7 @@ func (b *quickBatch) rule(s *Redis, p *Plan) *lua.Rule {
 func (s *Redis) noteLevels(call []Request, v Verdict) {
 	for i, a := range call {
 		plan := a.Plan
-		if !plan.quick {
+		if plan.quick == "" {
 			continue
 		}
 		near := v.Items[i].RetryAfter != 0

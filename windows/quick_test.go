@@ -153,6 +153,38 @@ func TestQuickCallsOfSeveralKeys(t *testing.T) {
 	})
 }
 
+// Rules of one algorithm may have windows of another: the script asked is that of the windows.
+func TestQuickChecksGoByTheAlgorithmOfTheWindows(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		tale{t, s}.rules("  - {name: a, match: 'a*', windows: [{limit: 50, per: 3s}]}\n" +
+			"  - {name: b, match: 'b*', windows: [{limit: 50, per: 3s, algorithm: sliding-log-packed}]}")
+		one := func(key string) []windows.Request {
+			return []windows.Request{{Plan: s.rules.Match(key), Key: key, Cost: 1}}
+		}
+		for n := range int64(20) {
+			both := append(one("a2"), one("b2")...)
+			got, err := s.serve.CheckMany(t.Context(), [][]windows.Request{one("a"), one("b"), both})
+			testkit.Must(t, err)
+			for i, v := range got {
+				if used := v.Items[len(v.Items)-1].Windows[0].Used; used != n+1 {
+					t.Errorf("call %d: %d used, want %d", i, used, n+1)
+				}
+			}
+			for _, key := range []string{"a", "a2", "b", "b2"} {
+				form, want := "log", "stream"
+				if key[0] == 'b' {
+					form, want = "packed", "string"
+				}
+				counter := s.keys.Counter(s.keys.Partition(key), form, key)
+				if kind := s.redis.Type(t.Context(), counter).Val(); kind != want {
+					t.Fatalf("%s is a %s", counter, kind)
+				}
+			}
+			s.clock.ms++
+		}
+	})
+}
+
 // A key whose log is not for the quick script keeps the calls of several keys that have it from being asked for
 // in vain, until it is found to be fit again.
 func TestAnUnfitKeyIsRemembered(t *testing.T) {
