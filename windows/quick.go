@@ -110,9 +110,9 @@ func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict
 	return rest, nil
 }
 
-// forQuick: nothing but a plain charge of one key.
+// forQuick: nothing but a plain charge of one key, of no more than any limit.
 func (r Request) forQuick() bool {
-	return r.Cost > 0 && (r.Mode == "" || r.Mode == api.ModeTake) && r.Idempotency == nil
+	return r.Cost > 0 && r.Cost <= MaxLimit && (r.Mode == "" || r.Mode == api.ModeTake) && r.Idempotency == nil
 }
 
 // quickNames names the counters of a call that may be answered by the quick script; nil of others. It

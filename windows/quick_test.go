@@ -64,6 +64,9 @@ func TestTheCommonCheckIsQuick(t *testing.T) {
 				t.Errorf("call %d: %d used, want %d", i, used, want)
 			}
 		}
+		if v, err := s.serve.CheckMany(t.Context(), [][]windows.Request{one("c", 1<<56)}); err == nil {
+			t.Errorf("2^56 units, more than the script's arguments take: %+v", v)
+		}
 		s.clock.ms += 61_000
 		ask(0, one("a", 1)) // finds that it is near no more
 		ask(1, one("a", 1))
