@@ -59,11 +59,12 @@ while k <= keys do
           if last > from then
             local e = call('XRANGE', counter, format('%d', from + 1), '+', 'COUNT', '1')[1]
             local first, sum = tonumber(e[2][2]), tonumber(e[2][4])
-            if not first or not sum or first < 1 or first > sum or sum > total then
+            if first and sum and first >= 1 and first <= sum and sum <= total then -- no NaN either
+              before = sum - first
+            else
               quick = false
               break
             end
-            before = sum - first
           end
           if total - before + units >= ARGV[w + 1] + 0 then
             quick = false

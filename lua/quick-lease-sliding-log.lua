@@ -63,8 +63,11 @@ for w = 12, #ARGV, 3 do
   if last > from then
     local e = call('XRANGE', counter, format('%d', from + 1), '+', 'COUNT', '1')[1]
     local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
-    if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then return untouched end
-    charged, free = total - sum_then + count, match(e[1], '^%d+') + 0
+    if count and sum_then and count >= 1 and count <= sum_then and sum_then <= total then -- no NaN either
+      charged, free = total - sum_then + count, match(e[1], '^%d+') + 0
+    else
+      return untouched
+    end
   end
   if charged + sum >= ARGV[w + 2] + 0 then return untouched end
   local left = ARGV[w + 1] - (charged + sum - had + used)

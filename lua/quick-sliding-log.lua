@@ -76,11 +76,12 @@ for c = 1, keys do
         if from ~= from_of then from_of, from_text = from, format('%d', from + 1) end
         local e = call('XRANGE', counter, from_text, '+', 'COUNT', '1')[1]
         local count, sum_then = tonumber(e[2][2]), tonumber(e[2][4])
-        if not count or not sum_then or count < 1 or count > sum_then or sum_then > total then
+        if count and sum_then and count >= 1 and count <= sum_then and sum_then <= total then -- no NaN either
+          before, since = sum_then - count, e[1]
+        else
           quick, unfit = false, c
           break
         end
-        before, since = sum_then - count, e[1]
       end
       if sum - before >= level then
         quick = false
