@@ -52,7 +52,7 @@ func TestQuickFoldsAreTheGeneralOnes(t *testing.T) {
 }
 
 // meddle does something to a counter: another thing stands in its place, its newest entry is gone, it takes no
-// more IDs, units of its key are reserved or given back.
+// more IDs, units of its key are reserved or given back, numbers are none.
 func (s *store) meddle(t *testing.T, what int, key string, n int) {
 	ctx, counter := t.Context(), s.keys.Counter(s.keys.Partition(key), "log", key)
 	requests := []windows.Request{{Plan: s.rules.Match(key), Key: key, Cost: 2}}
@@ -72,6 +72,11 @@ func (s *store) meddle(t *testing.T, what int, key string, n int) {
 		_, err = s.serve.Reserve(ctx, s.serve.ReservationID(fmt.Sprint("r", n), requests), time.Second, "x", requests)
 	case 4:
 		_, _, err = s.serve.Refund(ctx, requests[0].Plan, key, 1)
+	case 7: // before one that reads well
+		for i, total := range []string{"nan", "50"} {
+			_ = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: counter, ID: fmt.Sprintf("%d-%d", s.clock.ms, 100+i),
+				Values: []any{"count", total, "total", total}}).Err()
+		}
 	}
 	testkit.Must(t, err)
 }
