@@ -73,10 +73,10 @@ func TestTheCommonCheckIsQuick(t *testing.T) {
 		s.clock.ms += 3_661_000
 		got = ask(1, append(one("c", 1), one("d", 2)...)) // what has left every window is gone
 		for i, want := range []int64{1, 2} {
-			state := got[0].Items[i].Windows[1]
-			entries := s.redis.XLen(t.Context(), s.keys.Counter(s.keys.Partition("cd"[i:i+1]), "log", "cd"[i:i+1])).Val()
+			state, key := got[0].Items[i].Windows[1], "cd"[i:i+1]
+			entries := s.redis.XLen(t.Context(), s.keys.Counter(s.keys.Partition(key), "log", key)).Val()
 			if state.Used != want || entries != 1 {
-				t.Errorf("key %d: %+v, %d entries", i, state, entries)
+				t.Errorf("key %s: %+v, %d entries", key, state, entries)
 			}
 		}
 	})
