@@ -11,28 +11,28 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// nearLevels remembers keys whose last check was denied or stood at a level: asking the
-// quick script of them would be in vain. It may forget any, and take one key for
+// rememberedKeys are keys of which asking a quick script would be in vain: their last check was denied or stood
+// at a level (near), or it is for what their logs hold (unfit). It may forget any, and take one key for
 // another: both cost time alone.
-type nearLevels struct {
+type rememberedKeys struct {
 	seed  maphash.Seed
 	slots [4096]atomic.Uint64 // hash of a counter's name
 }
 
-func (n *nearLevels) slot(counter string) (*atomic.Uint64, uint64) {
+func (n *rememberedKeys) slot(counter string) (*atomic.Uint64, uint64) {
 	h := maphash.String(n.seed, counter) | 1
 	return &n.slots[(h>>32)%uint64(len(n.slots))], h
 }
 
-func (n *nearLevels) has(counter string) bool {
+func (n *rememberedKeys) has(counter string) bool {
 	slot, h := n.slot(counter)
 	return slot.Load() == h
 }
 
-func (n *nearLevels) set(counter string, near bool) {
+func (n *rememberedKeys) set(counter string, remember bool) {
 	slot, h := n.slot(counter)
 	switch {
-	case near:
+	case remember:
 		slot.Store(h)
 	case slot.Load() == h:
 		slot.Store(0)

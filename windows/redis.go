@@ -34,10 +34,10 @@ type Redis struct {
 	// default stream.DefaultRetention.
 	Remember time.Duration
 
-	changed atomic.Int64 // ms: when the rules became what they are, at the latest
-	ahead   atomic.Int64 // ms: how far Redis's clock was found to be ahead of this machine's
-	near    nearLevels   // keys near a level
-	unfit   nearLevels   // keys that kept calls of several from the quick script, by what their logs hold
+	changed atomic.Int64   // ms: when the rules became what they are, at the latest
+	ahead   atomic.Int64   // ms: how far Redis's clock was found to be ahead of this machine's
+	near    rememberedKeys // keys near a level
+	unfit   rememberedKeys // keys that kept calls of several from the quick script, by what their logs hold
 	carried carriedKeys
 	moved   movedKeys
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
@@ -54,7 +54,7 @@ type Redis struct {
 // NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 	seed := maphash.MakeSeed()
-	s := &Redis{redis: c, keys: k, near: nearLevels{seed: seed}, unfit: nearLevels{seed: seed}}
+	s := &Redis{redis: c, keys: k, near: rememberedKeys{seed: seed}, unfit: rememberedKeys{seed: seed}}
 	s.changed.Store(time.Now().UnixMilli())
 	return s
 }
