@@ -90,6 +90,7 @@ var arrows = map[string][]string{
 	"internal/faults":         {},
 	"deploy":                  {},
 	"tools/release":           {},
+	"tools/typecheck":         {},
 }
 
 func TestImportsGoOneWay(t *testing.T) {
