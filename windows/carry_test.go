@@ -97,14 +97,17 @@ func TestAnOverrideCarriesNothing(t *testing.T) {
 	})
 }
 
-// scriptCount counts scripts that are sent.
-type scriptCount struct{ n atomic.Int64 }
+// scriptCount counts scripts that are sent, and notes the most keys that one had.
+type scriptCount struct{ n, most atomic.Int64 }
 
 func (c *scriptCount) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (c *scriptCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" {
 			c.n.Add(1)
+			if keys, ok := cmd.Args()[2].(int); ok && int64(keys) > c.most.Load() {
+				c.most.Store(int64(keys))
+			}
 		}
 		return next(ctx, cmd)
 	}

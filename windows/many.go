@@ -11,6 +11,13 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
+// A script call ends after the check that brings it to so many counters, as Redis answers nobody meanwhile:
+// some 20 to 40 ms.
+const (
+	maxQuickCounters = 4096
+	maxCheckCounters = 1024
+)
+
 // CheckMany answers calls that came at the same time: each as Check would, one after
 // the other, and independent of the others; first those that the quick script answers. All
 // keys lie in one shard. Transitions are those of all calls, in the first verdict. With an
@@ -49,7 +56,11 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 	err error) {
 	b := newCheckBatch(s, len(todo))
 	var taken []int
-	for _, i := range todo {
+	for n, i := range todo {
+		if len(b.args.Counters) >= maxCheckCounters {
+			later = append(later, todo[n:]...)
+			break
+		}
 		ok, err := b.add(calls[i])
 		switch {
 		case err != nil:

@@ -42,13 +42,14 @@ func (n *rememberedKeys) set(counter string, remember bool) {
 // quickBatch is what is asked of the quick script in one run, in which each counter stands once. Calls that ask
 // for one counter are charged together or not at all, and so are those that share others with them.
 type quickBatch struct {
-	counters []lua.QuickCounter
-	groups   []int // counter → an earlier one that it is charged with, or itself
-	calls    []quickCall
-	asked    []quickAsked   // by all calls
-	places   map[string]int // name → counter; only where several are asked for
-	of       []*planCounter // what rules count
-	rules    []*lua.Rule
+	algorithm string // empty: not known yet
+	counters  []lua.QuickCounter
+	groups    []int // counter → an earlier one that it is charged with, or itself
+	calls     []quickCall
+	asked     []quickAsked   // by all calls
+	places    map[string]int // name → counter; only where several are asked for
+	of        []*planCounter // what rules count
+	rules     []*lua.Rule
 }
 
 // quickCall says where in asked what a call asks for begins.
@@ -61,23 +62,34 @@ type quickAsked struct {
 }
 
 // quick answers the calls that the quick script can answer and gives those that remain.
-// Where it fails none was answered.
+// With an error come those that were answered before.
 func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict) (rest []int, err error) {
 	var b quickBatch
-	algorithm := "" // of the run
 	for i, call := range calls {
-		if algorithm == "" {
-			algorithm = call[0].Plan.quick
+		if b.algorithm == "" {
+			b.algorithm = call[0].Plan.quick
 		}
-		if names := s.quickNames(call, algorithm); names == nil || !b.add(s, i, names, calls) {
+		if names := s.quickNames(call, b.algorithm); names == nil || !b.add(s, i, names, calls) {
 			rest = append(rest, i)
 		}
+		if len(b.counters) >= maxQuickCounters || i == len(calls)-1 && len(b.calls) > 0 {
+			remain, err := s.askQuick(ctx, &b, calls, verdicts)
+			if err != nil {
+				return nil, err
+			}
+			rest = append(rest, remain...)
+			b = quickBatch{}
+		}
 	}
-	if len(b.calls) == 0 {
-		return rest, nil
-	}
+	slices.Sort(rest)
+	return rest, nil
+}
+
+// askQuick runs the script and gives the calls that it left.
+func (s *Redis) askQuick(ctx context.Context, b *quickBatch, calls [][]Request, verdicts []Verdict) (rest []int,
+	err error) {
 	order, places := b.arrange()
-	states, err := lua.Quick(ctx, s.redis, algorithm, s.now(), order)
+	states, err := lua.Quick(ctx, s.redis, b.algorithm, s.now(), order)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +118,6 @@ func (s *Redis) quick(ctx context.Context, calls [][]Request, verdicts []Verdict
 		}
 		verdicts[q.call] = Verdict{Allowed: true, Atomic: true, Items: items}
 	}
-	slices.Sort(rest)
 	return rest, nil
 }
 
@@ -157,8 +168,12 @@ func (s *Redis) counter(a Request, c int) string {
 // the rules have just changed.
 func (b *quickBatch) add(s *Redis, i int, names []string, calls [][]Request) bool {
 	call, q, before := calls[i], quickCall{i, len(b.asked)}, len(b.counters)
+	if left := len(calls) - i; b.calls == nil {
+		b.counters, b.groups = make([]lua.QuickCounter, 0, left), make([]int, 0, left)
+		b.calls, b.asked = make([]quickCall, 0, left), make([]quickAsked, 0, left)
+	}
 	if b.places == nil && len(calls)+len(call) > 2 {
-		b.places = make(map[string]int, len(calls)*len(call))
+		b.places = make(map[string]int, min(len(calls)*len(call), maxQuickCounters))
 	}
 	for n, name := range names {
 		at, known := b.places[name]
