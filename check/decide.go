@@ -28,20 +28,18 @@ type decision struct {
 	unasked []bool
 }
 
-// decide asks Redis within the deadline; where it cannot answer, on_error decides.
+// decide asks Redis within the timeout; where it cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
-	deadline := time.Now().Add(s.config.Timeout)
-	if d, ok := s.fromLease(ctx, c, deadline); ok {
+	until := time.Now().Add(s.config.Timeout)
+	if d, ok := s.fromLease(ctx, c, until); ok {
 		return d
 	}
 	if d, ok := s.fromMemory(c); ok {
 		return d
 	}
-	within, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	asks := c.asks
 	if c.never {
 		asks = withMode(asks, api.ModeLook) // on_error may count in this process
@@ -50,14 +48,14 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	var err error
 	switch shards := s.shardsOf(c.asks); {
 	case c.never:
-		if verdict, err = s.look(within, shards, c.asks); err == nil {
+		if verdict, err = s.look(ctx, until, shards, c.asks); err == nil {
 			verdict.Allowed = false
-			err = s.chargeDenied(within, shards, c.asks, &verdict)
+			err = s.chargeDenied(ctx, until, shards, c.asks, &verdict)
 		}
 	case len(shards) == 1:
-		verdict, err = s.one(within, shards[0], c.asks)
+		verdict, err = s.one(ctx, until, shards[0], c.asks)
 	default:
-		verdict, err = s.across(within, shards, c.asks)
+		verdict, err = s.across(ctx, until, shards, c.asks)
 	}
 	d := s.resolve(ctx, asks, verdict, err)
 	d.Allowed = d.Allowed && !c.never
@@ -81,8 +79,7 @@ func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
 // decideEach decides calls of one request each, independently of each other, those
 // of one shard together.
 func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
-	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
-	defer cancel()
+	until := time.Now().Add(s.config.Timeout)
 	out := make([]decision, len(calls))
 	byShard := map[int][]int{} // shard → its calls
 	for i, c := range calls {
@@ -108,7 +105,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			for j, i := range mine {
 				asks[j] = calls[i].asks
 			}
-			verdicts, err := s.shards[n].do(within, asks)
+			verdicts, err := s.shards[n].do(ctx, until, asks)
 			for j, i := range mine {
 				if j < len(verdicts) && verdicts[j].Answered() {
 					out[i] = s.resolve(ctx, calls[i].asks, verdicts[j], nil)
@@ -122,8 +119,14 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	return out
 }
 
+// onlyShard is all there are where Redis is one server.
+var onlyShard = []int{0}
+
 // shardsOf gives the shards that answer for the keys, each once.
 func (s *Service) shardsOf(asks []windows.Request) []int {
+	if len(s.shards) == 1 {
+		return onlyShard
+	}
 	shards := make([]int, 0, 1)
 	for _, a := range asks {
 		if n := s.config.Counter.Shard(a.Key); !slices.Contains(shards, n) {
@@ -134,8 +137,9 @@ func (s *Service) shardsOf(asks []windows.Request) []int {
 }
 
 // one decides asks of one shard in one step.
-func (s *Service) one(ctx context.Context, shard int, asks []windows.Request) (windows.Verdict, error) {
-	verdicts, err := s.shards[shard].do(ctx, [][]windows.Request{asks})
+func (s *Service) one(ctx context.Context, until time.Time, shard int,
+	asks []windows.Request) (windows.Verdict, error) {
+	verdicts, err := s.shards[shard].do(ctx, until, [][]windows.Request{asks})
 	if err != nil {
 		return windows.Verdict{}, err
 	}
@@ -147,29 +151,30 @@ func (s *Service) one(ctx context.Context, shard int, asks []windows.Request) (w
 // charge some keys of a call that is denied in the end, so Atomic is false. Each
 // shard is asked behind its own breaker, and remembers what it charged under the call's
 // idempotency key: asked again, it counts as admitted.
-func (s *Service) across(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
+func (s *Service) across(ctx context.Context, until time.Time, shards []int,
+	asks []windows.Request) (windows.Verdict, error) {
 	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
 		v := windows.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
-		return v, s.charge(ctx, shards, asks, &v, false)
+		return v, s.charge(ctx, until, shards, asks, &v, false)
 	}
-	v, err := s.look(ctx, shards, asks)
+	v, err := s.look(ctx, until, shards, asks)
 	if err != nil || v.OtherBody {
 		return v, err
 	}
 	if !v.Allowed {
-		return v, s.chargeDenied(ctx, shards, asks, &v)
+		return v, s.chargeDenied(ctx, until, shards, asks, &v)
 	}
-	return v, s.charge(ctx, shards, asks, &v, true)
+	return v, s.charge(ctx, until, shards, asks, &v, true)
 }
 
 // charge charges asks of several shards, one shard after the other, into the verdict. With
 // stop it ends at the first one that denies: then of the others those are charged that say so.
-func (s *Service) charge(ctx context.Context, shards []int, asks []windows.Request, v *windows.Verdict,
-	stop bool) error {
+func (s *Service) charge(ctx context.Context, until time.Time, shards []int, asks []windows.Request,
+	v *windows.Verdict, stop bool) error {
 	replayed := 0
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
-		got, err := s.one(ctx, shard, some)
+		got, err := s.one(ctx, until, shard, some)
 		if err != nil {
 			*v = windows.Verdict{}
 			if n > 0 {
@@ -187,7 +192,7 @@ func (s *Service) charge(ctx context.Context, shards []int, asks []windows.Reque
 			v.Items[i] = got.Items[j]
 		}
 		if stop && !got.Allowed {
-			return s.chargeDenied(ctx, shards[n+1:], asks, v)
+			return s.chargeDenied(ctx, until, shards[n+1:], asks, v)
 		}
 	}
 	v.Replayed = replayed == len(shards)
@@ -196,7 +201,8 @@ func (s *Service) charge(ctx context.Context, shards []int, asks []windows.Reque
 
 // chargeDenied charges those asks of a denied call that count all the same, in these shards. Their
 // states are then those after the charge.
-func (s *Service) chargeDenied(ctx context.Context, shards []int, asks []windows.Request, v *windows.Verdict) error {
+func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []int, asks []windows.Request,
+	v *windows.Verdict) error {
 	for _, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
 		var charged []windows.Request
@@ -212,7 +218,7 @@ func (s *Service) chargeDenied(ctx context.Context, shards []int, asks []windows
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
 		charged[0].Idempotency, looks[0].Idempotency = some[0].Idempotency, nil
-		got, err := s.shards[shard].do(ctx, [][]windows.Request{charged, looks})
+		got, err := s.shards[shard].do(ctx, until, [][]windows.Request{charged, looks})
 		if err != nil {
 			*v = windows.Verdict{}
 			return fmt.Errorf("%w: %w", ErrPartlyCharged, err)
@@ -228,14 +234,15 @@ func (s *Service) chargeDenied(ctx context.Context, shards []int, asks []windows
 
 // look answers asks without charging any, each shard by itself: what each key
 // would be told now, or was told where the call has an idempotency key that was used before.
-func (s *Service) look(ctx context.Context, shards []int, asks []windows.Request) (windows.Verdict, error) {
+func (s *Service) look(ctx context.Context, until time.Time, shards []int,
+	asks []windows.Request) (windows.Verdict, error) {
 	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
 	errs, got := make([]error, len(shards)), make([]windows.Verdict, len(shards))
 	var running sync.WaitGroup
 	for n, shard := range shards {
 		running.Go(func() {
 			mine, some := s.asksOf(shard, asks)
-			got[n], errs[n] = s.one(ctx, shard, withMode(some, api.ModeLook))
+			got[n], errs[n] = s.one(ctx, until, shard, withMode(some, api.ModeLook))
 			for j := range got[n].Items {
 				v.Items[mine[j]] = got[n].Items[j]
 			}

@@ -15,10 +15,13 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Bounds of a gatherer. A run of maxGathered takes Redis a few milliseconds.
+// Bounds of a gatherer. (What a run sends at a time is bounded where it is made: windows/many.go.)
 const (
 	maxGathered = 256    // calls of one run
 	maxWaiting  = 20_000 // calls that wait for one
+	// A run that takes longer than its callers wait is lost for all of them, and counts as a failure of
+	// Redis: 256 calls of 100 keys were one, and then on_error decided nearly all.
+	maxGatheredKeys = 6400
 )
 
 var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNotSent)
@@ -35,15 +38,26 @@ type gatherer struct {
 	mu      sync.Mutex
 	busy    bool // a run is under way
 	waiting []*waiter
-	calls   int // those of waiting
+	calls   int       // those of waiting
+	running []*waiter // those of the run under way
+	// took is how long the last two runs that were answered did: under overload both are long, and where Redis
+	// was slow for a moment one is.
+	took [2]time.Duration
+	// ends is when timer looks for callers whose time has passed; zero: it does not. One timer for all of
+	// them costs a twentieth less of the server than one for each (decision 54).
+	ends  time.Time
+	timer *time.Timer
 }
 
-// waiter is one caller's calls and, once done is closed, what became of them.
+// waiter is one caller's calls and, once done has true, what became of them. It has false where the call was
+// sent and `until` has passed first. What comes second is dropped.
 type waiter struct {
 	calls    [][]windows.Request
+	keys     int // of all calls
 	verdicts []windows.Verdict
 	err      error
-	done     chan struct{}
+	until    time.Time
+	done     chan bool
 
 	span tracing.Span // while it waits
 	ran  tracing.Span // the run that answered it
@@ -55,34 +69,42 @@ func newGatherer(timeout time.Duration, tracer trace.Tracer,
 }
 
 // do answers calls. With an error come the verdicts of those that were answered
-// nevertheless (windows.Verdict.Answered). Where ctx ends first calls may be
+// nevertheless (windows.Verdict.Answered). Where ctx ends first, or `until` passes, calls may be
 // charged all the same, if they were sent already; the error wraps api.ErrNotSent
 // where they certainly were not.
-func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) (verdicts []windows.Verdict, err error) {
+func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]windows.Request) (verdicts []windows.Verdict,
+	err error) {
 	g.mu.Lock()
 	if !g.busy {
 		g.busy = true
 		g.mu.Unlock()
 		defer g.next()
+		ctx, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
 		ctx, span := tracing.StartScript(ctx, g.tracer, "check", len(calls))
-		verdicts, err = g.run(ctx, calls)
-		span.End(err)
-		return verdicts, err
+		return g.timed(ctx, span, calls)
 	}
 	if g.calls+len(calls) > maxWaiting {
 		g.mu.Unlock()
 		return nil, errTooManyWait
 	}
-	w := &waiter{calls: calls, done: make(chan struct{})}
+	w := &waiter{calls: calls, until: until, done: make(chan bool, 1)}
+	for _, call := range calls {
+		w.keys += len(call)
+	}
 	ctx, w.span = tracing.Start(ctx, g.tracer, "wait for a shared script call", trace.SpanKindInternal)
 	defer func() { w.span.End(err) }()
 	g.waiting = append(g.waiting, w)
 	g.calls += len(calls)
+	g.endsAt(until)
 	g.mu.Unlock()
 	select {
-	case <-w.done:
-		w.span.Link(w.ran.Context())
-		return w.verdicts, w.err
+	case answered := <-w.done:
+		if answered {
+			w.span.Link(w.ran.Context())
+			return w.verdicts, w.err
+		}
+		return nil, context.DeadlineExceeded
 	case <-ctx.Done():
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -93,6 +115,73 @@ func (g *gatherer) do(ctx context.Context, calls [][]windows.Request) (verdicts 
 		}
 		return nil, ctx.Err()
 	}
+}
+
+// timed runs calls and notes how long they took.
+func (g *gatherer) timed(ctx context.Context, span tracing.Span, calls [][]windows.Request) ([]windows.Verdict,
+	error) {
+	began := time.Now()
+	verdicts, err := g.run(ctx, calls)
+	span.End(err)
+	if err == nil {
+		g.mu.Lock()
+		g.took = [2]time.Duration{g.took[1], time.Since(began)}
+		g.mu.Unlock()
+	}
+	return verdicts, err
+}
+
+// finish wakes a caller, once.
+func (w *waiter) finish(answered bool) {
+	select {
+	case w.done <- answered:
+	default:
+	}
+}
+
+// endsAt sees to it that a caller is woken then. g.mu is held.
+func (g *gatherer) endsAt(until time.Time) {
+	if !g.ends.IsZero() && !until.Before(g.ends) {
+		return
+	}
+	g.ends = until
+	if g.timer == nil {
+		g.timer = time.AfterFunc(time.Until(until), g.endCalls)
+	} else {
+		g.timer.Reset(time.Until(until))
+	}
+}
+
+// endCalls wakes the callers whose time has passed, also those of a run that hangs.
+func (g *gatherer) endCalls() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	g.ends = time.Time{}
+	g.drop(now)
+	for _, w := range g.waiting {
+		g.endsAt(w.until)
+	}
+	for _, w := range g.running {
+		if w.until.After(now) {
+			g.endsAt(w.until)
+		} else {
+			w.finish(false)
+		}
+	}
+}
+
+// drop takes out those who wait and whose time has passed by then. g.mu is held.
+func (g *gatherer) drop(by time.Time) {
+	g.waiting = slices.DeleteFunc(g.waiting, func(w *waiter) bool {
+		if w.until.After(by) {
+			return false
+		}
+		g.calls -= len(w.calls)
+		w.err = fmt.Errorf("%w: %w", api.ErrNotSent, context.DeadlineExceeded)
+		w.finish(true)
+		return true
+	})
 }
 
 // next ends a run and begins that of the calls which came meanwhile.
@@ -106,23 +195,27 @@ func (g *gatherer) next() {
 	}
 }
 
-// take gives the calls of the next run, nil where nobody waits.
+// take gives the calls of the next run, nil where nobody waits. Who has less time left than runs
+// take is not sent: he would be charged and not answered, and under overload everybody would be.
 func (g *gatherer) take() []*waiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, calls := 0, 0
-	for n < len(g.waiting) && (n == 0 || calls+len(g.waiting[n].calls) <= maxGathered) {
-		calls += len(g.waiting[n].calls)
-		n++
+	g.drop(time.Now().Add(min(g.took[0], g.took[1], g.timeout/2)))
+	n, calls, keys := 0, 0, 0
+	for ; n < len(g.waiting); n++ {
+		w := g.waiting[n]
+		if n > 0 && (calls+len(w.calls) > maxGathered || keys+w.keys > maxGatheredKeys) {
+			break
+		}
+		calls, keys = calls+len(w.calls), keys+w.keys
 	}
-	if n == 0 {
-		g.busy = false
-		return nil
+	g.running, g.busy = nil, n > 0
+	if g.busy {
+		g.running = slices.Clone(g.waiting[:n])
+		g.waiting = slices.Delete(g.waiting, 0, n)
+		g.calls -= calls
 	}
-	some := slices.Clone(g.waiting[:n])
-	g.waiting = slices.Delete(g.waiting, 0, n)
-	g.calls -= calls
-	return some
+	return g.running
 }
 
 func (g *gatherer) answer(some []*waiter) {
@@ -133,8 +226,7 @@ func (g *gatherer) answer(some []*waiter) {
 		calls = append(calls, w.calls...)
 	}
 	ctx, span := g.startShared(ctx, some, len(calls))
-	verdicts, err := g.run(ctx, calls)
-	span.End(err)
+	verdicts, err := g.timed(ctx, span, calls)
 	for _, w := range some {
 		w.ran = span
 		if w.err = err; len(verdicts) > 0 { // none where nothing was sent
@@ -145,7 +237,7 @@ func (g *gatherer) answer(some []*waiter) {
 			// each may be asked by itself, and the others get their answers.
 			g.resolve(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
 		}
-		close(w.done)
+		w.finish(true)
 	}
 }
 

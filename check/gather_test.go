@@ -8,8 +8,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -57,6 +59,9 @@ func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Ve
 	return out, nil
 }
 
+// never is a deadline that no call of these tests reaches.
+var never = time.Now().Add(time.Hour)
+
 func single(key string, cost int64) [][]windows.Request {
 	return [][]windows.Request{{{Key: key, Cost: cost}}}
 }
@@ -69,7 +74,7 @@ func asks(t *testing.T, g *gatherer, ctx context.Context, key string, cost int64
 	idle := !g.busy
 	g.mu.Unlock()
 	go func() {
-		v, err := g.do(ctx, single(key, cost))
+		v, err := g.do(ctx, never, single(key, cost))
 		if err != nil {
 			done(windows.Verdict{}, err)
 			return
@@ -158,6 +163,71 @@ func TestACallThatWasNotSentIsTakenBack(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	nobodyWaits(t, g)
+}
+
+// nobodyWaits says that a gatherer at rest knows it.
+func nobodyWaits(t *testing.T, g *gatherer) {
+	t.Helper()
+	comeToRest(g)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calls != 0 {
+		t.Errorf("%d calls are thought to wait where none does", g.calls)
+	}
+}
+
+// The deadline of a call holds also where the run that it waits for, or is part of, hangs.
+func TestACallEndsInTimeBesideARunThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		g := newGatherer(time.Minute, nil, s.run)
+		type told struct {
+			after   time.Duration
+			err     error
+			notSent bool
+		}
+		began := time.Now()
+		answers := map[string]told{}
+		var mu sync.Mutex
+		ask := func(key string, within time.Duration) {
+			go func() {
+				_, err := g.do(t.Context(), began.Add(within), single(key, 1))
+				mu.Lock()
+				defer mu.Unlock()
+				answers[key] = told{time.Since(began), err, errors.Is(err, api.ErrNotSent)}
+			}()
+			synctest.Wait()
+		}
+		ask("first", time.Minute)
+		ask("sent late", 3*time.Second)
+		ask("sent", 2*time.Second) // an earlier deadline than that of who came before
+		ask("sent and answered", time.Minute)
+		<-s.runs
+		s.end <- nil
+		<-s.runs // hangs
+		ask("waits", 4*time.Second)
+		ask("waits and is answered", time.Minute)
+		time.Sleep(10 * time.Second) // of the test's own clock
+		synctest.Wait()
+		s.end <- nil
+		if calls := <-s.runs; len(calls) != 1 || calls[0][0].Key != "waits and is answered" {
+			t.Errorf("sent after the run that hung: %v", calls)
+		}
+		s.end <- nil
+		synctest.Wait()
+		want := map[string]told{"first": {}, "sent": {after: 2 * time.Second, err: context.DeadlineExceeded},
+			"sent late":             {after: 3 * time.Second, err: context.DeadlineExceeded},
+			"sent and answered":     {after: 10 * time.Second},
+			"waits":                 {after: 4 * time.Second, err: context.DeadlineExceeded, notSent: true},
+			"waits and is answered": {after: 10 * time.Second}}
+		for key, want := range want {
+			if got, ok := answers[key]; !ok || got.after != want.after || !errors.Is(got.err, want.err) ||
+				got.notSent != want.notSent {
+				t.Errorf("%s: %+v, want %+v", key, got, want)
+			}
+		}
+	})
 }
 
 // One broken key takes the answer from nobody else; a server that does not answer
@@ -264,6 +334,105 @@ func answeredInPart(t *testing.T, failure error, want []string, runs [][]string)
 	}
 }
 
+// Under overload a call that would be answered too late is not sent, so that the others are answered in time.
+func TestACallWithTooLittleTimeIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		g := newGatherer(time.Second, nil, s.run)
+		answers := map[string]error{}
+		var mu sync.Mutex
+		ask := func(key string, within time.Duration) {
+			until := time.Now().Add(within)
+			go func() {
+				_, err := g.do(t.Context(), until, single(key, 1))
+				mu.Lock()
+				defer mu.Unlock()
+				answers[key] = err
+			}()
+			synctest.Wait()
+		}
+		run := func(takes time.Duration, want ...string) {
+			t.Helper()
+			var got []string
+			for _, call := range <-s.runs {
+				got = append(got, call[0].Key)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("a run of %q, want %q", got, want)
+			}
+			time.Sleep(takes) // of the test's own clock
+			s.end <- nil
+			synctest.Wait()
+		}
+		ask("first", time.Second)
+		ask("a", time.Second)
+		run(0, "first")
+		ask("b", 400*time.Millisecond)
+		run(300*time.Millisecond, "a") // one run that takes long says nothing of the next
+		ask("late", 500*time.Millisecond)
+		ask("in time", 800*time.Millisecond)
+		run(300*time.Millisecond, "b")
+		if err := answers["late"]; !errors.Is(err, api.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call with 200 ms left after two runs of 300 ms was told %v", err)
+		}
+		if g.calls != 0 {
+			t.Errorf("%d calls are thought to wait where none does", g.calls)
+		}
+		ask("c", 1400*time.Millisecond)
+		run(900*time.Millisecond, "in time")
+		ask("half", 1500*time.Millisecond)
+		run(900*time.Millisecond, "c") // no runs keep anybody away who has half of the timeout
+		run(900*time.Millisecond, "half")
+		if err := answers["half"]; !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, api.ErrNotSent) {
+			t.Errorf("a call that was sent and not answered in time was told %v", err)
+		}
+		ask("idle", time.Second) // a call by itself is a run too
+		ask("d", 100*time.Millisecond)
+		run(0, "idle")
+		run(0, "d")
+		for _, key := range []string{"first", "a", "idle", "d"} {
+			if err, ok := answers[key]; err != nil || !ok {
+				t.Errorf("%s was told %v", key, err)
+			}
+		}
+	})
+}
+
+// A run of calls of many keys is as short as one of many calls, or it would take longer than its callers wait.
+func TestTheKeysOfARunAreBounded(t *testing.T) {
+	s := newServer()
+	g := newGatherer(time.Minute, nil, s.run)
+	var callers sync.WaitGroup
+	asks(t, g, t.Context(), "first", 1, func(windows.Verdict, error) {})
+	<-s.runs
+	const waiting, keys = 200, 100
+	call := make([]windows.Request, keys)
+	call[0].Key = "many"
+	for i := range waiting {
+		callers.Go(func() {
+			if _, err := g.do(t.Context(), never, [][]windows.Request{call}); err != nil {
+				t.Error(err)
+			}
+		})
+		for n := -1; n <= i; runtime.Gosched() {
+			g.mu.Lock()
+			n = g.calls
+			g.mu.Unlock()
+		}
+	}
+	s.end <- nil
+	for left := waiting; left > 0; {
+		n := len(<-s.runs)
+		if n != min(left, maxGatheredKeys/keys) {
+			t.Errorf("a run of %d calls of %d keys where %d wait", n, keys, left)
+		}
+		left -= n
+		s.end <- nil
+	}
+	callers.Wait()
+	nobodyWaits(t, g)
+}
+
 // What waits is bounded, and so is a run.
 func TestGatheringIsBounded(t *testing.T) {
 	s := newServer()
@@ -278,7 +447,7 @@ func TestGatheringIsBounded(t *testing.T) {
 			for i := range calls {
 				calls[i] = []windows.Request{{Key: "k"}}
 			}
-			if _, err := g.do(t.Context(), calls); err != nil {
+			if _, err := g.do(t.Context(), never, calls); err != nil {
 				t.Error(err)
 			}
 		})
@@ -296,7 +465,7 @@ func TestGatheringIsBounded(t *testing.T) {
 	for range maxWaiting / 100 {
 		ask(100)
 	}
-	if _, err := g.do(t.Context(), single("one too many", 1)); !errors.Is(err, errTooManyWait) {
+	if _, err := g.do(t.Context(), never, single("one too many", 1)); !errors.Is(err, errTooManyWait) {
 		t.Errorf("one too many: %v", err)
 	}
 	s.end <- nil

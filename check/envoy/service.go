@@ -182,10 +182,16 @@ func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
 }
 
+var idempotencyMetadata = strings.ToLower(api.IdempotencyHeader)
+
 // withMetadata takes in what our own client says beside the request: the modes of the
 // descriptors, and an idempotency key, which anybody may send.
 func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
-	if values := metadata.ValueFromIncomingContext(ctx, "streamcounter-mode"); detailed && len(values) > 0 {
+	var values []string
+	if detailed {
+		values = metadata.ValueFromIncomingContext(ctx, "streamcounter-mode")
+	}
+	if len(values) > 0 {
 		modes := strings.Split(values[0], ",")
 		if len(modes) != len(list) {
 			return ctx, fmt.Errorf("%w: %d modes for %d descriptors", api.ErrBadRequest, len(modes), len(list))
@@ -198,7 +204,7 @@ func withMetadata(ctx context.Context, list []descriptor, detailed bool) (contex
 			return ctx, err
 		}
 	}
-	values := metadata.ValueFromIncomingContext(ctx, strings.ToLower(api.IdempotencyHeader))
+	values = metadata.ValueFromIncomingContext(ctx, idempotencyMetadata)
 	if len(values) == 0 {
 		return ctx, nil
 	}

@@ -41,10 +41,10 @@ const (
 	maxWatches = 1000
 )
 
-// endCallsInTime gives each unary call a deadline when its headers come. It refuses
-// none: grpc-go keeps the timer of the caller's own deadline of a call refused here.
+// endCallsInTime gives each unary call a deadline when its headers come, unless its caller gave it one
+// that is no later. It refuses none: grpc-go keeps the timer of the caller's own deadline of a call refused here.
 func endCallsInTime(ctx context.Context, call *tap.Info) (context.Context, error) {
-	if isStream(call.FullMethodName) {
+	if own, ok := ctx.Deadline(); isStream(call.FullMethodName) || ok && time.Until(own) <= callTime {
 		return ctx, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)

@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"net/url"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -11,6 +12,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 )
+
+// callTime is the deadline of a call: Envoy sends one with each.
+const callTime = 5 * time.Second
 
 type grpcCaller struct {
 	client rlsv3.RateLimitServiceClient
@@ -44,6 +48,8 @@ func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
 
 // Several keys are the descriptors of one request: all are admitted or none is.
 func (g *grpcCaller) call(ctx context.Context, keys []string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	if g.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+g.token)
 	}
