@@ -91,7 +91,7 @@ local function running_totals(look)
       end
       s[w] = seen
     elseif seen[1] > s.total then -- it has stepped back since
-      seen[1], seen[2] = seen[1] - ERA, seen[2] - ERA
+      seen[1], seen[2], seen[4] = seen[1] - ERA, seen[2] - ERA, nil
     end
     return s.total - seen[1]
   end
@@ -106,6 +106,7 @@ local function running_totals(look)
     local need, seen, ms = s.total - n, s[w], s.rule.ms[w]
     if not seen[3] then return s.last + ms end
     if seen[2] >= need then return seen[3] + ms end
+    if seen[4] == need then return seen[5] end
     local low_ms, low_total, high_ms, high_total = seen[3], seen[2], s.last, s.total
     local halve = false
     while low_ms < high_ms do
@@ -122,11 +123,13 @@ local function running_totals(look)
       if total < need then
         low_ms, low_total = at, total
       elseif total - count < need then
+        seen[4], seen[5] = need, at + ms
         return at + ms
       else
         high_ms, high_total = probe - 1, total - count
       end
     end
+    seen[4], seen[5] = need, low_ms + ms
     return low_ms + ms
   end
   return used, free_at
