@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ const (
 // are another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
 type denials struct {
 	counter marks
+	leased  bool // only keys whose rule has lease are remembered
 	now     func() time.Time
 	start   func(read func()) // runs read beside the caller
 	timeout time.Duration     // of a reading
@@ -79,42 +81,42 @@ type shardMarks struct {
 	last    time.Time // when the last one began
 }
 
+// newDenials remembers so many keys; with 0 only some that may have leases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
-	d := &denials{counter: counter, now: now, timeout: timeout, start: func(read func()) { go read() },
+	d := &denials{counter: counter, leased: size == 0, now: now, timeout: timeout, start: func(read func()) { go read() },
 		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
-	d.keys, _ = simplelru.NewLRU[string, *denial](size, nil) // the error is for a size below 1
+	d.keys, _ = simplelru.NewLRU[string, *denial](cmp.Or(size, maxLeases), nil) // the error is for a size below 1
 	return d
 }
 
 // remember notes whom a run denied that was sent at `asked`. An answer which Redis gave before a
 // reset, and which comes after it, serves nobody: the partition's since is later than asked then.
 func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict, asked time.Time) {
-	if d == nil {
-		return
-	}
 	answered := d.now()
 	for i, v := range verdicts {
 		if v.Allowed || v.Replayed || v.OtherBody {
 			continue
 		}
 		for j, request := range calls[i] {
-			if state := v.Items[j]; state.RetryAfter != 0 && !request.ChargesDenied() {
-				d.add(request, state, asked, answered)
-			}
+			// Redis decided after asked, within the millisecond that its clock showed.
+			d.add(request, v.Items[j], asked.Add(-time.Millisecond), asked, answered)
 		}
 	}
 }
 
-func (d *denials) add(request windows.Request, state windows.KeyState, asked, answered time.Time) {
+// add notes that Redis denies a request, if it does; its waits begin at a moment.
+func (d *denials) add(request windows.Request, state windows.KeyState, from, asked, answered time.Time) {
+	if request.ChargesDenied() || d.leased && request.Plan.LeaseTime() == 0 {
+		return
+	}
 	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,
 		until: asked.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
-		case s.RetryAfter == 0: // a shadow rule admits it, which charges of others may change
+		case s.RetryAfter == 0: // it is free, or a shadow rule admits it, which charges of others may change
 			return
 		case s.RetryAfter > 0:
-			// Redis decided after asked, within the millisecond that its clock showed.
-			if end := asked.Add(s.RetryAfter - time.Millisecond); end.Before(one.until) {
+			if end := from.Add(s.RetryAfter); end.Before(one.until) {
 				one.until = end
 			}
 		}
@@ -131,7 +133,7 @@ func (d *denials) add(request windows.Request, state windows.KeyState, asked, an
 
 // lookup gives where the key of a request stands that is denied for certain.
 func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
-	if d == nil || !d.used.Load() {
+	if !d.used.Load() {
 		return windows.KeyState{}, false
 	}
 	now := d.now()
@@ -199,9 +201,6 @@ func (d *denials) read(shard int) {
 
 // forget is called when units of a key came back through this process, or may have.
 func (d *denials) forget(key string) {
-	if d == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys.Remove(key)

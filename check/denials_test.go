@@ -43,9 +43,7 @@ func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules 
 		Timeout: 20 * time.Second, Denials: denials, Metrics: p.metrics,
 		Now: func() time.Time { return time.UnixMilli(*clock) }})
 	testkit.Must(t, err)
-	if p.denials != nil {
-		p.denials.start = func(read func()) { read() }
-	}
+	p.denials.start = func(read func()) { read() }
 	return p
 }
 

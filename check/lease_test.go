@@ -27,6 +27,7 @@ type lessees struct {
 	clock    int64 // the processes'
 	behind   int64 // Redis's is behind it by so much
 	rules    *windows.Rules
+	denials  int
 	other    *windows.Redis // of nobody: events, resets, the sweep
 	all      []*lessee
 	admitted map[string][]admission
@@ -73,7 +74,7 @@ func (t *testTimer) Stop() bool {
 func newLessees(t rapid.TB, c *redis.Client, prefix string, rules *windows.Rules, n int) *lessees {
 	keys, err := stream.NewKeys(prefix, 2)
 	testkit.Must(t, err)
-	l := &lessees{t: t, redis: c, keys: keys, clock: 1_700_000_000_000, rules: rules,
+	l := &lessees{t: t, redis: c, keys: keys, clock: 1_700_000_000_000, rules: rules, denials: 10,
 		admitted: map[string][]admission{}, answers: map[string]int64{}, units: map[string]int64{}}
 	l.other = l.counter()
 	for range n {
@@ -94,7 +95,7 @@ func (l *lessees) start() *lessee {
 	one.overrides = windows.NewOverrides(counter, nil)
 	var err error
 	one.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return l.rules },
-		Overrides: one.overrides, Activity: l, Timeout: 20 * time.Second, Denials: 10,
+		Overrides: one.overrides, Activity: l, Timeout: 20 * time.Second, Denials: l.denials,
 		Now: func() time.Time { return time.UnixMilli(l.clock) }})
 	testkit.Must(l.t, err)
 	one.denials.start = func(read func()) { read() }
@@ -384,4 +385,58 @@ func TestLeases(t *testing.T) {
 			}
 		})
 	})
+}
+
+// exhaust gives one process that remembers so many denials, and a key that may be leased, of which a window of 5 s has
+// no units left; and what Redis was asked since.
+func exhaust(t *testing.T, c *redis.Client, denials int) (*lessees, *lessee, func() int) {
+	t.Helper()
+	hot := rule("*", windows.Window{Limit: 100, Per: 5 * time.Second})
+	hot.Lease = 100 * time.Millisecond
+	l := newLessees(t, c, streamtest.Prefix(t), rulesOf(t, hot), 0)
+	l.denials = denials
+	l.all = append(l.all, l.start())
+	for range 300 {
+		l.ask(l.all[0], "k", 1)
+		l.advance(1)
+	}
+	asked := &scripts{}
+	c.AddHook(asked)
+	return l, l.all[0], func() int { n := asked.n; asked.n = 0; return n }
+}
+
+// A key that has no room is denied from memory, whether other keys are or not: its rule has lease.
+func TestALeasedKeyIsDeniedFromMemory(t *testing.T) {
+	for _, denials := range []int{0, 10} {
+		t.Run(fmt.Sprint(denials, " remembered"), func(t *testing.T) {
+			c := streamtest.Connect(t, streamtest.Redis(t))
+			l, one, asked := exhaust(t, c, denials)
+			for range 800 {
+				l.advance(5)
+				l.ask(one, "k", 1)
+			}
+			if n := asked(); n > 820 { // each answer is compared with a look, which is a script too
+				t.Errorf("Redis was asked %d times in 4 s", n-800)
+			}
+		})
+	}
+}
+
+func TestAResetFreesALeasedKeyThatIsDenied(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.Redis(t))
+	l, one, _ := exhaust(t, c, 0)
+	for range 20 {
+		l.advance(5)
+		l.ask(one, "k", 1)
+	}
+	_, err := l.other.Reset(t.Context(), l.rules.Match("k"), "k")
+	testkit.Must(t, err)
+	l.admitted["k"] = nil
+	for range 10 { // every 5 ms, as marks are read while it is asked for
+		l.advance(5)
+		l.ask(one, "k", 1)
+	}
+	if len(l.admitted["k"]) == 0 {
+		t.Error("denied 50 ms after a reset by another process")
+	}
 }

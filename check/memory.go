@@ -11,7 +11,7 @@ import (
 // keys nothing may be known; then unasked says so. Where one of these has shadow rules, Redis must
 // evaluate them, and the call is not decided here.
 func (s *Service) fromMemory(c *call) (decision, bool) {
-	if s.denials == nil || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
+	if !s.denials.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
 		return a.ChargesDenied() || a.Idempotency != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before

@@ -105,6 +105,10 @@ func (l *lease) renew(n int64) {
 		l.left.Store(0)
 		l.units = 0
 		next.pause(err, got, now)
+		if err == nil {
+			// Until it is asked again, which may be later by less than a millisecond than Redis's clock would have it.
+			l.of.denials.add(windows.Request{Plan: plan, Key: l.key, Cost: least}, got.State, now, now, next.answered)
+		}
 		l.grant.Store(next)
 		l.timer = l.of.after(next.pauseUntil.Sub(now)+plan.LeaseTime(), l.timeIsUp)
 		return

@@ -36,7 +36,8 @@ type Config struct {
 	// ErrPartlyCharged where something was charged. Nil: on_error decides.
 	NoAnswer func(error) error
 	// Denials is how many keys that are denied are remembered, to be denied without Redis until
-	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: none.
+	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: only
+	// keys whose rule has lease.
 	Denials int
 	// Retention is how long the answers to calls with an idempotency key are remembered, unless the
 	// caller wants less; default 10m.
@@ -69,7 +70,7 @@ type Service struct {
 	shards []*shard
 	outage *outage
 
-	denials   *denials // nil: none are remembered
+	denials   *denials
 	leases    *leases
 	announcer *announcer
 }
@@ -92,10 +93,8 @@ func NewService(c Config) (*Service, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	s.leases = newLeases(c, s.ofShard)
-	if c.Denials > 0 {
-		s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
-	}
+	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
+	s.leases = newLeases(c, s.ofShard, s.denials)
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
 		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))

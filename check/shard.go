@@ -29,7 +29,7 @@ type shard struct {
 var errHurried = errors.New("too little time was left to ask Redis")
 
 // newShard makes one; where breaks is false its breaker never opens. changed receives
-// each new state of the breaker, and denials, if there are any, whom a run denied. tracer may be nil.
+// each new state of the breaker, and denials whom a run denied. tracer may be nil.
 func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
 	denials *denials, tracer trace.Tracer) *shard {
 	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
@@ -45,9 +45,6 @@ func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, change
 	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict,
 		error) {
 		return h.execute(ctx, func() ([]windows.Verdict, error) {
-			if denials == nil {
-				return counter.CheckMany(ctx, calls)
-			}
 			asked := denials.now()
 			verdicts, err := counter.CheckMany(ctx, calls)
 			if err == nil {
