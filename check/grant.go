@@ -1,6 +1,7 @@
 package check
 
 import (
+	"hash/crc32"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ type grant struct {
 	pauseUntil time.Time
 	denyFrom   int64
 	resets     int64
+	phase      int64 // of the key's renewals, in ns (align)
 	// The metrics of its answers; nil without.
 	allowed, refused prometheus.Counter
 	took             *ruleLatencies
@@ -36,7 +38,7 @@ type grant struct {
 func (l *leases) matchFor(key string) *grant {
 	rules := l.rules()
 	changes, overridden := rules.OverrideChanges(), rules.Overridden(key) // in this order: either may change
-	g := &grant{plan: rules.Match(key), changes: changes}
+	g := &grant{plan: rules.Match(key), changes: changes, phase: int64(crc32.ChecksumIEEE([]byte(key)))}
 	if !overridden {
 		g.rules = rules
 	}
@@ -52,7 +54,7 @@ func (g *grant) answer(l *leases, got windows.Leased, asked time.Time, least int
 		g.denyFrom = 1 // else Redis has something to say or to count
 	}
 	if got.Units > 0 && g.room() < 1.0/paces {
-		g.pauseUntil, g.low = asked.Add(pace(g.plan)), 0
+		g.pauseUntil, g.low = g.align(asked.Add(pace(g.plan))), 0
 	}
 	if l.metrics != nil {
 		g.took = l.metrics.latencies(g.plan.Name())
@@ -115,6 +117,20 @@ func pace(plan *windows.Plan) time.Duration {
 	return min(max(plan.ShortestWindow()/paces, minPace), plan.LeaseTime())
 }
 
+// align gives the moment nearest to t, half a pace from it at most, at which all processes renew this key's lease,
+// if it is near its limit, by Redis's clock. Some paces are a window and a bit: so what all of them charged a
+// window ago is free again just then, and waits for nobody.
+func (g *grant) align(t time.Time) time.Time {
+	window := g.plan.ShortestWindow() + late
+	step := window / max(1, (window+pace(g.plan)/2)/pace(g.plan))
+	at := time.UnixMilli(g.state.NowMs).Add(t.Sub(g.answered) + step/2)
+	to := t.Add(step/2 - time.Duration((at.UnixNano()-g.phase)%int64(step)))
+	if g.state.NowMs == 0 || to.After(g.answered.Add(g.plan.LeaseTime()*4/5)) {
+		return t
+	}
+	return to
+}
+
 // nextRenewal is when a grant of a moment is renewed, if it is still used.
 func (g *grant) nextRenewal(now time.Time) time.Duration {
 	if g.pauseUntil.After(now) {
@@ -134,7 +150,7 @@ func (g *grant) horizon(plan *windows.Plan) time.Duration {
 
 // pause says what becomes of checks of a key that got no units.
 func (g *grant) pause(err error, got windows.Leased, now time.Time) {
-	short := pace(g.plan)
+	short := g.align(now.Add(pace(g.plan))).Sub(now)
 	denyFrom := g.denyFrom
 	g.until, g.denyFrom = now, 0
 	switch retry := got.State.RetryAfter; {

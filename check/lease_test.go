@@ -199,7 +199,7 @@ func leasedRules(t testing.TB, algorithm string, limit int64) *windows.Rules {
 var lesseeSteps = []string{"burst", "burst", "burst", "advance", "advance", "freeze", "crash", "stop", "reset",
 	"reload", "clock", "sweep", "plain"}
 
-func (l *lessees) step(rules []*windows.Rules) {
+func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 	key := rapid.SampledFrom([]string{"a", "s:1"}).Draw(l.t.(*rapid.T), "key")
 	rt := l.t.(*rapid.T)
 	i := rapid.IntRange(0, len(l.all)-1).Draw(rt, "process")
@@ -232,7 +232,7 @@ func (l *lessees) step(rules []*windows.Rules) {
 		}
 		l.admitted[key] = nil
 	case "reload":
-		l.rules = rapid.SampledFrom(rules).Draw(rt, "rules")
+		l.rules = rulesOf(rapid.SampledFrom([]int64{60, 150}).Draw(rt, "limit")) // others each time, as after any reload
 	case "clock":
 		l.behind += rapid.Int64Range(0, 50).Draw(rt, "back")
 	case "sweep":
@@ -257,10 +257,10 @@ func TestLeasesEqualTheRecount(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 				prefix, run, leased := streamtest.Prefix(t), 0, 0
-				rules := []*windows.Rules{leasedRules(t, algorithm, 60), leasedRules(t, algorithm, 150)}
+				rules := func(limit int64) *windows.Rules { return leasedRules(t, algorithm, limit) }
 				rapid.Check(t, func(rt *rapid.T) {
 					run++
-					l := newLessees(rt, c, fmt.Sprint(prefix, "-", run), rules[1], 3)
+					l := newLessees(rt, c, fmt.Sprint(prefix, "-", run), rules(150), 3)
 					for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 						l.step(rules)
 					}
@@ -453,4 +453,37 @@ func TestAResetFreesALeasedKeyThatIsDenied(t *testing.T) {
 	if len(l.admitted["k"]) == 0 {
 		t.Error("denied 50 ms after a reset by another process")
 	}
+}
+
+// Processes whose clocks and replies differ find the same moments by Redis's clock, a window and a bit after a
+// moment there is another, and none is far from when it was to be.
+func TestRenewalsNearTheLimitAreAligned(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ms := func(from, to int64, what string) time.Duration {
+			return time.Duration(rapid.Int64Range(from, to).Draw(rt, what)) * time.Millisecond
+		}
+		window := ms(100, 100_000, "window")
+		hot := rule("*", windows.Window{Limit: 1000, Per: window})
+		hot.Lease = min(ms(10, 10_000, "lease"), window)
+		plan := rulesOf(t, hot).Match("k")
+		redisMs, phase := rapid.Int64Range(1<<40, 1<<41).Draw(rt, "redis"), rapid.Int64Range(0, 1<<32).Draw(rt, "phase")
+		in := pace(plan)
+		moment := func(g *grant) (time.Duration, bool) { // by Redis's clock, since redisMs
+			at := g.answered.Add(in - time.Duration(g.state.NowMs-redisMs)*time.Millisecond)
+			to := g.align(at)
+			if off := to.Sub(at); off.Abs() > in*3/4+1 {
+				rt.Errorf("%v from when it was to be, a pace is %v", off, in)
+			}
+			return to.Sub(g.answered) + time.Duration(g.state.NowMs-redisMs)*time.Millisecond, to != at
+		}
+		answered := time.Unix(1_700_000_000, rapid.Int64Range(0, 1e9).Draw(rt, "answered"))
+		one := &grant{plan: plan, phase: phase, answered: answered, state: windows.KeyState{NowMs: redisMs}}
+		other := &grant{plan: plan, phase: phase, answered: answered.Add(ms(-5000, 5000, "apart")),
+			state: windows.KeyState{NowMs: redisMs + rapid.Int64Range(0, 3).Draw(rt, "later")}}
+		a, moved := moment(one)
+		b, alsoMoved := moment(other)
+		if moved && alsoMoved && (a-b).Abs() > 1 {
+			rt.Errorf("%v and %v by Redis's clock", a, b)
+		}
+	})
 }

@@ -16,12 +16,14 @@ const (
 	// renewAt is after which part of its time a lease is renewed, and lowAt is the part of its
 	// units that is left when it is renewed early.
 	renewAt, lowAt = 0.8, 0.15
-	// spare is by how much more is asked for than the local rate would use.
+	// spare is by how much more is asked for than the local rate would use, where there is room.
 	spare = 1.25
 	// roomy: with a twelfth of the limit free, and more, a lease lasts its whole time. With less it is
 	// shorter, down to the shortest window divided by paces.
 	roomy = 12
-	paces = 32
+	paces = 26
+	// late is by how much a renewal comes later than what it is to find free (grant.align).
+	late = 2 * time.Millisecond
 
 	minPace = 5 * time.Millisecond
 	// grace is by how much a lease lasts longer in Redis than here, in parts of it: no
@@ -181,6 +183,9 @@ func (l *lease) want(plan *windows.Plan, g *grant, n int64, now time.Time) (want
 	if n == 0 && rate*span.Seconds() < float64(4*least) {
 		return 0, least // it is asked for rarely now
 	}
-	want = min(int64(math.Ceil(rate*g.horizon(plan).Seconds()*spare)), windows.MaxLimit)
+	if g == nil || g.room() >= 1.0/roomy {
+		rate *= spare
+	}
+	want = min(int64(math.Ceil(rate*g.horizon(plan).Seconds())), windows.MaxLimit)
 	return max(want+least-1, least) / least * least, least
 }
