@@ -83,7 +83,8 @@ type shardMarks struct {
 
 // newDenials remembers so many keys; with 0 only some that may have leases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
-	d := &denials{counter: counter, leased: size == 0, now: now, timeout: timeout, start: func(read func()) { go read() },
+	d := &denials{counter: counter, leased: size == 0, now: now, timeout: timeout,
+		start:      func(read func()) { go read() },
 		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
 	d.keys, _ = simplelru.NewLRU[string, *denial](cmp.Or(size, maxLeases), nil) // the error is for a size below 1
 	return d

@@ -226,7 +226,8 @@ func TestActivityHasLeases(t *testing.T) {
 // silentRedis is a client of a server that takes commands and never answers.
 func silentRedis(t *testing.T) *redis.Client {
 	// A name would be looked up, outside of any bubble.
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true,
+		DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			mine, server := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, server) }()

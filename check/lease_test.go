@@ -232,7 +232,8 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 		}
 		l.admitted[key] = nil
 	case "reload":
-		l.rules = rulesOf(rapid.SampledFrom([]int64{60, 150}).Draw(rt, "limit")) // others each time, as after any reload
+		// Others each time, as after any reload.
+		l.rules = rulesOf(rapid.SampledFrom([]int64{60, 150}).Draw(rt, "limit"))
 	case "clock":
 		l.behind += rapid.Int64Range(0, 50).Draw(rt, "back")
 	case "sweep":

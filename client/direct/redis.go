@@ -26,7 +26,7 @@ type Config struct {
 	Prefix     string
 	Partitions int
 	// Denials is how many denied keys are remembered, to be denied without Redis until their
-	// wait has passed, as `serve` does (docs/client.md); 0: none.
+	// wait has passed, as `serve` does (docs/client.md); 0: only those whose rule has lease.
 	Denials int
 	// Now stands in for Redis's clock, and the process's, in tests.
 	Now func() int64

@@ -226,7 +226,7 @@ func (c *config) table() []group {
 				"deadline of a check; after it the rule's on_error decides"),
 			zero(set(&c.Checks.Denials, "denial-cache", 10_000,
 				"maximum denied keys that are remembered, to be denied without Redis until their wait has passed; "+
-					"0: none")),
+					"0: only those whose rule has lease")),
 			zero(set(&c.Checks.MaxBacklog, "max-backlog", 0,
 				"age of the oldest unread event above which POST /v1/events answers 503; 0: half the "+
 					"retention")),
