@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -83,10 +82,13 @@ type shardMarks struct {
 
 // newDenials remembers so many keys; with 0 only some that may have leases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
-	d := &denials{counter: counter, leased: size == 0, now: now, timeout: timeout,
+	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout,
 		start:      func(read func()) { go read() },
 		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
-	d.keys, _ = simplelru.NewLRU[string, *denial](cmp.Or(size, maxLeases), nil) // the error is for a size below 1
+	if d.leased {
+		size = maxLeases
+	}
+	d.keys, _ = simplelru.NewLRU[string, *denial](size, nil) // the error is for a size below 1
 	return d
 }
 

@@ -117,7 +117,7 @@ func pace(plan *windows.Plan) time.Duration {
 	return min(max(plan.ShortestWindow()/paces, minPace), plan.LeaseTime())
 }
 
-// align gives the moment nearest to t, half a pace from it at most, at which all processes renew this key's lease,
+// align gives the moment nearest to t at which all processes renew this key's lease,
 // if it is near its limit, by Redis's clock. Some paces are a window and a bit: so what all of them charged a
 // window ago is free again just then, and waits for nobody.
 func (g *grant) align(t time.Time) time.Time {

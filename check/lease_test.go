@@ -408,7 +408,7 @@ func exhaust(t *testing.T, c *redis.Client, denials int) (*lessees, *lessee, fun
 
 // A key that has no room is denied from memory, whether other keys are or not: its rule has lease.
 func TestALeasedKeyIsDeniedFromMemory(t *testing.T) {
-	for _, denials := range []int{0, 10} {
+	for _, denials := range []int{-1, 0, 10} {
 		t.Run(fmt.Sprint(denials, " remembered"), func(t *testing.T) {
 			c := streamtest.Connect(t, streamtest.Redis(t))
 			l, one, asked := exhaust(t, c, denials)

@@ -69,8 +69,7 @@ type stopper interface{ Stop() bool }
 
 func newLeases(c Config, onShard func(shard int, ask func() error) error, denials *denials) *leases {
 	l := &leases{denials: denials, counter: c.Counter, rules: c.Rules, onShard: onShard, metrics: c.Metrics,
-		activity: c.Activity,
-		now:      c.Now, timeout: c.Timeout, seed: maphash.MakeSeed(), held: map[string]*lease{},
+		activity: c.Activity, now: c.Now, timeout: c.Timeout, seed: maphash.MakeSeed(), held: map[string]*lease{},
 		after: func(d time.Duration, f func()) stopper { return time.AfterFunc(d, f) }}
 	l.rates, _ = simplelru.NewLRU[string, *asked](maxLeases, nil)
 	return l
