@@ -52,7 +52,8 @@ func TestQuickPackedLogs(t *testing.T) {
 				}
 			}
 		})
-		if n := s.serve.AnsweredQuick() - before; n < checks*4/5 {
+		// Two of each run besides: with -short, some draws have few checks.
+		if n := s.serve.AnsweredQuick() - before; n < checks*95/100-2*int64(run) {
 			t.Errorf("%d of %d checks were answered quickly", n, checks)
 		} else {
 			t.Logf("%d of %d checks were answered quickly", n, checks)
