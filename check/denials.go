@@ -136,9 +136,6 @@ func (d *denials) add(request windows.Request, state windows.KeyState, from, ask
 
 // lookup gives where the key of a request stands that is denied for certain.
 func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
-	if !d.used.Load() {
-		return windows.KeyState{}, false
-	}
 	now := d.now()
 	d.mu.Lock()
 	one, ok := d.keys.Get(request.Key)
