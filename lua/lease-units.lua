@@ -52,8 +52,9 @@ local transitions = expire_key(key, now)
 -- Decide. The process may be using what it keeps, so no unit of that can be taken from it.
 local room
 for _, s in ipairs(key.counters) do
+  local counted = stands and s.reserved and had or 0 -- 0 too where it expired so long ago that it counts no more
   for w = 1, s.rule.n do
-    local left = s.rule.limit[w] - (s.used[w] - (stands and had or 0) + used)
+    local left = s.rule.limit[w] - (s.used[w] - counted + used)
     room = math.min(room or left, left)
   end
 end
@@ -80,7 +81,7 @@ elseif had > 0 then
   call('HDEL', record, id)
   call('ZREM', KEYS[place + DUE], '\n' .. id)
 end
-if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, 'c', now) end
+if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, 'c', now, true) end
 
 local reply, n = {(had > 0 and not stands) and 0 or 1, units, mark, transitions}, 4
 for _, s in ipairs(key.counters) do
