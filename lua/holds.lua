@@ -75,9 +75,26 @@ local function prove_types(keys)
   end
 end
 
+-- stays tells whether what is charged now counts in full in each window for as long as a denial is remembered,
+-- a second (check/denials.go).
+local function stays(s)
+  local algo = s.rule.algo
+  local log = algo == algorithms['sliding-log'] or algo == algorithms['sliding-log-packed']
+    or algo == algorithms['sliding-log-zset']
+  if not log and (s.rule.parts or not algo.leaves) then return false end
+  for w = 1, s.rule.n do
+    local left = log and s.now + s.rule.ms[w] or algo.leaves(s, w, s.now)
+    if left < s.now + 1000 then return false end
+  end
+  return true
+end
+
 -- write_key writes what has become of a key: key.sum units are reserved, of them `granted` just now,
 -- and `charge` units more charged. It gives the transitions written.
-local function write_key(key, charge, granted, policy, now)
+-- Others are told where a denial that they remember may end earlier for it. It does not where what is charged stays;
+-- then the wait that they were told may be too long, and they are told of that near a level.
+-- leased: that is of a lease. It is charged often, and soon: waits are not told anew for it.
+local function write_key(key, charge, granted, policy, now, leased)
   local levels_hash, field, r = KEYS[key.place + LEVELS], '\n\n' .. key.key, nil
   local first = call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
   if first[1] and key.sum > 0 then
@@ -111,7 +128,7 @@ local function write_key(key, charge, granted, policy, now)
       freed = freed or s.used[w] < before[w]
       near = near or math.max(s.used[w], before[w]) >= rule.lowest[w]
     end
-    s.refunded, freed = earlier, freed or near and earlier
+    s.refunded, freed = earlier, freed or earlier and (near and not leased or not stays(s))
     if near then transitions = transitions + key.judge(s) end
   end
   if freed then mark_freed(levels_hash) end

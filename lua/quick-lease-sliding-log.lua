@@ -1,7 +1,8 @@
 -- quick-lease-sliding-log.lua: the common renewal of a lease, cheap. A lease that stands, of which units were
 -- used, that is to have as many and more as count now, of a key below every level with a healthy log, is
 -- renewed here as lease-units.lua would. Any other is left untouched, and the caller asks
--- lease-units.lua. (As in quick-sliding-log.lua: each function and argument is paid for.)
+-- lease-units.lua. Windows are of a second and more: of shorter ones others may have to be told (stays in
+-- holds.lua). (As in quick-sliding-log.lua: each function and argument is paid for.)
 --
 -- KEYS   levels, due, outbox, reservations of the partition; the holds of the key; its counter
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the lease  3 ttl in ms  4 units that it has  5 of them, those

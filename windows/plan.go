@@ -123,7 +123,8 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 		if lua.HasQuick(algorithm) {
 			p.quick = algorithm
 		}
-		p.quickLease, p.quickFold = lua.HasQuickLease(algorithm), lua.HasQuickFold(algorithm)
+		p.quickLease = lua.HasQuickLease(algorithm) && live.shortest() >= time.Second // quick-lease-sliding-log.lua
+		p.quickFold = lua.HasQuickFold(algorithm)
 	}
 	p.setCarry()
 	return p
