@@ -33,11 +33,11 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
-	until := time.Now().Add(s.config.Timeout)
-	if d, ok := s.fromLease(ctx, c, until); ok {
+	came, until := s.denials.now(), time.Now().Add(s.config.Timeout)
+	if d, ok := s.fromLease(ctx, c, came, until); ok {
 		return d
 	}
-	if d, ok := s.fromMemory(c); ok {
+	if d, ok := s.fromMemory(ctx, c, came, until); ok {
 		return d
 	}
 	asks := c.asks
@@ -79,7 +79,7 @@ func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
 // decideEach decides calls of one request each, independently of each other, those
 // of one shard together.
 func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
-	until := time.Now().Add(s.config.Timeout)
+	came, until := s.denials.now(), time.Now().Add(s.config.Timeout)
 	out := make([]decision, len(calls))
 	byShard := map[int][]int{} // shard → its calls
 	for i, c := range calls {
@@ -87,9 +87,9 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			out[i] = s.decide(ctx, c)
 			continue
 		}
-		d, ok := s.fromLease(ctx, c, time.Time{})
+		d, ok := s.fromLease(ctx, c, came, time.Time{})
 		if !ok {
-			d, ok = s.fromMemory(c)
+			d, ok = s.fromMemory(ctx, c, came, time.Time{})
 		}
 		if ok {
 			out[i] = d

@@ -18,8 +18,8 @@ const (
 	// Redis gave the denial, or since the partition's mark was read again. A client may remember
 	// an answer for 10 ms more (client/denials.go): 50 in all.
 	freshFor = 40 * time.Millisecond
-	// readEvery is the least time from one reading of marks to the next.
-	readEvery = 15 * time.Millisecond
+	// readEvery is the least time from one reading of marks to the next, unless a call waits for it.
+	readEvery = 30 * time.Millisecond
 	// mostAge bounds what no mark tells: a counter that somebody deleted, a failover, a clock
 	// that was set, and how old the units used in an answer may be.
 	mostAge = time.Second
@@ -76,8 +76,9 @@ type partition struct {
 
 // shardMarks is the state of readings from one shard.
 type shardMarks struct {
-	reading bool
-	last    time.Time // when the last one began
+	over   chan struct{} // of the reading under way, closed when it is over; nil: none is
+	last   time.Time     // when the last one began
+	failed bool          // the last one, so nobody waits for the next
 }
 
 // newDenials remembers so many keys; with 0 only some that may have leases.
@@ -113,7 +114,7 @@ func (d *denials) add(request windows.Request, state windows.KeyState, from, ask
 		return
 	}
 	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,
-		until: asked.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
+		until: from.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
 		case s.RetryAfter == 0: // it is free, or a shadow rule admits it, which charges of others may change
@@ -134,37 +135,40 @@ func (d *denials) add(request windows.Request, state windows.KeyState, from, ask
 	d.used.Store(true)
 }
 
-// lookup gives where the key of a request stands that is denied for certain.
-func (d *denials) lookup(request windows.Request) (windows.KeyState, bool) {
+// lookup gives where the key of a request stands that is denied for certain; its call came at a moment. Where that
+// is so unless something came back lately, it gives what is closed when marks have been read that may tell it.
+func (d *denials) lookup(request windows.Request, came time.Time) (state windows.KeyState, ok bool,
+	reading <-chan struct{}) {
 	now := d.now()
 	d.mu.Lock()
 	one, ok := d.keys.Get(request.Key)
-	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !now.Before(one.until) {
+	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {
 		d.mu.Unlock()
-		return windows.KeyState{}, false
+		return state, false, nil
 	}
-	p := &d.partitions[one.partition]
+	p, l := &d.partitions[one.partition], &d.shards[one.shard]
 	p.wanted = true
-	read := d.readingOf(one.shard, now)
-	fresh := one.asked.After(p.since) && (now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor)
+	known := one.asked.After(p.since)
+	fresh := known && (now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(came))
+	awaited := known && !fresh && !l.failed
+	due := l.over == nil && (awaited || now.Sub(l.last) >= readEvery)
+	if due {
+		l.over, l.last = make(chan struct{}), now
+	}
+	if awaited {
+		reading = l.over
+	}
 	d.mu.Unlock()
-	if read != nil {
-		d.start(read)
+	if due {
+		d.start(func() { d.read(one.shard) })
 	}
 	if !fresh {
-		return windows.KeyState{}, false
+		return state, false, reading
 	}
-	return one.state.After(now.Sub(one.answered)), true
-}
-
-// readingOf gives what reads the marks of a shard, nil where that is not due. Under mu.
-func (d *denials) readingOf(shard int, now time.Time) (read func()) {
-	l := &d.shards[shard]
-	if l.reading || now.Sub(l.last) < readEvery {
-		return nil
+	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied all the same
+		now = last
 	}
-	l.reading, l.last = true, now
-	return func() { d.read(shard) }
+	return one.state.After(now.Sub(one.answered)), true, nil
 }
 
 // read reads the marks of the partitions of a shard from which answers were given.
@@ -185,7 +189,9 @@ func (d *denials) read(shard int) {
 	answered := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.shards[shard].reading = false
+	l := &d.shards[shard]
+	close(l.over)
+	l.over, l.failed = nil, err != nil
 	if err != nil {
 		return // what is not fresh is asked for again
 	}

@@ -175,6 +175,113 @@ func compare(rt *rapid.T, a, b api.ChecksAnswer, errA, errB error) (fromMemory i
 	return fromMemory
 }
 
+// What leases charge, and when, makes no denial from memory false: only what they give back does, which is told.
+func TestRenewalsLeaveDenialsTrue(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	timelines, fromMemory := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		timelines++
+		clock, ctx := int64(1_700_000_000_000), context.Background()
+		r := rule("*", windows.Window{Limit: 20, Per: time.Duration(rapid.SampledFrom([]int{400, 1000, 3000}).Draw(rt,
+			"window")) * time.Millisecond})
+		r.Algorithm = rapid.SampledFrom(windows.Algorithms).Draw(rt, "algorithm")
+		p := newProcess(t, c, &clock, 4, rulesOf(t, r))
+		plan, units := p.rules.Match("k"), map[string]int64{}
+		for range rapid.IntRange(10, 60).Draw(rt, "steps") {
+			clock += rapid.Int64Range(0, 60).Draw(rt, "passes")
+			cost := rapid.Int64Range(1, 20).Draw(rt, "cost")
+			if rapid.Bool().Draw(rt, "renews") {
+				id := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "lease")
+				had := units[id]
+				ask := windows.Renewal{Used: rapid.Int64Range(0, had).Draw(rt, "used"), Want: cost}
+				ask.Keep = rapid.Int64Range(0, min(had-ask.Used, cost)).Draw(rt, "keep")
+				lease := windows.Lease{Key: "k", TTL: 125 * time.Millisecond, Units: had,
+					ID: p.other.ReservationID(id, []windows.Request{{Key: "k"}})}
+				got, err := p.other.RenewLease(ctx, plan, lease, ask)
+				testkit.Must(t, err)
+				if units[id] = got.Units; ask.Used+got.Units < had {
+					clock += freshFor.Milliseconds()
+				}
+				continue
+			}
+			a, err := p.Check(ctx, api.CheckRequest{Key: "k", Cost: cost})
+			testkit.Must(t, err)
+			if a.Source != api.SourceCache {
+				continue
+			}
+			fromMemory++
+			look, err := p.other.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}})
+			testkit.Must(t, err)
+			if look.Allowed {
+				rt.Fatalf("denied from memory, and Redis has room: %+v, %+v", a, look.Items)
+			}
+		}
+	})
+	if fromMemory < timelines {
+		t.Errorf("%d checks of %d timelines were answered from memory: this proves too little", fromMemory, timelines)
+	}
+}
+
+// Units that a lease charges before it would have expired may leave earlier than a denial was told.
+func TestALeaseThatIsChargedSoon(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	for _, algorithm := range windows.Algorithms {
+		for _, window := range []time.Duration{400 * time.Millisecond, time.Second} {
+			for _, cost := range []int64{10, 19} {
+				t.Run(fmt.Sprint(algorithm, " ", window, " cost ", cost), func(t *testing.T) {
+					r := rule("*", windows.Window{Limit: 20, Per: window})
+					r.Algorithm = algorithm
+					chargedSoon(t, c, r, cost)
+				})
+			}
+		}
+	}
+}
+
+// chargedSoon has a check denied while most is leased, and soon charged, and compares with Redis until it is not.
+func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
+	clock := int64(1_700_000_000_000) - 100 // of a fixed window
+	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
+	check := func(cost int64) bool {
+		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: cost})
+		testkit.Must(t, err)
+		return a.Allowed
+	}
+	for range 3 { // until the mark is known
+		check(20)
+		clock++
+	}
+	clock += 3000
+	check(1)
+	look := windows.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
+	lease := windows.Lease{Key: "k", TTL: 300 * time.Millisecond,
+		ID: p.other.ReservationID("a", []windows.Request{look})}
+	renew := func(ask windows.Renewal) {
+		got, err := p.other.RenewLease(t.Context(), look.Plan, lease, ask)
+		if err != nil || !got.Stood || got.Units != ask.Want {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		lease.Units = got.Units
+	}
+	renew(windows.Renewal{Want: 14})
+	if check(cost) {
+		t.Fatal("most is leased")
+	}
+	renew(windows.Renewal{Used: 13, Want: 1})
+	clock += freshFor.Milliseconds()
+	for end := clock + 4000; clock < end; clock += 5 {
+		allowed, err := p.other.Check(t.Context(), []windows.Request{look})
+		testkit.Must(t, err)
+		if got := check(cost); got != allowed.Allowed {
+			t.Fatalf("allowed: %v, and by Redis: %v", got, allowed.Allowed)
+		}
+		if allowed.Allowed {
+			return
+		}
+	}
+	t.Error("denied after all has left")
+}
+
 // one is a process whose key user:1, of 10 a minute, has spent them, and what Redis was asked since.
 func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() int) {
 	t.Helper()
@@ -348,6 +455,172 @@ func TestMarksThatCannotBeRead(t *testing.T) {
 type noMarks struct{ marks }
 
 func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }
+
+// Who asks more rarely than marks hold costs Redis a reading, and not a check.
+func TestADenialWhoseMarkIsOldAwaitsIt(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	asked()
+	for range 100 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Allowed || a.RetryAfterMs != 1_700_000_060_000-*clock {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if n := asked(); n < 4 || n > 7 {
+		t.Errorf("Redis was asked %d times in 5 s", n)
+	}
+	*clock += 50
+	_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+	testkit.Must(t, err)
+	if a := p.ask(t, 1); !a.Allowed {
+		t.Errorf("after a reset by another process: %+v", a)
+	}
+}
+
+// However lately other marks were read, those that a call waits for are read at once.
+func TestOldMarksAreReadAtOnce(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	other := "user:2"
+	for i := 3; p.config.Counter.Partition(other) == p.config.Counter.Partition("user:1"); i++ {
+		other = fmt.Sprint("user:", i)
+	}
+	p.CheckEach(t.Context(), []api.CheckRequest{{Key: other, Cost: 10}})
+	for range 10 { // until its mark is known too
+		p.CheckEach(t.Context(), []api.CheckRequest{{Key: other}})
+		*clock += 7
+	}
+	asked()
+	for i := range 100 {
+		*clock += 5
+		p.ask(t, 1)
+		if i%15 != 0 {
+			continue
+		}
+		if a, err := p.Check(t.Context(), api.CheckRequest{Key: other}); err != nil || a.Source != api.SourceCache {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	if n := asked(); n != 0 {
+		t.Errorf("Redis was asked %d times", n)
+	}
+}
+
+// Of several old denials of a call the first whose mark is known is enough.
+func TestACallOfSeveralOldDenials(t *testing.T) {
+	p, clock, asked := one(t)
+	reqs := []api.CheckRequest{{Key: "user:2", Cost: 10}, {Key: "user:3", Cost: 10}, {Key: "user:4", Cost: 10}}
+	for range 5 {
+		p.CheckEach(t.Context(), reqs)
+		*clock++
+	}
+	*clock += 50
+	asked()
+	all, err := p.CheckAll(t.Context(), reqs)
+	testkit.Must(t, err)
+	known := 0
+	for _, a := range all.Checks {
+		known += len(a.Windows)
+	}
+	if asked() != 0 || all.Allowed || known == 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// marksRead is told when marks were read, before the reader is.
+type marksRead struct {
+	marks
+	then func()
+}
+
+func (m marksRead) Freed(ctx context.Context, parts []int) ([]string, error) {
+	got, err := m.marks.Freed(ctx, parts)
+	m.then()
+	return got, err
+}
+
+// A reading tells those whose call came before it what stood then, however long it takes; others once it is
+// less than freshFor ago.
+func TestAReadingThatTakesLong(t *testing.T) {
+	p, clock, _ := one(t)
+	p.known(t, clock)
+	*clock += 50
+	came := p.denials.now()
+	p.denials.counter = marksRead{p.denials.counter, func() {
+		*clock += freshFor.Milliseconds()
+		_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+		testkit.Must(t, err)
+	}}
+	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	if _, ok, reading := p.denials.lookup(request, came); ok || reading == nil {
+		t.Error("the mark is not read")
+	}
+	if _, ok, _ := p.denials.lookup(request, came); !ok {
+		t.Error("it was denied when the call came")
+	}
+	if _, ok, _ := p.denials.lookup(request, came.Add(time.Millisecond)); ok {
+		t.Error("denied, though the mark was read before the call came, and too long ago")
+	}
+}
+
+// Who waits until the denial has ended was denied when he came, and is to wait for a millisecond at least.
+func TestADenialThatEndsWhileItsMarkIsRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	for *clock = 1_700_000_059_500; *clock < 1_700_000_059_950; *clock += 5 {
+		p.ask(t, 1)
+	}
+	*clock = 1_700_000_059_990
+	p.denials.counter = marksRead{p.denials.counter, func() { *clock += 20 }}
+	asked()
+	if a := p.ask(t, 1); a.Allowed || a.RetryAfterMs < 1 || a.RetryAfterMs > 2 || asked() != 0 {
+		t.Errorf("%+v", a)
+	}
+	if a := p.ask(t, 1); !a.Allowed {
+		t.Errorf("%+v", a)
+	}
+}
+
+// heldMarks cannot be read, and says so only when the test ends.
+type heldMarks struct {
+	marks
+	begun chan struct{}
+	ends  <-chan struct{}
+}
+
+func (m heldMarks) Freed(context.Context, []int) ([]string, error) {
+	close(m.begun)
+	<-m.ends
+	return nil, errors.New("no")
+}
+
+// Nobody waits for marks that could not be read the last time: Redis, which is asked, may be well.
+func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	before := p.denials.counter
+	p.denials.counter = noMarks{before}
+	*clock += 50
+	p.ask(t, 1)
+	begun, ends := make(chan struct{}), make(chan struct{})
+	defer close(ends)
+	p.denials.counter = heldMarks{before, begun, ends}
+	p.denials.start = func(read func()) {
+		go read()
+		<-begun
+	}
+	asked()
+	for range 3 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Source != api.SourceRedis {
+			t.Errorf("%+v", a)
+		}
+	}
+	if n := asked(); n != 3 {
+		t.Errorf("Redis was asked %d times of 3", n)
+	}
+}
 
 // An answer that Redis gave before a reset and that comes after it is not remembered.
 func TestAnAnswerFromBeforeAReset(t *testing.T) {

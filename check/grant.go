@@ -98,9 +98,14 @@ func (g *grant) keyState(now time.Time, left int64, allowed bool) windows.KeySta
 	return state
 }
 
+// denies tells whether checks of n units are denied from here where there are none left, until pauseUntil.
+func (g *grant) denies(n int64) bool {
+	return g.denyFrom > 0 && n >= g.denyFrom && !g.pauseUntil.IsZero()
+}
+
 // wait is until the key is asked for again.
 func (g *grant) wait(now time.Time) time.Duration {
-	return (g.pauseUntil.Sub(now) + time.Millisecond - 1).Truncate(time.Millisecond)
+	return max((g.pauseUntil.Sub(now) + time.Millisecond - 1).Truncate(time.Millisecond), time.Millisecond)
 }
 
 // room is the part of the limit that is free, in the fullest window.

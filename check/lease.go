@@ -84,7 +84,7 @@ func (l *lease) take(n int64) (g *grant, now time.Time, left int64, allowed, ok 
 			l.start(0)
 		}
 		return g, now, left, true, true
-	case g.denyFrom > 0 && n >= g.denyFrom && now.Before(g.pauseUntil):
+	case g.denies(n) && now.Before(g.pauseUntil):
 		l.unmet.Add(n)
 		return g, now, left, false, true
 	}

@@ -488,3 +488,53 @@ func TestRenewalsNearTheLimitAreAligned(t *testing.T) {
 		}
 	})
 }
+
+// lateRenewals are answered 60 ms after Redis did.
+type lateRenewals struct {
+	*windows.Redis
+	clock *int64
+	asked *int
+}
+
+func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one windows.Lease, ask windows.Renewal) (
+	windows.Leased, error) {
+	got, err := s.Redis.RenewLease(ctx, plan, one, ask)
+	*s.clock += 60
+	*s.asked++
+	return got, err
+}
+
+// Who waited for a renewal is decided by it, though it came later than the next one is due.
+func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.Redis(t))
+	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
+	hot.Lease = 100 * time.Millisecond
+	l := newLessees(t, c, streamtest.Prefix(t), rulesOf(t, hot), 0)
+	one := l.start()
+	begun := l.clock
+	for range 2 * hotAsks {
+		l.ask(one, "k", 1)
+	}
+	if one.leases.find("k") == nil {
+		t.Fatal("it has no lease")
+	}
+	l.clock += 200 // what it had is charged by the next renewal
+	charge := func(units int64) {
+		_, err := l.other.Check(t.Context(), []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: units,
+			Mode: api.ModeCharge}})
+		testkit.Must(t, err)
+	}
+	charge(1000)
+	l.clock = begun + 1190 // 10 ms before those are free, and all else is
+	renewals := 0
+	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, &renewals}
+	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
+	testkit.Must(t, err)
+	one.leases.running.Wait()
+	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || renewals != 1 {
+		t.Errorf("%+v after %d renewals", a, renewals)
+	}
+	if a, err = one.Check(t.Context(), api.CheckRequest{Key: "k"}); err != nil || !a.Allowed {
+		t.Errorf("%+v, %v once they are free", a, err)
+	}
+}
