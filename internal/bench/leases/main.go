@@ -46,7 +46,8 @@ func main() {
 	flag.Int64Var(&s.Rate, "rate", 0, "checks asked for per second by all callers; 0: as fast as they are answered")
 	flag.IntVar(&s.Processes, "processes", 4, "processes")
 	flag.IntVar(&s.Callers, "callers", 16, "callers of each process")
-	flag.IntVar(&s.Denials, "denials", 1000, "how many denied keys each process remembers, as serve does; 0: none")
+	flag.IntVar(&s.Denials, "denials", 0, "how many denied keys each process remembers, with a lease and without;\n"+
+		"0: only those that may have leases, as by default in Go (serve: 10000)")
 	flag.DurationVar(&s.Lease, "lease", 100*time.Millisecond, "lease of the rule")
 	flag.DurationVar(&s.Lasts, "duration", 6*time.Second, "how long each turn lasts")
 	flag.IntVar(&s.Rounds, "rounds", 3, "turns with a lease and without, each")
