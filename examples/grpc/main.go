@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -77,5 +78,8 @@ func run(ctx context.Context, listen, server string, ready func(net.Addr)) error
 		s.GracefulStop()
 	})
 	ready(l.Addr())
-	return s.Serve(l)
+	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // stopped, at once maybe
 }
