@@ -37,7 +37,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	if d, ok := s.fromLease(ctx, c, came, until); ok {
 		return d
 	}
-	if d, ok := s.fromMemory(ctx, c, came, until); ok {
+	if d, ok := s.fromMemory(ctx, c, came, true); ok {
 		return d
 	}
 	asks := c.asks
@@ -89,7 +89,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 		}
 		d, ok := s.fromLease(ctx, c, came, time.Time{})
 		if !ok {
-			d, ok = s.fromMemory(ctx, c, came, time.Time{})
+			d, ok = s.fromMemory(ctx, c, came, false)
 		}
 		if ok {
 			out[i] = d

@@ -36,6 +36,8 @@ type denials struct {
 	now     func() time.Time
 	start   func(read func()) // runs read beside the caller
 	timeout time.Duration     // of a reading
+	// patience bounds how long calls wait for a reading since it began: a check must fit in afterwards.
+	patience time.Duration
 
 	used       atomic.Bool // something was remembered once
 	mu         sync.Mutex
@@ -83,7 +85,7 @@ type shardMarks struct {
 
 // newDenials remembers so many keys; with 0 only some that may have leases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
-	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout,
+	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout, patience: min(freshFor, timeout/4),
 		start:      func(read func()) { go read() },
 		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
 	if d.leased {
@@ -135,40 +137,95 @@ func (d *denials) add(request windows.Request, state windows.KeyState, from, ask
 	d.used.Store(true)
 }
 
-// lookup gives where the key of a request stands that is denied for certain; its call came at a moment. Where that
-// is so unless something came back lately, it gives what is closed when marks have been read that may tell it.
-func (d *denials) lookup(request windows.Request, came time.Time) (state windows.KeyState, ok bool,
-	reading <-chan struct{}) {
-	now := d.now()
-	d.mu.Lock()
+// certainty is what is known of a request's denial.
+type certainty int
+
+const (
+	unknown certainty = iota
+	old               // it is denied, unless something came back since the marks were read
+	certain
+)
+
+// find gives the denial of the key of a request, whose call came at a moment, nil where there is none. Under mu.
+func (d *denials) find(request windows.Request, came, now time.Time) (*denial, certainty) {
 	one, ok := d.keys.Get(request.Key)
 	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {
-		d.mu.Unlock()
-		return state, false, nil
+		return nil, unknown
 	}
-	p, l := &d.partitions[one.partition], &d.shards[one.shard]
-	p.wanted = true
-	known := one.asked.After(p.since)
-	fresh := known && (now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(came))
-	awaited := known && !fresh && !l.failed
-	due := l.over == nil && (awaited || now.Sub(l.last) >= readEvery)
+	p := &d.partitions[one.partition]
+	switch {
+	case !one.asked.After(p.since):
+		return one, unknown
+	case now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(came):
+		return one, certain
+	case p.asked.IsZero(): // the first reading only begins to know
+		return one, unknown
+	}
+	return one, old
+}
+
+// lookup gives where the key of a request stands that is denied for certain.
+func (d *denials) lookup(request windows.Request, came time.Time) (windows.KeyState, certainty) {
+	now := d.now()
+	d.mu.Lock()
+	one, known := d.find(request, came, now)
+	due := false
+	if one != nil {
+		d.partitions[one.partition].wanted = true
+		due = now.Sub(d.shards[one.shard].last) >= readEvery && d.begin(one.shard, now)
+	}
+	d.mu.Unlock()
 	if due {
-		l.over, l.last = make(chan struct{}), now
+		d.start(func() { d.read(one.shard) })
 	}
-	if awaited {
+	if known != certain {
+		return windows.KeyState{}, known
+	}
+	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied all the same
+		now = last
+	}
+	return one.state.After(now.Sub(one.answered)), certain
+}
+
+// await gives what is closed when marks have been read that tell whether an old denial is certain, and for how long it
+// is worth waiting for; nil where it is not.
+func (d *denials) await(request windows.Request, came time.Time) (reading <-chan struct{}, atMost time.Duration) {
+	now := d.now()
+	d.mu.Lock()
+	one, known := d.find(request, came, now)
+	if known != old {
+		d.mu.Unlock()
+		if known == certain { // by a reading that has just ended
+			return closed, d.patience
+		}
+		return nil, 0
+	}
+	l, due := &d.shards[one.shard], false
+	if !l.failed {
+		due = d.begin(one.shard, now)
+		atMost = d.patience - now.Sub(l.last)
+	}
+	if atMost > 0 {
 		reading = l.over
 	}
 	d.mu.Unlock()
 	if due {
 		d.start(func() { d.read(one.shard) })
 	}
-	if !fresh {
-		return state, false, reading
+	return reading, atMost
+}
+
+// closed is a reading that is over.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// begin notes that marks of a shard are read from now on; false where they are already. Under mu.
+func (d *denials) begin(shard int, now time.Time) bool {
+	l := &d.shards[shard]
+	if l.over != nil {
+		return false
 	}
-	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied all the same
-		now = last
-	}
-	return one.state.After(now.Sub(one.answered)), true, nil
+	l.over, l.last = make(chan struct{}), now
+	return true
 }
 
 // read reads the marks of the partitions of a shard from which answers were given.

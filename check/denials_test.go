@@ -32,7 +32,7 @@ type process struct {
 
 func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules *windows.Rules) *process {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 2)
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 8)
 	testkit.Must(t, err)
 	p := &process{rules: rules, metrics: NewMetrics(prometheus.NewRegistry())}
 	counter := windows.NewRedis(c, keys)
@@ -553,13 +553,13 @@ func TestAReadingThatTakesLong(t *testing.T) {
 		testkit.Must(t, err)
 	}}
 	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
-	if _, ok, reading := p.denials.lookup(request, came); ok || reading == nil {
+	if reading, _ := p.denials.await(request, came); reading == nil {
 		t.Error("the mark is not read")
 	}
-	if _, ok, _ := p.denials.lookup(request, came); !ok {
+	if _, known := p.denials.lookup(request, came); known != certain {
 		t.Error("it was denied when the call came")
 	}
-	if _, ok, _ := p.denials.lookup(request, came.Add(time.Millisecond)); ok {
+	if _, known := p.denials.lookup(request, came.Add(time.Millisecond)); known == certain {
 		t.Error("denied, though the mark was read before the call came, and too long ago")
 	}
 }
@@ -619,6 +619,122 @@ func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	}
 	if n := asked(); n != 3 {
 		t.Errorf("Redis was asked %d times of 3", n)
+	}
+}
+
+// Marks that do not come are awaited for a part of the time that a check may take: Redis, which is asked then, may be
+// well.
+func TestMarksThatDoNotCome(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	begun, ends := make(chan struct{}), make(chan struct{})
+	defer close(ends)
+	p.denials.counter = heldMarks{p.denials.counter, begun, ends}
+	p.denials.start = func(read func()) {
+		go read()
+		<-begun
+	}
+	asked()
+	for range 3 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Allowed || a.Source != api.SourceRedis {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if n := asked(); n != 3 {
+		t.Errorf("Redis was asked %d times of 3", n)
+	}
+}
+
+// marksOfShards has each partition be a shard, of which one does not answer.
+type marksOfShards struct {
+	marks
+	silent int
+	ends   <-chan struct{}
+}
+
+func (m *marksOfShards) Shards() int          { return m.Partitions() }
+func (m *marksOfShards) Shard(key string) int { return m.Partition(key) }
+
+func (m *marksOfShards) Freed(ctx context.Context, parts []int) ([]string, error) {
+	if parts[0] == m.silent {
+		<-m.ends
+	}
+	return m.marks.Freed(ctx, parts)
+}
+
+// Of two keys of a call one is denied for certain, though the marks of the other's shard do not come.
+func TestAShardWhoseMarksDoNotCome(t *testing.T) {
+	for _, silent := range []string{"user:1", "user:2"} {
+		p, clock, asked := one(t)
+		ends := make(chan struct{})
+		defer close(ends)
+		shards := &marksOfShards{p.denials.counter, -1, ends}
+		p.denials.counter, p.denials.shards = shards, make([]shardMarks, shards.Shards())
+		if shards.Shard("user:1") == shards.Shard("user:2") {
+			t.Fatal("they are in one shard")
+		}
+		reqs := []api.CheckRequest{{Key: "user:1"}, {Key: "user:2", Cost: 10}}
+		for range 6 { // until both marks are known
+			p.CheckEach(t.Context(), reqs)
+			*clock += 10
+		}
+		*clock += 50
+		shards.silent = shards.Shard(silent)
+		p.denials.start = func(read func()) { go read() }
+		asked()
+		all, err := p.CheckAll(t.Context(), reqs)
+		if n := asked(); err != nil || all.Allowed || n != 0 || all.Checks[0].Source != api.SourceCache {
+			t.Errorf("the shard of %s is silent: Redis was asked %d times, %+v, %v", silent, n, all, err)
+		}
+	}
+}
+
+// counted counts readings.
+type counted struct {
+	marks
+	n int
+}
+
+func (m *counted) Freed(ctx context.Context, parts []int) ([]string, error) {
+	m.n++
+	return m.marks.Freed(ctx, parts)
+}
+
+// Calls that do not await marks, and those that are decided without, have none read before it is time.
+func TestMarksThatNobodyAwaits(t *testing.T) {
+	p, clock, _ := one(t)
+	reqs := make([]api.CheckRequest, p.config.Counter.Partitions()) // one in each
+	for i, n := 0, 0; n < len(reqs); i++ {
+		key := fmt.Sprint("user:", i)
+		if at := p.config.Counter.Partition(key); reqs[at].Key == "" {
+			reqs[at], n = api.CheckRequest{Key: key, Cost: 10}, n+1
+		}
+	}
+	for range 6 { // until all marks are known
+		p.CheckEach(t.Context(), reqs)
+		*clock += 10
+	}
+	readings := &counted{marks: p.denials.counter}
+	p.denials.counter = readings
+	for i := range 100 { // each is old when it is asked for
+		*clock += 10
+		p.CheckEach(t.Context(), reqs[i%8:i%8+1])
+	}
+	if readings.n > 34 {
+		t.Errorf("marks were read %d times in a second", readings.n)
+	}
+	*clock += 50
+	if a, err := p.Check(t.Context(), reqs[0]); err != nil || a.Source != api.SourceCache {
+		t.Errorf("%+v, %v", a, err)
+	}
+	*clock += 10
+	readings.n = 0
+	if all, err := p.CheckAll(t.Context(), []api.CheckRequest{reqs[1], reqs[0]}); err != nil || all.Allowed {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if readings.n > 0 {
+		t.Error("marks were read of one key, and the other was enough")
 	}
 }
 

@@ -66,8 +66,8 @@ func (l *lease) spend(n int64) (left int64, ok bool) {
 	}
 }
 
-// take answers for n units from memory; false where it cannot. The clock is read after the units are
-// taken: a process that was stopped in between finds the lease at its end.
+// take answers for n units from memory, under a grant, nil where none stands; false where it cannot. The clock is read
+// after the units are taken: a process that was stopped in between finds the lease at its end.
 func (l *lease) take(n int64) (g *grant, now time.Time, left int64, allowed, ok bool) {
 	if g = l.grant.Load(); g == nil {
 		return nil, now, 0, false, false
@@ -78,7 +78,7 @@ func (l *lease) take(n int64) (g *grant, now time.Time, left int64, allowed, ok 
 	case g == nil: // it has ended since, and these units are charged
 		return nil, now, 0, false, false
 	case allowed && !g.stands(now):
-		return g, now, 0, false, false // these units are charged, and nobody has them
+		return nil, now, 0, false, false // these units are charged, and nobody has them
 	case allowed:
 		if left < g.low && !l.busy.Load() {
 			l.start(0)

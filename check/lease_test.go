@@ -504,13 +504,14 @@ func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one wi
 	return got, err
 }
 
-// Who waited for a renewal is decided by it, though it came later than the next one is due.
-func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.Redis(t))
+// nearlyFree gives a process that has a lease of a key whose window is full by others for 10 ms more, and whose renewals
+// are answered 60 ms late.
+func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
+	t.Helper()
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 	hot.Lease = 100 * time.Millisecond
-	l := newLessees(t, c, streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one := l.start()
+	l = newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
+	one, renewals = l.start(), new(int)
 	begun := l.clock
 	for range 2 * hotAsks {
 		l.ask(one, "k", 1)
@@ -519,22 +520,67 @@ func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
 		t.Fatal("it has no lease")
 	}
 	l.clock += 200 // what it had is charged by the next renewal
-	charge := func(units int64) {
-		_, err := l.other.Check(t.Context(), []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: units,
-			Mode: api.ModeCharge}})
-		testkit.Must(t, err)
-	}
-	charge(1000)
+	l.charge("k", 1000)
 	l.clock = begun + 1190 // 10 ms before those are free, and all else is
-	renewals := 0
-	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, &renewals}
+	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, renewals}
+	return l, one, renewals
+}
+
+// charge has others use units, whatever there is room for.
+func (l *lessees) charge(key string, units int64) {
+	_, err := l.other.Check(context.Background(), []windows.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
+		Mode: api.ModeCharge}})
+	testkit.Must(l.t, err)
+}
+
+// Who waited for a renewal is decided by it, though it came later than the next one is due.
+func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
+	_, one, renewals := nearlyFree(t)
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 	testkit.Must(t, err)
 	one.leases.running.Wait()
-	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || renewals != 1 {
-		t.Errorf("%+v after %d renewals", a, renewals)
+	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || *renewals != 1 {
+		t.Errorf("%+v after %d renewals", a, *renewals)
 	}
 	if a, err = one.Check(t.Context(), api.CheckRequest{Key: "k"}); err != nil || !a.Allowed {
 		t.Errorf("%+v, %v once they are free", a, err)
 	}
+}
+
+// Who came while its answer was under way, after the pause that it asks for, is decided by the next one.
+func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
+	for after, allowed := range map[time.Duration]bool{20 * time.Millisecond: false, 50 * time.Millisecond: true} {
+		l, one, renewals := nearlyFree(t)
+		came := one.denials.now().Add(after)
+		lease := one.leases.find("k")
+		<-lease.start(1)
+		asks := []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
+		d, ok := one.fromLease(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
+		one.leases.running.Wait()
+		if !ok || d.Allowed != allowed {
+			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)
+		}
+	}
+}
+
+// Whose units came when the lease was over, as the answer took so long, is not told that there were none.
+func TestUnitsThatComeTooLate(t *testing.T) {
+	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
+	hot.Lease = 10 * time.Millisecond
+	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
+	one, late := l.start(), 0
+	l.charge("k", 970)
+	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, &late}
+	for range 2 * hotAsks {
+		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
+		testkit.Must(t, err)
+		one.leases.running.Wait()
+		if !a.Allowed {
+			t.Fatalf("%+v, though the key has room", a)
+		}
+		if late > 0 {
+			return
+		}
+	}
+	t.Error("it took no lease")
 }

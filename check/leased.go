@@ -15,7 +15,8 @@ func (s *Service) Close() { s.leases.close() }
 
 // fromLease decides a call of one key from this process's lease, and takes or renews the lease where the key
 // is asked for often. Where it gives false Redis decides. It waits for the renewal until the deadline, if there
-// is one. A renewal that was answered since the call came decides it, however late the caller goes on.
+// is one. A renewal that was answered since the call came decides it, however late the caller goes on, if it was under
+// way and its pause was not over when the call came.
 func (s *Service) fromLease(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if len(c.asks) != 1 || c.never {
 		return decision{}, false
@@ -45,7 +46,7 @@ func (s *Service) fromLease(ctx context.Context, c *call, came, deadline time.Ti
 			return decision{}, false
 		case ok:
 			return leasedDecision(g.keyState(now, left, allowed), allowed), true
-		case g != nil && g.denies(a.Cost) && g.answered.After(came):
+		case g != nil && g.denies(a.Cost) && g.answered.After(came) && came.Before(g.pauseUntil):
 			one.unmet.Add(a.Cost)
 			return leasedDecision(g.keyState(now, left, false), false), true
 		case g != nil && now.Before(g.pauseUntil):

@@ -10,45 +10,53 @@ import (
 )
 
 // fromMemory denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
-// something came back lately, it waits for the marks that tell it, until the deadline, if there is one: they
-// cost Redis less than a check, and take no longer.
-func (s *Service) fromMemory(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+// something came back lately, and the call may wait, it waits for the marks that tell it: they cost Redis less than a
+// check, and take no longer. Where they do, Redis is asked.
+func (s *Service) fromMemory(ctx context.Context, c *call, came time.Time, wait bool) (decision, bool) {
 	if !s.denials.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
 		return a.ChargesDenied() || a.Idempotency != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
 	for {
-		d, ok, reading := s.denied(c, came)
-		if ok || reading == nil || deadline.IsZero() || !waitFor(ctx, reading, deadline) {
-			return d, ok
+		d, isOld := s.denied(c, came)
+		if d.Items != nil || isOld < 0 || !wait {
+			return d, d.Items != nil
 		}
+		reading, atMost := s.denials.await(c.asks[isOld], came)
+		if reading == nil {
+			return decision{}, false
+		}
+		wait = waitFor(ctx, reading, time.Now().Add(atMost))
 	}
 }
 
 // denied is the answer to a call of which a key is denied for certain. Of its other keys nothing may be known; then
-// unasked says so. Where one of these has shadow rules, Redis must evaluate them. Where it gives false, and reading is
-// not nil, that may change when it is closed.
-func (s *Service) denied(c *call, came time.Time) (d decision, ok bool, reading <-chan struct{}) {
-	d = decision{source: api.SourceCache, outcome: "cache_"}
+// unasked says so. Where one of these has shadow rules, Redis must evaluate them. Without Items there is none: then
+// isOld is the request of which better knowledge may give one, below 0 where none may.
+func (s *Service) denied(c *call, came time.Time) (d decision, isOld int) {
+	d, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
 	d.Atomic = true // nothing is charged anywhere
 	var unasked []int
 	for i, a := range c.asks {
-		state, ok, soon := s.denials.lookup(a, came)
-		if !ok {
-			unasked = append(unasked, i)
-			if len(a.Plan.Shadows) > 0 {
-				return decision{}, false, soon
+		state, known := s.denials.lookup(a, came)
+		if known == certain {
+			if d.Items == nil {
+				d.Items = make([]windows.KeyState, len(c.asks))
 			}
-			if soon != nil {
-				reading = soon
-			}
+			d.Items[i] = state
 			continue
 		}
-		if d.Items == nil {
-			d.Items = make([]windows.KeyState, len(c.asks))
+		unasked = append(unasked, i)
+		if len(a.Plan.Shadows) > 0 {
+			if known != old {
+				i = -1
+			}
+			return decision{}, i
 		}
-		d.Items[i] = state
+		if known == old && isOld < 0 {
+			isOld = i
+		}
 	}
 	if len(unasked) > 0 {
 		d.unasked = make([]bool, len(c.asks))
@@ -56,5 +64,5 @@ func (s *Service) denied(c *call, came time.Time) (d decision, ok bool, reading 
 			d.unasked[i] = true
 		}
 	}
-	return d, d.Items != nil, reading
+	return d, isOld
 }
