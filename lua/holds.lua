@@ -14,14 +14,14 @@ local function word_of(id) return match(id, '^%w+') end
 -- read_key reads the holds of a key, KEYS[k], in whose partition's place in KEYS it is:
 --   sum      the units that are reserved, without those that have expired
 --   was      what read_reserved gave: with them; nil where nothing is
---   policy   of the last reservation
+--   policy   of its reservations: c, f, or m where they differ
 --   expired  the members that have; charged: their units that are to be charged
 local function read_key(k, place, now)
   local key = {holds = KEYS[k], key = user_key(KEYS[k]), place = place, units = 0, own_policy = 'c', sum = 0,
                was = nil, charged = 0, policy = 'c', expired = nil, counters = {}, judge = nil}
   local r = call('ZCARD', key.holds) > 0 and read_reserved(KEYS[place + LEVELS], key.key, now)
   if not r then return key end
-  key.sum, key.was, key.policy = r.units, r, r.frees and 'f' or 'c'
+  key.sum, key.was, key.policy = r.units, r, r.policy
   local members = call('ZRANGEBYSCORE', key.holds, '-inf', int(now), 'LIMIT', '0', '1000')
   for _, member in ipairs(members) do
     local n, policy = match(member, ':(%d+):([cfl])$')
@@ -89,26 +89,35 @@ local function stays(s)
   return true
 end
 
+-- join_policy notes that units are reserved besides key.sum, of a policy.
+local function join_policy(key, policy)
+  if key.sum > 0 and key.policy ~= policy then policy = 'm' end
+  key.policy = policy
+end
+
 -- write_key writes what has become of a key: key.sum units are reserved, of them `granted` just now,
 -- and `charge` units more charged. It gives the transitions written.
--- Others are told where a denial that they remember may end earlier for it. It does not where what is charged stays;
+-- Others are told where a denial that they remember may end earlier for it: units are free, or are to be so sooner than
+-- was said, at the end of a reservation or when what was charged has left. It does not where what is charged stays;
 -- then the wait that they were told may be too long, and they are told of that near a level.
 -- leased: that is of a lease. It is charged often, and soon: waits are not told anew for it.
-local function write_key(key, charge, granted, policy, now, leased)
+local function write_key(key, charge, granted, now, leased)
   local levels_hash, field, r = KEYS[key.place + LEVELS], '\n\n' .. key.key, nil
   local first = call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
   if first[1] and key.sum > 0 then
     local last = call('ZRANGE', key.holds, '-1', '-1', 'WITHSCORES')
-    r = {units = key.sum, first = first[2] + 0, till = last[2] + 0, frees = policy == 'f'}
+    r = {units = key.sum, first = first[2] + 0, till = last[2] + 0, policy = key.policy, frees = key.policy ~= 'c',
+         charges = key.policy ~= 'f'}
     r.rest = math.max(0, r.till - now)
-    call('HSET', levels_hash, field, format('%d;%d;%d;%s', r.units, r.first, r.till, policy))
+    call('HSET', levels_hash, field, format('%d;%d;%d;%s', r.units, r.first, r.till, r.policy))
     call('PEXPIRE', key.holds, int(math.max(MIN_EXPIRY_MS, r.rest + DAY)))
   else
     call('HDEL', levels_hash, field)
   end
   -- Units that are charged or freed before their reservation was to end leave earlier than was said.
   local transitions, freed, was = 0, false, key.was
-  local earlier = was and (key.sum < was.units or r and (r.first < was.first or r.till < was.till))
+  local sooner = was and r and (r.first < was.first or r.till < was.till)
+  local earlier = sooner or was and key.sum < was.units
   key.was = r
   for i, s in ipairs(key.counters) do
     local rule, counter, before, near = s.rule, s.counter, s.used, false
@@ -128,7 +137,8 @@ local function write_key(key, charge, granted, policy, now, leased)
       freed = freed or s.used[w] < before[w]
       near = near or math.max(s.used[w], before[w]) >= rule.lowest[w]
     end
-    s.refunded, freed = earlier, freed or earlier and (near and not leased or not stays(s))
+    s.refunded = earlier
+    freed = freed or earlier and (near and not leased or not stays(s)) or sooner and (was.frees or r.frees)
     if near then transitions = transitions + key.judge(s) end
   end
   if freed then mark_freed(levels_hash) end
@@ -148,5 +158,5 @@ local function expire_key(key, now)
     if head then call('HSET', reservations, id, 'expired' .. head .. int(now) .. rest) end
   end
   key.expired = nil
-  return write_key(key, key.charged, 0, key.policy, now)
+  return write_key(key, key.charged, 0, now)
 end

@@ -74,6 +74,7 @@ end
 if units > 0 then
   local expires = now + ttl
   call('ZADD', key.holds, int(expires), id .. ':' .. int(units) .. ':l')
+  join_policy(key, 'c')
   key.sum = key.sum + units
   call('HSET', record, id, format('open\n%d\n%d\n-\n0\n-\n%dl\n%s', expires, ttl, units, key.key))
   call('ZADD', KEYS[place + DUE], int(expires), '\n' .. id)
@@ -81,7 +82,7 @@ elseif had > 0 then
   call('HDEL', record, id)
   call('ZREM', KEYS[place + DUE], '\n' .. id)
 end
-if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, 'c', now, true) end
+if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, now, true) end
 
 local reply, n = {(had > 0 and not stands) and 0 or 1, units, mark, transitions}, 4
 for _, s in ipairs(key.counters) do

@@ -104,23 +104,24 @@ local function user_key(counter) return match(counter, '^[^{]*{%d+}:[^:]*:(.*)$'
 -- Units of a key that are reserved (reserve.lua) count as used until the reservation is
 -- settled. A counter of such a key is marked; how many they are stands in one field of
 -- the levels hash, so that a key without reservations pays nothing:
---   "\n\n" and the key -> units;first;till;c|f
+--   "\n\n" and the key -> units;first;till;c|f|m
 --   first, till  when the first and the last of the reservations expire, in ms
---   c|f          what becomes of units then: they are charged, or free
+--   c|f|m        what becomes of units then: they are charged, or free, or some are charged and some free
 --
 -- marks: counter -> true, or what is reserved, once that was read; nil while no counter of
 -- the run is marked. open sets it, and add writes the mark where it is set.
 local marks
 
--- read_reserved gives what is reserved of a key, nil where nothing is: units, first, till, frees, and
--- rest, for how long yet.
+-- read_reserved gives what is reserved of a key, nil where nothing is: units, first, till, policy, frees and
+-- charges, whether any units are free then and whether any are charged, and rest, for how long yet.
 local function read_reserved(levels, key, now)
   local text = call('HGET', levels, '\n\n' .. key)
   if not text or #text > 64 then return end
-  local units, first, till, policy = match(text, '^(%d+);(%d+);(%d+);([cf])$')
+  local units, first, till, policy = match(text, '^(%d+);(%d+);(%d+);([cfm])$')
   units, first, till = tonumber(units or nil), tonumber(first or nil), tonumber(till or nil)
   if not units or units < 1 or units >= 4503599627370496 or till > now + 2 * DAY then return end
-  return {units = units, first = first, till = till, frees = policy == 'f', rest = math.max(0, till - now)}
+  return {units = units, first = first, till = till, policy = policy, frees = policy ~= 'c', charges = policy ~= 'f',
+          rest = math.max(0, till - now)}
 end
 
 -- expiry gives how long a counter lives that is written now, in ms, as text: at least
@@ -177,14 +178,16 @@ local function free_at(s, w, n)
   if not r then return rule.algo.free_at(s, w, n) end
   local soon = s.now + 1
   if rule.in_flight and rule.in_flight[w] then return math.max(soon, n == 0 and r.till or r.first) end
-  if n >= r.units then return rule.algo.free_at(s, w, n - r.units) end
-  local expires = n > 0 and r.first or r.till
-  local left = expires
-  if not r.frees then -- they are charged then
-    left = rule.algo.leaves and rule.algo.leaves(s, w, expires) or expires + rule.ms[w]
+  local still = n >= r.units and rule.algo.free_at(s, w, n - r.units) -- with all of them in it
+  if still and not r.frees then return still end
+  local left = n > 0 and r.first or r.till
+  if n > 0 and r.frees then
+    if rule.algo.used(s, w) > n then left = math.max(left, rule.algo.free_at(s, w, n)) end
+  else
+    if r.charges then left = rule.algo.leaves and rule.algo.leaves(s, w, left) or left + rule.ms[w] end
+    if n == 0 and rule.algo.used(s, w) > 0 then left = math.max(left, rule.algo.free_at(s, w, 0)) end
   end
-  if n == 0 and rule.algo.used(s, w) > 0 then left = math.max(left, rule.algo.free_at(s, w, 0)) end
-  return math.max(soon, left)
+  return math.max(soon, still and math.min(still, left) or left)
 end
 
 -- penalty_of gives until when its key is denied whatever its windows hold (penalty.lua); 0: it is not.
@@ -211,7 +214,7 @@ local function state_of(rule, counter, now, levels)
   if marks and marks[counter] and levels then
     local r = read_reserved(levels, user_key(counter), now)
     -- Nobody may be there to settle what has expired. Charged then, it would have left the windows.
-    if r and r.till + (r.frees and 0 or rule.span) <= now then r = nil end
+    if r and r.till + (r.charges and rule.span or 0) <= now then r = nil end
     s.reserved = r
     marks[counter] = s.reserved -- where nothing is reserved any more, the next write takes the mark off
   end

@@ -76,8 +76,9 @@ if state == 1 then
   local texts = {}
   for _, key in ipairs(keys) do
     call('ZADD', key.holds, int(stands_until), id .. ':' .. int(key.units) .. ':' .. key.own_policy)
+    join_policy(key, key.own_policy)
     key.sum = key.sum + key.units
-    transitions = transitions + write_key(key, 0, key.units, key.own_policy, now)
+    transitions = transitions + write_key(key, 0, key.units, now)
     local text = texts[key.place]
       or format('open\n%d\n%d\n%s\n0\n-', stands_until, ttl, fingerprint)
     texts[key.place] = text .. '\n' .. int(key.units) .. key.own_policy .. '\n' .. key.key

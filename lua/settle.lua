@@ -80,7 +80,7 @@ if state == 1 and op ~= 'expire' then
     elseif call('ZREM', key.holds, member) == 1 then
       key.sum = math.max(0, key.sum - units)
     end
-    transitions = transitions + write_key(key, key.units, 0, key.policy, now)
+    transitions = transitions + write_key(key, key.units, 0, now)
   end
 end
 local function forget(place)

@@ -507,3 +507,86 @@ func TestALeaseThatLeftItsWindows(t *testing.T) {
 		})
 	}
 }
+
+// What becomes of units at their end is said per reservation: some of a key are charged (a lease that nobody renews), some
+// are free.
+func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
+	const ms = time.Millisecond
+	for _, a := range windows.Algorithms {
+		for _, leasedFirst := range []bool{true, false} {
+			rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a, OnExpire: windows.OnExpireFree,
+				Windows: []windows.Window{{Limit: 100, Per: 10 * time.Second}}}
+			t.Run(fmt.Sprint(a, " leased first: ", leasedFirst), func(t *testing.T) {
+				eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+					plan, ctx := s.rules.Match("k"), t.Context()
+					ask := func(cost int64) windows.Verdict {
+						v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost}})
+						testkit.Must(t, err)
+						return v
+					}
+					requests := []windows.Request{{Plan: plan, Key: "k", Cost: 20}}
+					reserve := func() {
+						got, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 100*ms, "-", requests)
+						if err != nil || !got.Allowed {
+							t.Fatalf("%+v, %v", got, err)
+						}
+					}
+					if !leasedFirst {
+						reserve()
+					}
+					one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 125 * ms}
+					got, err := s.serve.RenewLease(ctx, plan, one, windows.Renewal{Want: 60})
+					if err != nil || got.Units != 60 {
+						t.Fatalf("%+v, %v", got, err)
+					}
+					if leasedFirst {
+						reserve()
+					}
+					if v := ask(30); v.Allowed || v.Items[0].RetryAfter != 100*ms {
+						t.Errorf("%+v, expected to wait for 100 ms", v)
+					}
+					s.clock.ms += 200
+					if v := ask(50); v.Allowed {
+						t.Errorf("50 of 100 though 60 were of a lease: %+v", v)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The wait ends when a reservation does whose units are free then, if that is before enough of what is charged leaves.
+func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a, OnExpire: windows.OnExpireFree,
+			Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+				plan, ctx := s.rules.Match("k"), t.Context()
+				ask := func(cost int64) windows.KeyState {
+					v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost}})
+					testkit.Must(t, err)
+					return v.Items[0]
+				}
+				s.clock.ms -= s.clock.ms % 10_000
+				ask(6)
+				s.clock.ms += 1000
+				requests := []windows.Request{{Plan: plan, Key: "k", Cost: 4}}
+				_, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 400*time.Millisecond, "-", requests)
+				testkit.Must(t, err)
+				for _, cost := range []int64{1, 4} {
+					if got := ask(cost).RetryAfter; got != 400*time.Millisecond {
+						t.Errorf("%d: to wait for %v, expected 400 ms", cost, got)
+					}
+				}
+				if got := ask(5).RetryAfter; got <= time.Second {
+					t.Errorf("5: to wait for %v, though 6 are charged", got)
+				}
+				s.clock.ms += 400
+				if got := ask(4); got.RetryAfter != 0 {
+					t.Errorf("%+v once it has ended", got)
+				}
+			})
+		})
+	}
+}
