@@ -1,0 +1,169 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// spenders use a key by leases, reservations and checks. done is their own record.
+type spenders struct {
+	*rapid.T
+	s      *store
+	plan   *windows.Plan
+	key    string
+	leases map[string]*leased
+	open   []held
+	ids    int
+	done   []use
+	late   int // renewals of leases that had ended
+}
+
+// leased is a lease as the process sees it that has it.
+type leased struct{ had, left, until int64 }
+
+type use struct{ at, units int64 }
+
+// note records units that were used now, by whoever had them. No window may have more than its limit then.
+func (p *spenders) note(units int64) {
+	p.done = append(p.done, use{p.s.clock.ms, units})
+	for _, w := range p.plan.Live.Windows {
+		sum := int64(0)
+		for _, u := range p.done {
+			if u.at > p.s.clock.ms-w.Per.Milliseconds() {
+				sum += u.units
+			}
+		}
+		if sum > w.Limit {
+			p.Fatalf("%d units were used in %v, of %d", sum, w.Per, w.Limit)
+		}
+	}
+}
+
+// renew renews a lease, or takes it, as late as it is.
+func (p *spenders) renew(id string) {
+	one, keep := p.leases[id], int64(0)
+	want := rapid.Int64Range(0, 30).Draw(p.T, "want")
+	if p.s.clock.ms < one.until {
+		keep = min(one.left, want)
+	} else if one.had > 0 {
+		p.late++
+	}
+	got, err := p.s.serve.RenewLease(context.Background(), p.plan, windows.Lease{Key: p.key, TTL: 125 * time.Millisecond,
+		Units: one.had, ID: p.s.serve.ReservationID(id, []windows.Request{{Key: p.key}})}, windows.Renewal{
+		Used: one.had - one.left, Keep: keep, Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
+	testkit.Must(p.T, err)
+	*one = leased{got.Units, got.Units, p.s.clock.ms + 100}
+}
+
+// spend uses units of a lease that has not ended.
+func (p *spenders) spend(id string) {
+	one := p.leases[id]
+	if n := min(one.left, rapid.Int64Range(1, 20).Draw(p.T, "spent")); n > 0 && p.s.clock.ms < one.until {
+		one.left -= n
+		p.note(n)
+	}
+}
+
+func (p *spenders) check() {
+	cost := rapid.Int64Range(1, 20).Draw(p.T, "cost")
+	v, err := p.s.serve.Check(context.Background(), []windows.Request{{Plan: p.plan, Key: p.key, Cost: cost}})
+	testkit.Must(p.T, err)
+	if v.Allowed {
+		p.note(cost)
+	}
+}
+
+func (p *spenders) reserve() {
+	p.ids++
+	requests := []windows.Request{{Plan: p.plan, Key: p.key, Cost: rapid.Int64Range(1, 10).Draw(p.T, "reserved")}}
+	id := p.s.serve.ReservationID(fmt.Sprint("r", p.ids), requests)
+	got, err := p.s.serve.Reserve(context.Background(), id, time.Duration(rapid.SampledFrom([]int64{50, 100, 2000}).Draw(
+		p.T, "for"))*time.Millisecond, "-", requests)
+	testkit.Must(p.T, err)
+	if got.Allowed {
+		p.open = append(p.open, held{id: id, units: []int64{requests[0].Cost}})
+	}
+}
+
+// commit commits a reservation, if it stands yet.
+func (p *spenders) commit() {
+	if len(p.open) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(p.open)-1).Draw(p.T, "which")
+	one := p.open[i]
+	p.open = slices.Delete(p.open, i, i+1)
+	units := rapid.Int64Range(0, one.units[0]).Draw(p.T, "committed")
+	got, err := p.s.serve.Settle(context.Background(), p.s.rules, one.id, []int{p.s.serve.Partition(p.key)}, lua.Commit,
+		time.Minute, func(string, int64) int64 { return units }, "c")
+	testkit.Must(p.T, err)
+	if got.State == lua.Settled {
+		p.note(units)
+	}
+}
+
+func (p *spenders) sweep() {
+	partition := p.s.serve.Partition(p.key)
+	fields, err := p.s.serve.Due(context.Background(), partition, p.s.clock.ms, 1000)
+	testkit.Must(p.T, err)
+	_, _, err = p.s.serve.Sweep(context.Background(), partition, p.s.rules, fields)
+	testkit.Must(p.T, err)
+}
+
+// However late leases are renewed, and whatever else is reserved of their key: by the record of those who use the units
+// no window has more than its limit.
+func TestLeasesKeepTheLimit(t *testing.T) {
+	algorithms := rapid.SampledFrom([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset", "sliding-buckets"})
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		timelines, late := 0, 0
+		rapid.Check(t, func(rt *rapid.T) {
+			timelines++
+			rule := &windows.Rule{Name: "a", Match: "*", Algorithm: algorithms.Draw(rt, "algorithm"),
+				OnExpire: rapid.SampledFrom([]windows.OnExpire{windows.OnExpireCharge, windows.OnExpireFree}).Draw(rt, "expired"),
+				Windows:  []windows.Window{{Limit: rapid.Int64Range(20, 40).Draw(rt, "limit"), Per: time.Second}}}
+			if rapid.Bool().Draw(rt, "two windows") {
+				rule.Windows = append(rule.Windows, windows.Window{Limit: rapid.Int64Range(30, 60).Draw(rt, "second limit"),
+					Per: 3 * time.Second})
+			}
+			s.rules = rulesOf(rt, rule)
+			s.clock.ms += 10_000
+			p := &spenders{T: rt, s: s, plan: planOf(s.rules), key: fmt.Sprint("k", timelines),
+				leases: map[string]*leased{"a": {}, "b": {}}}
+			p.run(rapid.IntRange(10, 60).Draw(rt, "steps"))
+			late += p.late
+		})
+		if late < timelines {
+			t.Errorf("%d leases of %d timelines were renewed late: this proves too little", late, timelines)
+		}
+	})
+}
+
+func (p *spenders) run(steps int) {
+	lease := rapid.SampledFrom([]string{"a", "b"})
+	for range steps {
+		p.s.clock.ms += rapid.SampledFrom([]int64{0, 5, 20, 90, 90, 300, 1100, 2900, 4000}).Draw(p.T, "passes")
+		switch rapid.IntRange(0, 9).Draw(p.T, "what") {
+		case 0, 1, 2:
+			p.renew(lease.Draw(p.T, "lease"))
+		case 3, 4:
+			p.spend(lease.Draw(p.T, "of"))
+		case 5, 6:
+			p.check()
+		case 7:
+			p.reserve()
+		case 8:
+			p.commit()
+		case 9:
+			p.sweep()
+		}
+	}
+}
