@@ -303,7 +303,7 @@ func TestReservationsLeaveDenialsTrue(t *testing.T) {
 		}
 		o := &others{process: newProcess(t, c, &clock, 4, rules), T: rt, clock: &clock, leased: map[string]int64{}}
 		o.plan = rules.Match("k")
-		for range rapid.IntRange(15, 60).Draw(rt, "steps") {
+		for range rapid.IntRange(40, 150).Draw(rt, "steps") {
 			clock += rapid.Int64Range(0, 60).Draw(rt, "passes")
 			cost := rapid.SampledFrom([]int64{1, 4, 9, 14, 18, 20}).Draw(rt, "cost")
 			switch rapid.IntRange(0, 11).Draw(rt, "what") {
