@@ -92,10 +92,11 @@ func (b *browser) press(selector string) {
 	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
 }
 
-// see waits until a text stands in an element.
+// see waits until a text stands in an element. On a busy machine reading 100,000 records may take 5 s, and who is
+// throttled is looked at again after ten times as long.
 func (b *browser) see(selector, text string) {
 	b.t.Helper()
-	streamtest.Eventually(b.t, 30*time.Second, selector+" shows "+text, func() (bool, string) {
+	streamtest.Eventually(b.t, 3*time.Minute, selector+" shows "+text, func() (bool, string) {
 		got := b.text(selector)
 		return strings.Contains(got, text), got
 	})
