@@ -412,7 +412,8 @@ func TestAReservationThatIsToEndEarlier(t *testing.T) {
 	if a := check(); a.Allowed || a.Source != api.SourceCache {
 		t.Fatalf("%+v", a)
 	}
-	_, err = p.other.Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew, 20*time.Millisecond, nil, "-")
+	_, err = p.other.Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew, 20*time.Millisecond,
+		nil, "-")
 	testkit.Must(t, err)
 	clock += freshFor.Milliseconds() + 10
 	if a := check(); !a.Allowed {

@@ -504,8 +504,8 @@ func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one wi
 	return got, err
 }
 
-// nearlyFree gives a process that has a lease of a key whose window is full by others for 10 ms more, and whose renewals
-// are answered 60 ms late.
+// nearlyFree gives a process that has a lease of a key whose window is full by others for 10 ms more, and whose
+// renewals are answered 60 ms late.
 func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	t.Helper()
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})

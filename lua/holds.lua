@@ -97,9 +97,9 @@ end
 
 -- write_key writes what has become of a key: key.sum units are reserved, of them `granted` just now,
 -- and `charge` units more charged. It gives the transitions written.
--- Others are told where a denial that they remember may end earlier for it: units are free, or are to be so sooner than
--- was said, at the end of a reservation or when what was charged has left. It does not where what is charged stays;
--- then the wait that they were told may be too long, and they are told of that near a level.
+-- Others are told where a denial that they remember may end earlier for it: units are free, or are to be so sooner
+-- than was said, at the end of a reservation or when what was charged has left. It does not where what is charged
+-- stays; then the wait that they were told may be too long, and they are told of that near a level.
 -- leased: that is of a lease. It is charged often, and soon: waits are not told anew for it.
 local function write_key(key, charge, granted, now, leased)
   local levels_hash, field, r = KEYS[key.place + LEVELS], '\n\n' .. key.key, nil

@@ -57,8 +57,8 @@ func (p *spenders) renew(id string) {
 	} else if one.had > 0 {
 		p.late++
 	}
-	got, err := p.s.serve.RenewLease(context.Background(), p.plan, windows.Lease{Key: p.key, TTL: 125 * time.Millisecond,
-		Units: one.had, ID: p.s.serve.ReservationID(id, []windows.Request{{Key: p.key}})}, windows.Renewal{
+	got, err := p.s.serve.RenewLease(context.Background(), p.plan, windows.Lease{Key: p.key, Units: one.had,
+		TTL: 125 * time.Millisecond, ID: p.s.serve.ReservationID(id, []windows.Request{{Key: p.key}})}, windows.Renewal{
 		Used: one.had - one.left, Keep: keep, Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
 	testkit.Must(p.T, err)
 	*one = leased{got.Units, got.Units, p.s.clock.ms + 100}
@@ -86,8 +86,8 @@ func (p *spenders) reserve() {
 	p.ids++
 	requests := []windows.Request{{Plan: p.plan, Key: p.key, Cost: rapid.Int64Range(1, 10).Draw(p.T, "reserved")}}
 	id := p.s.serve.ReservationID(fmt.Sprint("r", p.ids), requests)
-	got, err := p.s.serve.Reserve(context.Background(), id, time.Duration(rapid.SampledFrom([]int64{50, 100, 2000}).Draw(
-		p.T, "for"))*time.Millisecond, "-", requests)
+	ms := rapid.SampledFrom([]int64{50, 100, 2000}).Draw(p.T, "for")
+	got, err := p.s.serve.Reserve(context.Background(), id, time.Duration(ms)*time.Millisecond, "-", requests)
 	testkit.Must(p.T, err)
 	if got.Allowed {
 		p.open = append(p.open, held{id: id, units: []int64{requests[0].Cost}})
@@ -119,22 +119,30 @@ func (p *spenders) sweep() {
 	testkit.Must(p.T, err)
 }
 
+// spentRule is a rule of an algorithm that never admits more than the limit, of one window or two.
+func spentRule(rt *rapid.T) *windows.Rule {
+	limit := func(least int64, what string) int64 { return rapid.Int64Range(least, 2*least).Draw(rt, what) }
+	rule := &windows.Rule{Name: "a", Match: "*"}
+	rule.Windows = []windows.Window{{Limit: limit(20, "limit"), Per: time.Second}}
+	rule.Algorithm = rapid.SampledFrom([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset",
+		"sliding-buckets"}).Draw(rt, "algorithm")
+	if rapid.Bool().Draw(rt, "frees") {
+		rule.OnExpire = windows.OnExpireFree
+	}
+	if rapid.Bool().Draw(rt, "two windows") {
+		rule.Windows = append(rule.Windows, windows.Window{Limit: limit(30, "second limit"), Per: 3 * time.Second})
+	}
+	return rule
+}
+
 // However late leases are renewed, and whatever else is reserved of their key: by the record of those who use the units
 // no window has more than its limit.
 func TestLeasesKeepTheLimit(t *testing.T) {
-	algorithms := rapid.SampledFrom([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset", "sliding-buckets"})
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		timelines, late := 0, 0
 		rapid.Check(t, func(rt *rapid.T) {
 			timelines++
-			rule := &windows.Rule{Name: "a", Match: "*", Algorithm: algorithms.Draw(rt, "algorithm"),
-				OnExpire: rapid.SampledFrom([]windows.OnExpire{windows.OnExpireCharge, windows.OnExpireFree}).Draw(rt, "expired"),
-				Windows:  []windows.Window{{Limit: rapid.Int64Range(20, 40).Draw(rt, "limit"), Per: time.Second}}}
-			if rapid.Bool().Draw(rt, "two windows") {
-				rule.Windows = append(rule.Windows, windows.Window{Limit: rapid.Int64Range(30, 60).Draw(rt, "second limit"),
-					Per: 3 * time.Second})
-			}
-			s.rules = rulesOf(rt, rule)
+			s.rules = rulesOf(rt, spentRule(rt))
 			s.clock.ms += 10_000
 			p := &spenders{T: rt, s: s, plan: planOf(s.rules), key: fmt.Sprint("k", timelines),
 				leases: map[string]*leased{"a": {}, "b": {}}}

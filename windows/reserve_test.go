@@ -508,8 +508,8 @@ func TestALeaseThatLeftItsWindows(t *testing.T) {
 	}
 }
 
-// What becomes of units at their end is said per reservation: some of a key are charged (a lease that nobody renews), some
-// are free.
+// What becomes of units at their end is said per reservation: some of a key are charged (a lease that nobody renews),
+// some are free.
 func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 	const ms = time.Millisecond
 	for _, a := range windows.Algorithms {
@@ -572,7 +572,8 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 				ask(6)
 				s.clock.ms += 1000
 				requests := []windows.Request{{Plan: plan, Key: "k", Cost: 4}}
-				_, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 400*time.Millisecond, "-", requests)
+				id := s.serve.ReservationID("r", requests)
+				_, err := s.serve.Reserve(ctx, id, 400*time.Millisecond, "-", requests)
 				testkit.Must(t, err)
 				for _, cost := range []int64{1, 4} {
 					if got := ask(cost).RetryAfter; got != 400*time.Millisecond {
