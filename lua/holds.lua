@@ -109,7 +109,8 @@ local function write_key(key, charge, granted, now, leased)
     r = {units = key.sum, first = first[2] + 0, till = last[2] + 0, policy = key.policy, frees = key.policy ~= 'c',
          charges = key.policy ~= 'f'}
     r.rest = math.max(0, r.till - now)
-    call('HSET', levels_hash, field, format('%d;%d;%d;%s', r.units, r.first, r.till, r.policy))
+    local form = key.policy == 'm' and '0%d;%d;%d;c' or '%d;%d;%d;' .. key.policy
+    call('HSET', levels_hash, field, format(form, r.units, r.first, r.till))
     call('PEXPIRE', key.holds, int(math.max(MIN_EXPIRY_MS, r.rest + DAY)))
   else
     call('HDEL', levels_hash, field)

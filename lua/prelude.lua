@@ -104,9 +104,10 @@ local function user_key(counter) return match(counter, '^[^{]*{%d+}:[^:]*:(.*)$'
 -- Units of a key that are reserved (reserve.lua) count as used until the reservation is
 -- settled. A counter of such a key is marked; how many they are stands in one field of
 -- the levels hash, so that a key without reservations pays nothing:
---   "\n\n" and the key -> units;first;till;c|f|m
+--   "\n\n" and the key -> units;first;till;c|f
 --   first, till  when the first and the last of the reservations expire, in ms
---   c|f|m        what becomes of units then: they are charged, or free, or some are charged and some free
+--   c|f          what becomes of units then: they are charged, or free; where it differs, c, and units begin with a
+--                zero (processes of before, which knew no difference, count them then)
 --
 -- marks: counter -> true, or what is reserved, once that was read; nil while no counter of
 -- the run is marked. open sets it, and add writes the mark where it is set.
@@ -117,9 +118,10 @@ local marks
 local function read_reserved(levels, key, now)
   local text = call('HGET', levels, '\n\n' .. key)
   if not text or #text > 64 then return end
-  local units, first, till, policy = match(text, '^(%d+);(%d+);(%d+);([cfm])$')
+  local zero, units, first, till, policy = match(text, '^(0?)(%d+);(%d+);(%d+);([cf])$')
   units, first, till = tonumber(units or nil), tonumber(first or nil), tonumber(till or nil)
   if not units or units < 1 or units >= 4503599627370496 or till > now + 2 * DAY then return end
+  if zero == '0' then policy = 'm' end
   return {units = units, first = first, till = till, policy = policy, frees = policy ~= 'c', charges = policy ~= 'f',
           rest = math.max(0, till - now)}
 end
@@ -171,23 +173,29 @@ local function used_in(s, w)
   return rule.algo.used(s, w)
 end
 
+-- settled_by is t, when a reservation ends. Where it has ended, and was not settled yet, it is as long from now as it
+-- has been waited for: a worker settles it within ms, and perhaps there is none.
+local function settled_by(s, t)
+  return t > s.now and t or s.now + math.max(1, math.min(1000, s.now - t))
+end
+
 -- free_at gives when, with no more traffic, window w will hold at most n units, of which
 -- it holds more now. Where reservations must end for it, it is the earliest that it can be.
 local function free_at(s, w, n)
   local rule, r = s.rule, s.reserved
   if not r then return rule.algo.free_at(s, w, n) end
-  local soon = s.now + 1
-  if rule.in_flight and rule.in_flight[w] then return math.max(soon, n == 0 and r.till or r.first) end
+  local left = n > 0 and r.first or r.till
+  if rule.in_flight and rule.in_flight[w] then return settled_by(s, left) end
   local still = n >= r.units and rule.algo.free_at(s, w, n - r.units) -- with all of them in it
   if still and not r.frees then return still end
-  local left = n > 0 and r.first or r.till
   if n > 0 and r.frees then
     if rule.algo.used(s, w) > n then left = math.max(left, rule.algo.free_at(s, w, n)) end
   else
     if r.charges then left = rule.algo.leaves and rule.algo.leaves(s, w, left) or left + rule.ms[w] end
     if n == 0 and rule.algo.used(s, w) > 0 then left = math.max(left, rule.algo.free_at(s, w, 0)) end
   end
-  return math.max(soon, still and math.min(still, left) or left)
+  left = settled_by(s, left)
+  return still and math.min(still, left) or left
 end
 
 -- penalty_of gives until when its key is denied whatever its windows hold (penalty.lua); 0: it is not.

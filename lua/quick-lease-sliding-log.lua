@@ -33,7 +33,7 @@ if last <= now - span or last > now + 86400000 then return untouched end
 
 local of_key = '\n\n' .. key
 local reserved, mark = call('HGET', levels, of_key), tonumber(call('HGET', levels, '\nresets') or '0')
-local sum, till = match(reserved or '', '^(%d+);%d+;(%d+);c$')
+local sum, till = match(reserved or '', '^([1-9]%d*);%d+;(%d+);c$')
 if not sum or not mark or #reserved > 64 or till + 0 <= now then return untouched end
 sum = sum + 0
 

@@ -52,9 +52,11 @@ local function add_to_packed(counter, rule, last, log, ms, _, count)
   if not log then
     log = {counter = counter, total = count + 0, base_ms = ms, base = 0, origin = 0}
     write_small(log, rule, text_of_record(log.total, ms), 1)
+    log.used_last = count ~= '0'
     return ms, log
   end
   local sum, n = log.total + count, log.n
+  log.used_last = count ~= '0'
   if ms == last then n = n - 1 end
   if n == log.places or sum - log.base > MOST then
     make_room(log, rule, n, ms, sum)
@@ -104,13 +106,21 @@ local function used_of_packed(s, w)
   return log.total - seen[1]
 end
 
+-- ends_empty tells whether the newest record may be one of 0 units, a mark of reservations.
+local function ends_empty(log)
+  if log.used_last then return false end
+  local text, place = text_of_log(log), log.at + (log.n - 1) * RECORD
+  return log.n < 2 or total_at(log, text, place - RECORD) >= log.total
+end
+
 -- The window holds at most n units when the record whose total first reaches total - n has
 -- left. It is mostly the first or the last.
 local function packed_free_at(s, w, n)
   local ms = s.rule.ms[w]
-  if n == 0 then return s.last + ms end
+  local log = s.total
+  if n == 0 and not (log and ends_empty(log)) then return s.last + ms end
   used_of_packed(s, w)
-  local log, seen = s.total, s[w]
+  local seen = s[w]
   if not seen[3] then return s.last + ms end
   local least = log.total - n
   if seen[2] >= least then return seen[3] + ms end

@@ -19,7 +19,7 @@ function zset_log.open(counter, now, rule)
     if e.err and is_wrong_type(e) then return discard(counter) end
     return 0, 0, 0
   end
-  local last, total, _, mark = tonumber(e[2]), entry_of(e[1])
+  local last, total, count, mark = tonumber(e[2]), entry_of(e[1])
   total = tonumber(total or nil)
   if not (last and total and total >= 0 and total < TOP + ERA
     and last >= 0 and last <= now + DAY and last % 1 == 0) then
@@ -29,6 +29,7 @@ function zset_log.open(counter, now, rule)
     marks = marks or {}
     marks[counter] = true
   end
+  if count == '0' then note_newest(counter, '0') end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -59,6 +60,7 @@ function zset_log.add(counter, rule, last, total, ms, _, count)
   end
   call('ZADD', counter, ms_text(ms), format('%016d:%d%s', sum, count + 0, mark))
   if upkeep or mark ~= '' then call('PEXPIRE', counter, expiry(counter, rule.span + rule.setting)) end
+  if count == '0' or empty_newest then note_newest(counter, count) end
   return ms, sum
 end
 

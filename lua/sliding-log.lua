@@ -30,6 +30,7 @@ local function open_log(counter, now, rule)
     return discard(counter)
   end
   if e[2][5] then read_more(counter, e[2]) end
+  if e[2][2] == '0' then note_newest(counter, '0') end
   if last <= now - rule.span then return last, -total, 0 end
   return last, total, total
 end
@@ -81,6 +82,7 @@ local function add_to_log(counter, rule, last, total, ms, id, count)
     call('XADD', counter, id, 'count', count, 'total', t)
     call('PEXPIRE', counter, int(math.max(MIN_EXPIRY_MS, rule.span + rule.setting)))
   end
+  if count == '0' or empty_newest then note_newest(counter, count) end
   return ms, sum
 end
 
@@ -94,6 +96,7 @@ local function give_back_of_log(s, w, n)
     call(unpack(entry))
     call('PEXPIRE', s.counter, expiry(s.counter, s.rule.span + s.rule.setting))
   end
+  note_newest(s.counter, '0')
   return n
 end
 

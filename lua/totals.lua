@@ -38,6 +38,14 @@ end
 -- refunds: counter -> {refunded_total, until, longest window}, where there is one.
 local refunds, any_refund = {}, false
 
+-- A newest entry of 0 units is a mark (of reservations, of a refund): what was used last left before it does.
+-- empty_newest: counter -> true; nil while there is none in the run.
+local empty_newest
+local function note_newest(counter, count)
+  empty_newest = empty_newest or {}
+  empty_newest[counter] = count == '0' or nil
+end
+
 -- grow gives the total with count more units at ms, and whether that entry has the upkeep
 -- to do (trim, renew the expiry) for itself and those that follow it.
 local function grow(trim_every_ms, last, total, ms, count)
@@ -101,14 +109,14 @@ local function running_totals(look)
   -- narrowing on time, each probe one look-up, in turn by interpolation (a
   -- steady key takes two or three) and by halves.
   local function free_at(s, w, n)
-    if n == 0 then return s.last + s.rule.ms[w] end
+    if n == 0 and not (empty_newest and empty_newest[s.counter]) then return s.last + s.rule.ms[w] end
     used(s, w)
     local need, seen, ms = s.total - n, s[w], s.rule.ms[w]
     if not seen[3] then return s.last + ms end
     if seen[2] >= need then return seen[3] + ms end
     if seen[4] == need then return seen[5] end
     local low_ms, low_total, high_ms, high_total = seen[3], seen[2], s.last, s.total
-    local halve = false
+    local halve = n == 0 -- behind its entry are marks
     while low_ms < high_ms do
       local probe
       if halve then
@@ -118,7 +126,7 @@ local function running_totals(look)
         if probe <= low_ms then probe = low_ms + 1 end
         if probe > high_ms then probe = high_ms end
       end
-      halve = not halve
+      halve = n == 0 or not halve
       local at, count, total = first_from(s, probe)
       if total < need then
         low_ms, low_total = at, total

@@ -3,6 +3,7 @@ package windows_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -545,9 +547,23 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 					if v := ask(30); v.Allowed || v.Items[0].RetryAfter != 100*ms {
 						t.Errorf("%+v, expected to wait for 100 ms", v)
 					}
+					// Processes of before, which knew one policy for all of a key, are to count it as charged.
+					levels := s.keys.Levels(s.serve.Partition("k"))
+					text, err := s.redis.HGet(ctx, levels, "\n\nk").Result()
+					if err != nil || !regexp.MustCompile(`^0?80;\d+;\d+;c$`).MatchString(text) {
+						t.Errorf("%q, %v", text, err)
+					}
 					s.clock.ms += 200
 					if v := ask(50); v.Allowed {
 						t.Errorf("50 of 100 though 60 were of a lease: %+v", v)
+					}
+					// Nobody settles them: who asks again and again is told to wait for longer and longer.
+					asked := 0
+					for ; s.clock.ms < start+5000; asked++ {
+						s.clock.ms += ask(50).Items[0].RetryAfter.Milliseconds()
+					}
+					if asked > 15 {
+						t.Errorf("denied %d times in 5 s", asked)
 					}
 				})
 			})
@@ -586,6 +602,74 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 				s.clock.ms += 400
 				if got := ask(4); got.RetryAfter != 0 {
 					t.Errorf("%+v once it has ended", got)
+				}
+			})
+		})
+	}
+}
+
+// A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by looks
+// in each millisecond.
+func TestWaitsBesideReservations(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a,
+			Windows: []windows.Window{{Limit: 10, Per: time.Second}}}
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+				plan, ctx, ids := s.rules.Match("k"), t.Context(), 0
+				ask := func(cost int64, mode api.Mode) windows.Verdict {
+					v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: mode}})
+					testkit.Must(t, err)
+					return v
+				}
+				reserve := func(units int64) (id string) {
+					ids++
+					requests := []windows.Request{{Plan: plan, Key: "k", Cost: units}}
+					id = s.serve.ReservationID(fmt.Sprint("r", ids), requests)
+					got, err := s.serve.Reserve(ctx, id, 30*time.Second, "-", requests)
+					if err != nil || !got.Allowed {
+						t.Fatalf("%+v, %v", got, err)
+					}
+					return id
+				}
+				settle := func(id string, op lua.SettleOp) {
+					_, err := s.serve.Settle(ctx, s.rules, id, []int{s.serve.Partition("k")}, op, time.Minute, nil, "-")
+					testkit.Must(t, err)
+				}
+				begin := func() {
+					s.clock.ms += 10_000 - s.clock.ms%1000
+					if !ask(1, api.ModeTake).Allowed {
+						t.Fatal("there is room")
+					}
+				}
+				wait := func(what string, cost int64) {
+					t.Helper()
+					told, began := ask(cost, api.ModeLook).Items[0].RetryAfter, s.clock.ms
+					for !ask(cost, api.ModeLook).Allowed {
+						s.clock.ms++
+					}
+					if passed := s.clock.ms - began; told.Milliseconds() != passed {
+						t.Errorf("%s: to wait for %v, there was room after %d ms", what, told, passed)
+					}
+				}
+				begin()
+				s.clock.ms += 850
+				id := reserve(9)
+				wait("beside a reservation", 1)
+				settle(id, lua.Cancel)
+
+				begin()
+				for range 50 {
+					s.clock.ms += 10
+					settle(reserve(5), lua.Cancel)
+				}
+				s.clock.ms += 350
+				st, err := s.Peek(ctx, plan, "k")
+				if before := s.clock.ms; err != nil || st.Windows[0].Used == 1 {
+					wait("after many", 10)
+					if reset := s.clock.ms - before; st.Windows[0].ResetMs != reset {
+						t.Errorf("all is free after %d ms, told %d, %v", reset, st.Windows[0].ResetMs, err)
+					}
 				}
 			})
 		})
