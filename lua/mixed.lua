@@ -124,10 +124,11 @@ function mixed.free_at(s, w, n)
   return s.now + part.rule.algo.free_at(part, s.rule.place_of[w], n) - part.now
 end
 
-function mixed.leaves(s, w, t)
+function mixed.leaves(s, w, t, units, n)
   local p = s.rule.part_of[w]
   local part, leaves = part_at(s, p), s.rule.parts[p].algo.leaves
-  return leaves and s.now + leaves(part, s.rule.place_of[w], t + part.now - s.now) - part.now or t + s.rule.ms[w]
+  if not leaves then return t + s.rule.ms[w] end
+  return s.now + leaves(part, s.rule.place_of[w], t + part.now - s.now, units, n) - part.now
 end
 
 -- The oldest n units of the longest window: each part gives back those that it still holds.

@@ -159,7 +159,8 @@ end
 --                             how many it took. It writes, and the newest event's
 --                             time stays
 -- and, where units do not stay for the whole window,
---   leaves(s, w, t)           when those that are charged at t have left it: the earliest that it can be
+--   leaves(s, w, t, units, n) when at most n of so many that are charged at t are left in it: the earliest that it
+--                             can be; without units: until when all of them count, or earlier
 -- and, where a rule of it has more arguments than rule_at knows:
 --   more(rule, i)             reads them from ARGV[i] on, and gives the next index
 local algorithms = {}
@@ -191,7 +192,7 @@ local function free_at(s, w, n)
   if n > 0 and r.frees then
     if rule.algo.used(s, w) > n then left = math.max(left, rule.algo.free_at(s, w, n)) end
   else
-    if r.charges then left = rule.algo.leaves and rule.algo.leaves(s, w, left) or left + rule.ms[w] end
+    if r.charges then left = rule.algo.leaves and rule.algo.leaves(s, w, left, r.units, n) or left + rule.ms[w] end
     if n == 0 and rule.algo.used(s, w) > 0 then left = math.max(left, rule.algo.free_at(s, w, 0)) end
   end
   left = settled_by(s, left)

@@ -166,6 +166,11 @@ function sliding_buckets.free_at(s, w, n)
   return (high + 1) * r.width + r.ms - 1
 end
 
+function sliding_buckets.leaves(s, w, t, units)
+  local r = s.total[w]
+  return units and (floor(t / r.width) + 1) * r.width + r.ms - 1 or t
+end
+
 -- take_out raises every total of a ring to that of the last of n units given back.
 local function take_out(s, r, n)
   local before, current = before_window(s, r)

@@ -46,21 +46,26 @@ function sliding_counter.used(s, w)
   return current + share(previous, start + ms - s.now, ms)
 end
 
+-- faded gives when at most n units are left of those of the window before the one that begins at start.
+local function faded(start, ms, units, n)
+  local left = floor(n / units * ms) -- and exactly, from there:
+  while share(units, left + 1, ms) <= n do left = left + 1 end
+  while left > 0 and share(units, left, ms) > n do left = left - 1 end
+  return start + ms - left
+end
+
 -- The estimate falls steadily: what is left of `previous` until this window
 -- ends, then what is left of `current` in the next one.
 function sliding_counter.free_at(s, w, n)
   local start, units, previous = aligned_at(s.rule, w, s.last, s.total, s.now)
-  local ms, room = s.rule.ms[w], n
-  if units <= n then
-    room = n - units
-    units = previous
-  else
-    start = start + ms
-  end
-  local left = floor(room / units * ms) -- and exactly, from there:
-  while share(units, left + 1, ms) <= room do left = left + 1 end
-  while left > 0 and share(units, left, ms) > room do left = left - 1 end
-  return start + ms - left
+  local ms = s.rule.ms[w]
+  if units > n then return faded(start + ms, ms, units, n) end
+  return faded(start, ms, previous, n - units)
+end
+
+function sliding_counter.leaves(s, w, t, units, n)
+  local ms = s.rule.ms[w]
+  return units and faded(t - t % ms + ms, ms, units, n) or t
 end
 
 function sliding_counter.give_back(s, w, n) return give_back_aligned(s, w, n, 2) end

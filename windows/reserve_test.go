@@ -608,6 +608,43 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	}
 }
 
+// The wait for units that are charged at their end is the one that is told when they have been.
+func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a,
+			Windows: []windows.Window{{Limit: 10, Per: 4 * time.Second}}}
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+				plan, ctx := s.rules.Match("k"), t.Context()
+				wait := func(cost int64) time.Duration {
+					v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}})
+					testkit.Must(t, err)
+					return v.Items[0].RetryAfter
+				}
+				s.clock.ms += 8000 - s.clock.ms%4000 - 109
+				requests := []windows.Request{{Plan: plan, Key: "k", Cost: 10}}
+				_, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 100*time.Millisecond, "-", requests)
+				testkit.Must(t, err)
+				told := map[int64]time.Duration{1: 0, 5: 0, 10: 0}
+				for cost := range told {
+					told[cost] = wait(cost)
+				}
+				s.clock.ms += 100
+				partition := s.serve.Partition("k")
+				fields, err := s.serve.Due(ctx, partition, s.clock.ms, 1000)
+				testkit.Must(t, err)
+				_, _, err = s.serve.Sweep(ctx, partition, s.rules, fields)
+				testkit.Must(t, err)
+				for cost, before := range told {
+					if after := wait(cost) + 100*time.Millisecond; before != after {
+						t.Errorf("%d: to wait for %v, and %v once they were charged", cost, before, after)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by looks
 // in each millisecond.
 func TestWaitsBesideReservations(t *testing.T) {
