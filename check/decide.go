@@ -33,11 +33,12 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
-	came, until := s.denials.now(), time.Now().Add(s.config.Timeout)
-	if d, ok := s.fromLease(ctx, c, came, until); ok {
+	came, now := s.denials.now(), time.Now()
+	until, waits := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check must fit in afterwards
+	if d, ok := s.fromLease(ctx, c, came, waits); ok {
 		return d
 	}
-	if d, ok := s.fromMemory(ctx, c, came, true); ok {
+	if d, ok := s.fromMemory(ctx, c, came, waits); ok {
 		return d
 	}
 	asks := c.asks
@@ -89,7 +90,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 		}
 		d, ok := s.fromLease(ctx, c, came, time.Time{})
 		if !ok {
-			d, ok = s.fromMemory(ctx, c, came, false)
+			d, ok = s.fromMemory(ctx, c, came, time.Time{})
 		}
 		if ok {
 			out[i] = d

@@ -584,3 +584,19 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	}
 	t.Error("it took no lease")
 }
+
+// A renewal that is not answered is awaited for a part of the time that a check may take: Redis is asked then.
+func TestARenewalThatIsNotAnswered(t *testing.T) {
+	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
+	one.config.Timeout = 4 * time.Second
+	begun, goOn := make(chan struct{}, 1), make(chan struct{})
+	one.leases.counter = slowRenewals{one.leases.counter.(*windows.Redis), begun, goOn}
+	l.clock += 1000
+	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
+	if err != nil || a.Source != api.SourceRedis {
+		t.Errorf("%+v, %v", a, err)
+	}
+	<-begun
+	close(goOn)
+	one.leases.running.Wait()
+}

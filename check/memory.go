@@ -10,15 +10,15 @@ import (
 )
 
 // fromMemory denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
-// something came back lately, and the call may wait, it waits for the marks that tell it: they cost Redis less than a
-// check, and take no longer. Where they do, Redis is asked.
-func (s *Service) fromMemory(ctx context.Context, c *call, came time.Time, wait bool) (decision, bool) {
+// something came back lately, it waits for the marks that tell it, until the deadline, if there is one: they cost Redis
+// less than a check, and take no longer. Where they do, Redis is asked.
+func (s *Service) fromMemory(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if !s.denials.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
 		return a.ChargesDenied() || a.Idempotency != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
-	for {
+	for wait := !deadline.IsZero(); ; {
 		d, isOld := s.denied(c, came)
 		if d.Items != nil || isOld < 0 || !wait {
 			return d, d.Items != nil
@@ -27,7 +27,10 @@ func (s *Service) fromMemory(ctx context.Context, c *call, came time.Time, wait 
 		if reading == nil {
 			return decision{}, false
 		}
-		wait = waitFor(ctx, reading, time.Now().Add(atMost))
+		if by := time.Now().Add(atMost); by.Before(deadline) {
+			deadline = by
+		}
+		wait = waitFor(ctx, reading, deadline)
 	}
 }
 
