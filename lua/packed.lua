@@ -26,14 +26,14 @@
 --   in it), n (how many records from there), places, total, base_ms, base, origin,
 --   ring (how many records it has; 0 for a small log), size, head
 -- Its totals are counted from `origin`, the base_total that was read: total is that of the
--- newest record, base is that of base_total. `stale` says that text is older than the rest, `used_last`
--- that the newest record was added in this run, and has units.
+-- newest record, base is that of base_total. `stale` says that text is older than the rest, by
+-- units (true) or by a mark (MARK).
 --
 -- include: prelude, bytes
 
 local byte, char, rep, sub = string.byte, string.char, string.rep, string.sub
 
-local RECORD, SMALL, BUFFER = 11, 21, 16
+local RECORD, SMALL, BUFFER, MARK = 11, 21, 16, 1
 local SMALL_HEAD, LARGE_HEAD = 13, 41
 local RING = LARGE_HEAD + BUFFER * RECORD           -- where the ring begins
 local FRONT = int(SMALL_HEAD + SMALL * RECORD - 1)  -- one read brings a whole small log
@@ -83,7 +83,6 @@ local function read_packed(counter, text)
   local log = {
     counter = counter, text = text, at = SMALL_HEAD + 1, n = 0, places = (#text - SMALL_HEAD) / RECORD, total = 0,
     base_ms = 0, base = 0, origin = 0, ring = 0, size = 0, head = 0, stale = false, chunk = false, mark = false,
-    used_last = false,
   }
   if tag == 113 or tag == 81 then
     tag, log.mark = tag - 1, true

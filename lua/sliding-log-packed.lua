@@ -52,18 +52,17 @@ local function add_to_packed(counter, rule, last, log, ms, _, count)
   if not log then
     log = {counter = counter, total = count + 0, base_ms = ms, base = 0, origin = 0}
     write_small(log, rule, text_of_record(log.total, ms), 1)
-    log.used_last = count ~= '0'
     return ms, log
   end
   local sum, n = log.total + count, log.n
-  log.used_last = count ~= '0'
   if ms == last then n = n - 1 end
   if n == log.places or sum - log.base > MOST then
     make_room(log, rule, n, ms, sum)
+    if count == '0' then log.stale = MARK end
     return ms, log
   end
   call('SETRANGE', counter, int(log.at - 1 + n * RECORD), text_of_record(log.origin + sum, ms))
-  log.n, log.total, log.stale = n + 1, sum, true
+  log.n, log.total, log.stale = n + 1, sum, count ~= '0' or MARK
   local every, mark = rule.setting, marks and marks[counter] and true or false
   if mark ~= log.mark then
     local tag = log.size > 0 and 'P' or 'p'
@@ -108,9 +107,10 @@ end
 
 -- ends_empty tells whether the newest record may be one of 0 units, a mark of reservations.
 local function ends_empty(log)
-  if log.used_last then return false end
+  if log.stale == true then return false end
+  if log.n < 2 then return log.ring > 0 end
   local text, place = text_of_log(log), log.at + (log.n - 1) * RECORD
-  return log.n < 2 or total_at(log, text, place - RECORD) >= log.total
+  return sub(text, place, place + 5) == sub(text, place - RECORD, place - RECORD + 5) -- their totals
 end
 
 -- The window holds at most n units when the record whose total first reaches total - n has

@@ -617,13 +617,15 @@ func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
 			eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 				plan, ctx := s.rules.Match("k"), t.Context()
 				wait := func(cost int64) time.Duration {
-					v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}})
+					look := windows.Request{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}
+					v, err := s.serve.Check(ctx, []windows.Request{look})
 					testkit.Must(t, err)
 					return v.Items[0].RetryAfter
 				}
 				s.clock.ms += 8000 - s.clock.ms%4000 - 109
 				requests := []windows.Request{{Plan: plan, Key: "k", Cost: 10}}
-				_, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 100*time.Millisecond, "-", requests)
+				id := s.serve.ReservationID("r", requests)
+				_, err := s.serve.Reserve(ctx, id, 100*time.Millisecond, "-", requests)
 				testkit.Must(t, err)
 				told := map[int64]time.Duration{1: 0, 5: 0, 10: 0}
 				for cost := range told {
@@ -645,8 +647,8 @@ func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
 	}
 }
 
-// A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by looks
-// in each millisecond.
+// A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by
+// looks in each millisecond.
 func TestWaitsBesideReservations(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a,
