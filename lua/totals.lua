@@ -116,7 +116,7 @@ local function running_totals(look)
     if seen[2] >= need then return seen[3] + ms end
     if seen[4] == need then return seen[5] end
     local low_ms, low_total, high_ms, high_total = seen[3], seen[2], s.last, s.total
-    local halve = n == 0 -- behind its entry are marks
+    local halve = false
     while low_ms < high_ms do
       local probe
       if halve then
@@ -126,7 +126,7 @@ local function running_totals(look)
         if probe <= low_ms then probe = low_ms + 1 end
         if probe > high_ms then probe = high_ms end
       end
-      halve = n == 0 or not halve
+      halve = n == 0 or not halve -- behind the entry looked for are marks, where it is not the last
       local at, count, total = first_from(s, probe)
       if total < need then
         low_ms, low_total = at, total
