@@ -780,6 +780,11 @@ func TestMarksThatDoNotCome(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 	}
+	*clock += 50
+	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	if reading, _ := p.denials.await(request, p.denials.now()); reading != nil {
+		t.Error("a reading is awaited that began 200 ms ago")
+	}
 	if n := asked(); n != 3 {
 		t.Errorf("Redis was asked %d times of 3", n)
 	}

@@ -571,6 +571,33 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 	}
 }
 
+// The common renewal of a lease keeps that others of its key's units are free at their end.
+func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
+	rule := &windows.Rule{Name: "a", Match: "*", OnExpire: windows.OnExpireFree,
+		Windows: []windows.Window{{Limit: 100, Per: 10 * time.Second}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		plan, ctx := s.rules.Match("k"), t.Context()
+		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 20}}
+		one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: time.Second}
+		for used := range int64(4) {
+			got, err := s.serve.RenewLease(ctx, plan, one, windows.Renewal{Used: used, Keep: one.Units - used, Want: 10})
+			if err != nil || got.Units != 10 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			one.Units = got.Units
+			if used > 0 {
+				continue
+			}
+			_, err = s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 900*time.Millisecond, "-", requests)
+			testkit.Must(t, err)
+		}
+		v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 80}})
+		if err != nil || v.Allowed || v.Items[0].RetryAfter != 900*time.Millisecond {
+			t.Errorf("%+v, %v; expected to wait for 900 ms", v, err)
+		}
+	})
+}
+
 // The wait ends when a reservation does whose units are free then, if that is before enough of what is charged leaves.
 func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	for _, a := range windows.Algorithms {
