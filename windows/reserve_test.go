@@ -579,8 +579,13 @@ func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 		plan, ctx := s.rules.Match("k"), t.Context()
 		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 20}}
 		one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: time.Second}
+		v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 1}})
+		if err != nil || !v.Allowed {
+			t.Fatalf("%+v, %v", v, err)
+		}
 		for used := range int64(4) {
-			got, err := s.serve.RenewLease(ctx, plan, one, windows.Renewal{Used: used, Keep: one.Units - used, Want: 10})
+			ask := windows.Renewal{Used: used, Keep: one.Units - used, Want: 10}
+			got, err := s.serve.RenewLease(ctx, plan, one, ask)
 			if err != nil || got.Units != 10 {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -591,7 +596,7 @@ func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 			_, err = s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 900*time.Millisecond, "-", requests)
 			testkit.Must(t, err)
 		}
-		v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 80}})
+		v, err = s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 80}})
 		if err != nil || v.Allowed || v.Items[0].RetryAfter != 900*time.Millisecond {
 			t.Errorf("%+v, %v; expected to wait for 900 ms", v, err)
 		}
