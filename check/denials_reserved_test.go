@@ -1,0 +1,262 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// others are processes that lease, reserve, settle and sweep units of the key k while one remembers its denials.
+type others struct {
+	*process
+	*rapid.T
+	clock  *int64
+	plan   *windows.Plan
+	leased map[string]int64 // lease → its units
+	open   []held
+	ids    int
+}
+
+type held struct {
+	id    string
+	units int64
+}
+
+// drawnRules are one rule of up to three windows, of several algorithms maybe, and maybe a shadow rule.
+func drawnRules(rt *rapid.T) []*windows.Rule {
+	algorithms, pers := rapid.SampledFrom(windows.Algorithms), rapid.SampledFrom([]int64{300, 450, 700, 1000, 1300})
+	window := func(limit int64, what string) windows.Window {
+		return windows.Window{Limit: limit, Per: time.Duration(pers.Draw(rt, what)) * time.Millisecond}
+	}
+	r := rule("*", window(rapid.Int64Range(20, 28).Draw(rt, "limit"), "window"))
+	r.Algorithm = algorithms.Draw(rt, "algorithm")
+	r.OnExpire = rapid.SampledFrom([]windows.OnExpire{windows.OnExpireCharge, windows.OnExpireFree}).Draw(rt, "expired")
+	if w := window(rapid.Int64Range(20, 28).Draw(rt, "second limit"), "second"); w.Per != r.Windows[0].Per {
+		if rapid.Bool().Draw(rt, "of another algorithm") {
+			w.Algorithm = algorithms.Draw(rt, "its algorithm")
+		}
+		r.Windows = append(r.Windows, w)
+	}
+	if rapid.IntRange(0, 4).Draw(rt, "calendar") == 0 {
+		w, err := windows.CalendarWindow(30, "day", "", "")
+		testkit.Must(rt, err)
+		r.Windows = append(r.Windows, w)
+	}
+	if rapid.IntRange(0, 3).Draw(rt, "shadow") > 0 {
+		return []*windows.Rule{r}
+	}
+	shadow := rule("*", window(8, "of the shadow rule"))
+	shadow.Shadow, shadow.Name, shadow.Algorithm = true, "watch", algorithms.Draw(rt, "its algorithm")
+	return []*windows.Rule{shadow, r}
+}
+
+func (o *others) lasts(what string, of ...int64) time.Duration {
+	return time.Duration(rapid.SampledFrom(of).Draw(o.T, what)) * time.Millisecond
+}
+
+// renew renews a lease, which may have ended long ago.
+func (o *others) renew() {
+	id := rapid.SampledFrom([]string{"a", "b"}).Draw(o.T, "lease")
+	had := o.leased[id]
+	ask := windows.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
+		Want: rapid.SampledFrom([]int64{0, 1, 3, 16, 20}).Draw(o.T, "want")}
+	ask.Keep = rapid.Int64Range(0, min(had-ask.Used, ask.Want)).Draw(o.T, "keep")
+	got, err := o.other.RenewLease(context.Background(), o.plan, windows.Lease{Key: "k", Units: had,
+		TTL: o.lasts("lease lasts", 125, 400, 700), ID: o.other.ReservationID(id, []windows.Request{{Key: "k"}})}, ask)
+	testkit.Must(o.T, err)
+	o.leased[id] = got.Units
+}
+
+func (o *others) reserve(cost int64) {
+	o.ids++
+	requests := []windows.Request{{Plan: o.plan, Key: "k", Cost: cost}}
+	id := o.other.ReservationID(fmt.Sprint("r", o.ids), requests)
+	got, err := o.other.Reserve(context.Background(), id, o.lasts("reserved for", 100, 400, 2000), "-", requests)
+	testkit.Must(o.T, err)
+	if got.Allowed {
+		o.open = append(o.open, held{id, cost})
+	}
+}
+
+func (o *others) settle() {
+	if len(o.open) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(o.open)-1).Draw(o.T, "which")
+	one := o.open[i]
+	op := rapid.SampledFrom([]lua.SettleOp{lua.Commit, lua.Cancel, lua.Renew}).Draw(o.T, "how")
+	charge := rapid.Int64Range(0, one.units).Draw(o.T, "charge")
+	_, err := o.other.Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
+		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge }, "c")
+	testkit.Must(o.T, err)
+	if op != lua.Renew {
+		o.open = slices.Delete(o.open, i, i+1)
+	}
+}
+
+func (o *others) sweep() {
+	p := o.other.Partition("k")
+	fields, err := o.other.Due(context.Background(), p, *o.clock, 1000)
+	testkit.Must(o.T, err)
+	_, _, err = o.other.Sweep(context.Background(), p, o.rules, fields)
+	testkit.Must(o.T, err)
+}
+
+// check has the one process check, and tells whether it denied from memory. Redis denies then.
+func (o *others) check(cost int64) bool {
+	a, err := o.Check(context.Background(), api.CheckRequest{Key: "k", Cost: cost})
+	testkit.Must(o.T, err)
+	if a.Source != api.SourceCache {
+		return false
+	}
+	look, err := o.other.Check(context.Background(), []windows.Request{{Plan: o.plan, Key: "k", Cost: cost,
+		Mode: api.ModeLook}})
+	testkit.Must(o.T, err)
+	if look.Allowed {
+		o.Fatalf("denied from memory, and Redis has room: %+v, %+v", a, look.Items)
+	}
+	return true
+}
+
+// Whatever becomes of leases and reservations, no denial from memory is false for longer than marks may take.
+func TestReservationsLeaveDenialsTrue(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	timelines, fromMemory := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		timelines++
+		// A day ends 1.5 s after the second one.
+		clock := rapid.SampledFrom([]int64{1_700_000_000_000, 1_700_006_398_500}).Draw(rt, "start")
+		rules, err := windows.NewRules(drawnRules(rt))
+		if err != nil {
+			rt.Skip(err.Error())
+		}
+		o := &others{process: newProcess(t, c, &clock, 4, rules), T: rt, clock: &clock, leased: map[string]int64{}}
+		o.plan = rules.Match("k")
+		for range rapid.IntRange(40, 150).Draw(rt, "steps") {
+			clock += rapid.Int64Range(0, 60).Draw(rt, "passes")
+			cost := rapid.SampledFrom([]int64{1, 4, 9, 14, 18, 20}).Draw(rt, "cost")
+			switch rapid.IntRange(0, 11).Draw(rt, "what") {
+			case 0, 1, 2:
+				o.renew()
+			case 3:
+				o.reserve(cost)
+			case 4:
+				o.settle()
+			case 5:
+				o.sweep()
+			default:
+				if o.check(cost) {
+					fromMemory++
+				}
+				continue
+			}
+			clock += freshFor.Milliseconds()
+		}
+	})
+	if fromMemory < timelines {
+		t.Errorf("%d checks of %d timelines were answered from memory: this proves too little", fromMemory, timelines)
+	}
+}
+
+// Units that a lease charges before it would have expired may leave earlier than a denial was told.
+func TestALeaseThatIsChargedSoon(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	for _, algorithm := range windows.Algorithms {
+		for _, window := range []time.Duration{400 * time.Millisecond, time.Second} {
+			for _, cost := range []int64{10, 19} {
+				t.Run(fmt.Sprint(algorithm, " ", window, " cost ", cost), func(t *testing.T) {
+					r := rule("*", windows.Window{Limit: 20, Per: window})
+					r.Algorithm = algorithm
+					chargedSoon(t, c, r, cost)
+				})
+			}
+		}
+	}
+}
+
+// chargedSoon has a check denied while most is leased, and soon charged, and compares with Redis until it is not.
+func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
+	clock := int64(1_700_000_000_000) - 100 // of a fixed window
+	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
+	check := func(cost int64) bool {
+		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: cost})
+		testkit.Must(t, err)
+		return a.Allowed
+	}
+	for range 3 { // until the mark is known
+		check(20)
+		clock++
+	}
+	clock += 3000
+	check(1)
+	look := windows.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
+	lease := windows.Lease{Key: "k", TTL: 300 * time.Millisecond,
+		ID: p.other.ReservationID("a", []windows.Request{look})}
+	renew := func(ask windows.Renewal) {
+		got, err := p.other.RenewLease(t.Context(), look.Plan, lease, ask)
+		if err != nil || !got.Stood || got.Units != ask.Want {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		lease.Units = got.Units
+	}
+	renew(windows.Renewal{Want: 14})
+	if check(cost) {
+		t.Fatal("most is leased")
+	}
+	renew(windows.Renewal{Used: 13, Want: 1})
+	clock += freshFor.Milliseconds()
+	for end := clock + 4000; clock < end; clock += 5 {
+		allowed, err := p.other.Check(t.Context(), []windows.Request{look})
+		testkit.Must(t, err)
+		if got := check(cost); got != allowed.Allowed {
+			t.Fatalf("allowed: %v, and by Redis: %v", got, allowed.Allowed)
+		}
+		if allowed.Allowed {
+			return
+		}
+	}
+	t.Error("denied after all has left")
+}
+
+// Units that are free at the end of their reservation are so earlier where that is renewed to end earlier.
+func TestAReservationThatIsToEndEarlier(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	clock := int64(1_700_000_000_000)
+	r := rule("*", windows.Window{Limit: 10, Per: time.Minute})
+	r.OnExpire = windows.OnExpireFree
+	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
+	requests := []windows.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
+	id := p.other.ReservationID("a", requests)
+	_, err := p.other.Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
+	testkit.Must(t, err)
+	check := func() api.CheckAnswer {
+		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: 5})
+		testkit.Must(t, err)
+		return a
+	}
+	for range 4 { // until the mark is known
+		check()
+		clock++
+	}
+	if a := check(); a.Allowed || a.Source != api.SourceCache {
+		t.Fatalf("%+v", a)
+	}
+	_, err = p.other.Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew, 20*time.Millisecond,
+		nil, "-")
+	testkit.Must(t, err)
+	clock += freshFor.Milliseconds() + 10
+	if a := check(); !a.Allowed {
+		t.Errorf("%+v once it has ended", a)
+	}
+}

@@ -1,0 +1,319 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Where nobody can tell whether something was given back, Redis is asked.
+func TestMarksThatCannotBeRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	p.denials.counter = noMarks{p.denials.counter}
+	asked()
+	for range 20 {
+		*clock += 5
+		p.ask(t, 1)
+	}
+	if n := asked(); n < 2 || n > 4 {
+		t.Errorf("in 100 ms Redis was asked %d times, expected once in 40 ms", n)
+	}
+}
+
+type noMarks struct{ marks }
+
+func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }
+
+// Who asks more rarely than marks hold costs Redis a reading, and not a check.
+func TestADenialWhoseMarkIsOldAwaitsIt(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	asked()
+	for range 100 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Allowed || a.RetryAfterMs != 1_700_000_060_000-*clock {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if n := asked(); n < 4 || n > 7 {
+		t.Errorf("Redis was asked %d times in 5 s", n)
+	}
+	*clock += 50
+	_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+	testkit.Must(t, err)
+	if a := p.ask(t, 1); !a.Allowed {
+		t.Errorf("after a reset by another process: %+v", a)
+	}
+}
+
+// However lately other marks were read, those that a call waits for are read at once.
+func TestOldMarksAreReadAtOnce(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	other := "user:2"
+	for i := 3; p.config.Counter.Partition(other) == p.config.Counter.Partition("user:1"); i++ {
+		other = fmt.Sprint("user:", i)
+	}
+	p.CheckEach(t.Context(), []api.CheckRequest{{Key: other, Cost: 10}})
+	for range 10 { // until its mark is known too
+		p.CheckEach(t.Context(), []api.CheckRequest{{Key: other}})
+		*clock += 7
+	}
+	asked()
+	for i := range 100 {
+		*clock += 5
+		p.ask(t, 1)
+		if i%15 != 0 {
+			continue
+		}
+		if a, err := p.Check(t.Context(), api.CheckRequest{Key: other}); err != nil || a.Source != api.SourceCache {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	if n := asked(); n != 0 {
+		t.Errorf("Redis was asked %d times", n)
+	}
+}
+
+// Of several old denials of a call the first whose mark is known is enough.
+func TestACallOfSeveralOldDenials(t *testing.T) {
+	p, clock, asked := one(t)
+	reqs := []api.CheckRequest{{Key: "user:2", Cost: 10}, {Key: "user:3", Cost: 10}, {Key: "user:4", Cost: 10}}
+	for range 5 {
+		p.CheckEach(t.Context(), reqs)
+		*clock++
+	}
+	*clock += 50
+	asked()
+	all, err := p.CheckAll(t.Context(), reqs)
+	testkit.Must(t, err)
+	known := 0
+	for _, a := range all.Checks {
+		known += len(a.Windows)
+	}
+	if asked() != 0 || all.Allowed || known == 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// marksRead is told when marks were read, before the reader is.
+type marksRead struct {
+	marks
+	then func()
+}
+
+func (m marksRead) Freed(ctx context.Context, parts []int) ([]string, error) {
+	got, err := m.marks.Freed(ctx, parts)
+	m.then()
+	return got, err
+}
+
+// A reading tells those whose call came before it what stood then, however long it takes; others once it is
+// less than freshFor ago.
+func TestAReadingThatTakesLong(t *testing.T) {
+	p, clock, _ := one(t)
+	p.known(t, clock)
+	*clock += 50
+	came := p.denials.now()
+	p.denials.counter = marksRead{p.denials.counter, func() {
+		*clock += freshFor.Milliseconds()
+		_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+		testkit.Must(t, err)
+	}}
+	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	if reading, _ := p.denials.await(request, came); reading == nil {
+		t.Error("the mark is not read")
+	}
+	if _, known := p.denials.lookup(request, came); known != certain {
+		t.Error("it was denied when the call came")
+	}
+	if _, known := p.denials.lookup(request, came.Add(time.Millisecond)); known == certain {
+		t.Error("denied, though the mark was read before the call came, and too long ago")
+	}
+}
+
+// Who waits until the denial has ended was denied when he came, and is to wait for a millisecond at least.
+func TestADenialThatEndsWhileItsMarkIsRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	for *clock = 1_700_000_059_500; *clock < 1_700_000_059_950; *clock += 5 {
+		p.ask(t, 1)
+	}
+	*clock = 1_700_000_059_990
+	p.denials.counter = marksRead{p.denials.counter, func() { *clock += 20 }}
+	asked()
+	if a := p.ask(t, 1); a.Allowed || a.RetryAfterMs < 1 || a.RetryAfterMs > 2 || asked() != 0 {
+		t.Errorf("%+v", a)
+	}
+	if a := p.ask(t, 1); !a.Allowed {
+		t.Errorf("%+v", a)
+	}
+}
+
+// heldMarks cannot be read, and says so only when the test ends.
+type heldMarks struct {
+	marks
+	begun chan struct{}
+	ends  <-chan struct{}
+}
+
+func (m heldMarks) Freed(context.Context, []int) ([]string, error) {
+	close(m.begun)
+	<-m.ends
+	return nil, errors.New("no")
+}
+
+// Nobody waits for marks that could not be read the last time: Redis, which is asked, may be well.
+func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	before := p.denials.counter
+	p.denials.counter = noMarks{before}
+	*clock += 50
+	p.ask(t, 1)
+	begun, ends := make(chan struct{}), make(chan struct{})
+	defer close(ends)
+	p.denials.counter = heldMarks{before, begun, ends}
+	p.denials.start = func(read func()) {
+		go read()
+		<-begun
+	}
+	asked()
+	for range 3 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Source != api.SourceRedis {
+			t.Errorf("%+v", a)
+		}
+	}
+	if n := asked(); n != 3 {
+		t.Errorf("Redis was asked %d times of 3", n)
+	}
+}
+
+// Marks that do not come are awaited for a part of the time that a check may take: Redis, which is asked then, may be
+// well.
+func TestMarksThatDoNotCome(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	begun, ends := make(chan struct{}), make(chan struct{})
+	defer close(ends)
+	p.denials.counter = heldMarks{p.denials.counter, begun, ends}
+	p.denials.start = func(read func()) {
+		go read()
+		<-begun
+	}
+	asked()
+	for range 3 {
+		*clock += 50
+		if a := p.ask(t, 1); a.Allowed || a.Source != api.SourceRedis {
+			t.Fatalf("%+v", a)
+		}
+	}
+	*clock += 50
+	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	if reading, _ := p.denials.await(request, p.denials.now()); reading != nil {
+		t.Error("a reading is awaited that began 200 ms ago")
+	}
+	if n := asked(); n != 3 {
+		t.Errorf("Redis was asked %d times of 3", n)
+	}
+}
+
+// marksOfShards has each partition be a shard, of which one does not answer.
+type marksOfShards struct {
+	marks
+	silent int
+	ends   <-chan struct{}
+}
+
+func (m *marksOfShards) Shards() int          { return m.Partitions() }
+func (m *marksOfShards) Shard(key string) int { return m.Partition(key) }
+
+func (m *marksOfShards) Freed(ctx context.Context, parts []int) ([]string, error) {
+	if parts[0] == m.silent {
+		<-m.ends
+	}
+	return m.marks.Freed(ctx, parts)
+}
+
+// Of two keys of a call one is denied for certain, though the marks of the other's shard do not come.
+func TestAShardWhoseMarksDoNotCome(t *testing.T) {
+	for _, silent := range []string{"user:1", "user:2"} {
+		p, clock, asked := one(t)
+		ends := make(chan struct{})
+		defer close(ends)
+		shards := &marksOfShards{p.denials.counter, -1, ends}
+		p.denials.counter, p.denials.shards = shards, make([]shardMarks, shards.Shards())
+		if shards.Shard("user:1") == shards.Shard("user:2") {
+			t.Fatal("they are in one shard")
+		}
+		reqs := []api.CheckRequest{{Key: "user:1"}, {Key: "user:2", Cost: 10}}
+		for range 6 { // until both marks are known
+			p.CheckEach(t.Context(), reqs)
+			*clock += 10
+		}
+		*clock += 50
+		shards.silent = shards.Shard(silent)
+		p.denials.start = func(read func()) { go read() }
+		asked()
+		all, err := p.CheckAll(t.Context(), reqs)
+		if n := asked(); err != nil || all.Allowed || n != 0 || all.Checks[0].Source != api.SourceCache {
+			t.Errorf("the shard of %s is silent: Redis was asked %d times, %+v, %v", silent, n, all, err)
+		}
+	}
+}
+
+// counted counts readings.
+type counted struct {
+	marks
+	n int
+}
+
+func (m *counted) Freed(ctx context.Context, parts []int) ([]string, error) {
+	m.n++
+	return m.marks.Freed(ctx, parts)
+}
+
+// Calls that do not await marks, and those that are decided without, have none read before it is time.
+func TestMarksThatNobodyAwaits(t *testing.T) {
+	p, clock, _ := one(t)
+	reqs := make([]api.CheckRequest, p.config.Counter.Partitions()) // one in each
+	for i, n := 0, 0; n < len(reqs); i++ {
+		key := fmt.Sprint("user:", i)
+		if at := p.config.Counter.Partition(key); reqs[at].Key == "" {
+			reqs[at], n = api.CheckRequest{Key: key, Cost: 10}, n+1
+		}
+	}
+	for range 6 { // until all marks are known
+		p.CheckEach(t.Context(), reqs)
+		*clock += 10
+	}
+	readings := &counted{marks: p.denials.counter}
+	p.denials.counter = readings
+	for i := range 100 { // each is old when it is asked for
+		*clock += 10
+		p.CheckEach(t.Context(), reqs[i%8:i%8+1])
+	}
+	if readings.n > 34 {
+		t.Errorf("marks were read %d times in a second", readings.n)
+	}
+	*clock += 50
+	if a, err := p.Check(t.Context(), reqs[0]); err != nil || a.Source != api.SourceCache {
+		t.Errorf("%+v, %v", a, err)
+	}
+	*clock += 10
+	readings.n = 0
+	if all, err := p.CheckAll(t.Context(), []api.CheckRequest{reqs[1], reqs[0]}); err != nil || all.Allowed {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if readings.n > 0 {
+		t.Error("marks were read of one key, and the other was enough")
+	}
+}
