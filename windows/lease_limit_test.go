@@ -175,3 +175,27 @@ func (p *spenders) run(steps int) {
 		}
 	}
 }
+
+// A lease is renewed whose process slept for longer than a window: its units left the windows meanwhile, and are no
+// room.
+func TestALeaseThatLeftItsWindows(t *testing.T) {
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Second}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		plan := s.rules.Match("k")
+		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 100}}
+		one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 100 * time.Millisecond}
+		got, err := s.serve.RenewLease(t.Context(), plan, one, windows.Renewal{Want: 60})
+		if err != nil || got.Units != 60 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		s.clock.ms += 5000
+		if v, err := s.serve.Check(t.Context(), requests); err != nil || !v.Allowed {
+			t.Fatalf("%+v, %v: nothing counts any more", v, err)
+		}
+		one.Units = got.Units
+		got, err = s.serve.RenewLease(t.Context(), plan, one, windows.Renewal{Used: 10, Want: 30})
+		if err != nil || got.Units != 0 {
+			t.Errorf("%d units of a window of 100 that holds 100, %v", got.Units, err)
+		}
+	})
+}

@@ -75,6 +75,17 @@ func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *st
 	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) })
 }
 
+// underEachAlgorithm runs a test of one rule under each algorithm, on each Redis.
+func underEachAlgorithm(t *testing.T, rule windows.Rule, test func(t *testing.T, s *store)) {
+	t.Helper()
+	rule.Name, rule.Match = "a", "*"
+	for _, a := range windows.Algorithms {
+		of := rule
+		of.Algorithm = a
+		t.Run(a, func(t *testing.T) { eachRedis(t, rulesOf(t, &of), test) })
+	}
+}
+
 // bothWays runs a test with one call for all partitions that are folded, and with one for each.
 func bothWays(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()

@@ -1,0 +1,235 @@
+package windows_test
+
+import (
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// What becomes of units at their end is said per reservation: some of a key are charged (a lease that nobody renews),
+// some are free.
+func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
+	const ms = time.Millisecond
+	for _, a := range windows.Algorithms {
+		for _, leasedFirst := range []bool{true, false} {
+			rule := &windows.Rule{Name: "a", Match: "*", Algorithm: a, OnExpire: windows.OnExpireFree,
+				Windows: []windows.Window{{Limit: 100, Per: 10 * time.Second}}}
+			t.Run(fmt.Sprint(a, " leased first: ", leasedFirst), func(t *testing.T) {
+				eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+					plan, ctx := s.rules.Match("k"), t.Context()
+					ask := func(cost int64) windows.Verdict {
+						v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost}})
+						testkit.Must(t, err)
+						return v
+					}
+					requests := []windows.Request{{Plan: plan, Key: "k", Cost: 20}}
+					reserve := func() {
+						got, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 100*ms, "-", requests)
+						if err != nil || !got.Allowed {
+							t.Fatalf("%+v, %v", got, err)
+						}
+					}
+					if !leasedFirst {
+						reserve()
+					}
+					one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 125 * ms}
+					got, err := s.serve.RenewLease(ctx, plan, one, windows.Renewal{Want: 60})
+					if err != nil || got.Units != 60 {
+						t.Fatalf("%+v, %v", got, err)
+					}
+					if leasedFirst {
+						reserve()
+					}
+					if v := ask(30); v.Allowed || v.Items[0].RetryAfter != 100*ms {
+						t.Errorf("%+v, expected to wait for 100 ms", v)
+					}
+					// Processes of before, which knew one policy for all of a key, are to count it as charged.
+					levels := s.keys.Levels(s.serve.Partition("k"))
+					text, err := s.redis.HGet(ctx, levels, "\n\nk").Result()
+					if err != nil || !regexp.MustCompile(`^0?80;\d+;\d+;c$`).MatchString(text) {
+						t.Errorf("%q, %v", text, err)
+					}
+					s.clock.ms += 200
+					if v := ask(50); v.Allowed {
+						t.Errorf("50 of 100 though 60 were of a lease: %+v", v)
+					}
+					// Nobody settles them: who asks again and again is told to wait for longer and longer.
+					asked := 0
+					for ; s.clock.ms < start+5000; asked++ {
+						s.clock.ms += ask(50).Items[0].RetryAfter.Milliseconds()
+					}
+					if asked > 15 {
+						t.Errorf("denied %d times in 5 s", asked)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The common renewal of a lease keeps that others of its key's units are free at their end.
+func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
+	rule := &windows.Rule{Name: "a", Match: "*", OnExpire: windows.OnExpireFree,
+		Windows: []windows.Window{{Limit: 100, Per: 10 * time.Second}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		plan, ctx := s.rules.Match("k"), t.Context()
+		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 20}}
+		one := windows.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: time.Second}
+		v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 1}})
+		if err != nil || !v.Allowed {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		for used := range int64(4) {
+			ask := windows.Renewal{Used: used, Keep: one.Units - used, Want: 10}
+			got, err := s.serve.RenewLease(ctx, plan, one, ask)
+			if err != nil || got.Units != 10 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			one.Units = got.Units
+			if used > 0 {
+				continue
+			}
+			_, err = s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 900*time.Millisecond, "-", requests)
+			testkit.Must(t, err)
+		}
+		v, err = s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: 80}})
+		if err != nil || v.Allowed || v.Items[0].RetryAfter != 900*time.Millisecond {
+			t.Errorf("%+v, %v; expected to wait for 900 ms", v, err)
+		}
+	})
+}
+
+// The wait ends when a reservation does whose units are free then, if that is before enough of what is charged leaves.
+func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
+	rule := windows.Rule{OnExpire: windows.OnExpireFree, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		plan, ctx := s.rules.Match("k"), t.Context()
+		ask := func(cost int64) windows.KeyState {
+			v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost}})
+			testkit.Must(t, err)
+			return v.Items[0]
+		}
+		s.clock.ms -= s.clock.ms % 10_000
+		ask(6)
+		s.clock.ms += 1000
+		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 4}}
+		id := s.serve.ReservationID("r", requests)
+		_, err := s.serve.Reserve(ctx, id, 400*time.Millisecond, "-", requests)
+		testkit.Must(t, err)
+		for _, cost := range []int64{1, 4} {
+			if got := ask(cost).RetryAfter; got != 400*time.Millisecond {
+				t.Errorf("%d: to wait for %v, expected 400 ms", cost, got)
+			}
+		}
+		if got := ask(5).RetryAfter; got <= time.Second {
+			t.Errorf("5: to wait for %v, though 6 are charged", got)
+		}
+		s.clock.ms += 400
+		if got := ask(4); got.RetryAfter != 0 {
+			t.Errorf("%+v once it has ended", got)
+		}
+	})
+}
+
+// The wait for units that are charged at their end is the one that is told when they have been.
+func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 10, Per: 4 * time.Second}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		plan, ctx := s.rules.Match("k"), t.Context()
+		wait := func(cost int64) time.Duration {
+			look := windows.Request{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}
+			v, err := s.serve.Check(ctx, []windows.Request{look})
+			testkit.Must(t, err)
+			return v.Items[0].RetryAfter
+		}
+		s.clock.ms += 8000 - s.clock.ms%4000 - 109
+		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 10}}
+		id := s.serve.ReservationID("r", requests)
+		_, err := s.serve.Reserve(ctx, id, 100*time.Millisecond, "-", requests)
+		testkit.Must(t, err)
+		told := map[int64]time.Duration{1: 0, 5: 0, 10: 0}
+		for cost := range told {
+			told[cost] = wait(cost)
+		}
+		s.clock.ms += 100
+		partition := s.serve.Partition("k")
+		fields, err := s.serve.Due(ctx, partition, s.clock.ms, 1000)
+		testkit.Must(t, err)
+		_, _, err = s.serve.Sweep(ctx, partition, s.rules, fields)
+		testkit.Must(t, err)
+		for cost, before := range told {
+			if after := wait(cost) + 100*time.Millisecond; before != after {
+				t.Errorf("%d: to wait for %v, and %v once they were charged", cost, before, after)
+			}
+		}
+	})
+}
+
+// A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by
+// looks in each millisecond.
+func TestWaitsBesideReservations(t *testing.T) {
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 10, Per: time.Second}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		plan, ctx, ids := s.rules.Match("k"), t.Context(), 0
+		ask := func(cost int64, mode api.Mode) windows.Verdict {
+			v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: mode}})
+			testkit.Must(t, err)
+			return v
+		}
+		reserve := func(units int64) (id string) {
+			ids++
+			requests := []windows.Request{{Plan: plan, Key: "k", Cost: units}}
+			id = s.serve.ReservationID(fmt.Sprint("r", ids), requests)
+			got, err := s.serve.Reserve(ctx, id, 30*time.Second, "-", requests)
+			if err != nil || !got.Allowed {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			return id
+		}
+		settle := func(id string, op lua.SettleOp) {
+			_, err := s.serve.Settle(ctx, s.rules, id, []int{s.serve.Partition("k")}, op, time.Minute, nil, "-")
+			testkit.Must(t, err)
+		}
+		begin := func() {
+			s.clock.ms += 10_000 - s.clock.ms%1000
+			if !ask(1, api.ModeTake).Allowed {
+				t.Fatal("there is room")
+			}
+		}
+		wait := func(what string, cost int64) {
+			t.Helper()
+			told, began := ask(cost, api.ModeLook).Items[0].RetryAfter, s.clock.ms
+			for !ask(cost, api.ModeLook).Allowed {
+				s.clock.ms++
+			}
+			if passed := s.clock.ms - began; told.Milliseconds() != passed {
+				t.Errorf("%s: to wait for %v, there was room after %d ms", what, told, passed)
+			}
+		}
+		begin()
+		s.clock.ms += 850
+		id := reserve(9)
+		wait("beside a reservation", 1)
+		settle(id, lua.Cancel)
+
+		begin()
+		for range 50 {
+			s.clock.ms += 10
+			settle(reserve(5), lua.Cancel)
+		}
+		s.clock.ms += 350
+		st, err := s.Peek(ctx, plan, "k")
+		if before := s.clock.ms; err != nil || st.Windows[0].Used == 1 {
+			wait("after many", 10)
+			if reset := s.clock.ms - before; st.Windows[0].ResetMs != reset {
+				t.Errorf("all is free after %d ms, told %d, %v", reset, st.Windows[0].ResetMs, err)
+			}
+		}
+	})
+}
