@@ -48,20 +48,30 @@ bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: bench-compare
-bench-compare: ## What operations cost now beside OLD=REV: both are built and run in turn, ROUNDS=5, BENCH="check --entries 100"
-	@go run ./internal/bench/revisions -old "$(OLD)" -rounds $(or $(ROUNDS),5) $(if $(BENCH),-bench "$(BENCH)")
+bench-compare: ## Compare benchmarks with revision OLD, in turns: OLD=main BENCH=Operations IN=./windows ROUNDS=5
+	@set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/tree"; rm -rf "$$old"' EXIT; \
+	git worktree add -q --detach "$$old/tree" "$(OLD)"; \
+	run() { go test -C "$$1" -run '^$$' -bench "$(or $(BENCH),Operations)" -benchtime $(or $(TIME),2000x) $(or $(IN),./windows); }; \
+	for round in $$(seq $(or $(ROUNDS),5)); do \
+		run "$$old/tree" >>"$$old/old.txt"; run . >>"$$old/new.txt"; \
+	done; \
+	go -C tools tool benchstat "$$old/old.txt" "$$old/new.txt"
 
 .PHONY: instructions
 instructions: ## Count what Redis executes per operation, under valgrind, and compare with the committed figures (UPDATE=1 renews them)
-	go run ./internal/bench/instructions $(if $(UPDATE),-update)
+	go -C tools run ./instructions $(if $(UPDATE),-update)
 
 .PHONY: faults
 faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in the seed's order
 	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./internal/faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
 
 .PHONY: soak
-soak: ## Count KEYS=10000000 keys twice, and see that no process grows; table and plot in bin/soak
+soak: ## Count KEYS=10000000 keys twice, and see that no process grows; table in bin/soak
 	KEYS=$(or $(KEYS),10000000) SOAK=$(CURDIR)/bin/soak go test ./internal/faults -run TestSoak -count=1 -v -timeout 2h
+
+.PHONY: pictures
+pictures: ## Take the pictures of docs/pictures with Chromium, from a minute of the shipped log
+	STREAMCOUNTER_TEST_PICTURES=$(CURDIR)/docs/pictures go test ./cmd/streamcounter -run TestPictures -count=1
 
 .PHONY: images
 images: ## Build all images from this machine, without a registry
@@ -87,6 +97,13 @@ release-test: ## Build a release twice, in two places, and compare the files
 .PHONY: chart
 chart: ## Test the Helm chart, and write deploy/kubernetes.yaml anew
 	go -C deploy/helm/test test -count=1 . -update
+
+# -mod=mod: the module takes its requirements from ours, which change more often than it does.
+.PHONY: partners
+partners: ## Build and run real partners (Envoy Gateway, Kubernetes, Helm, Traefik, ...): says what it needs; JOBS=2 compilers
+	go -C tools/partners run -mod=mod ./build -p $(or $(JOBS),0)
+	go -C tools/partners test -mod=mod -count=1 -v -timeout 40m .
+	go test -count=1 -v ./examples/proxies
 
 .PHONY: ci
 ci: ## Run what CI runs

@@ -47,31 +47,6 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	}
 }
 
-// NATS goes again and again while much is published.
-func TestPublishThroughManyOutages(t *testing.T) {
-	server := streamtest.OwnNATS(t)
-	w := newWorld(t, streamtest.ConnectNATS(t, server.URL()))
-	all := history(20, 60)
-	done := make(chan error, 1)
-	go func() { done <- w.publisher.Publish(t.Context(), all, 0) }()
-	for i := range 3 {
-		atLeast := 20 * (1 + 10*i)
-		streamtest.Eventually(t, 30*time.Second, "it goes on", func() (bool, string) {
-			n := w.count("acked")
-			return n >= atLeast, fmt.Sprint(n, " acked")
-		})
-		server.Stop()
-		server.Start()
-	}
-	select {
-	case err := <-done:
-		testkit.Must(t, err)
-	case <-time.After(60 * time.Second):
-		t.Fatal("Publish does not return with NATS back")
-	}
-	wantInOrder(t, all, w.first(t, w.alerts, len(all)))
-}
-
 func TestPublishEndsWithItsContext(t *testing.T) {
 	server := streamtest.OwnNATS(t)
 	w := newWorld(t, streamtest.ConnectNATS(t, server.URL()))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,7 @@ type Publisher struct {
 	config PublisherConfig
 
 	throttle atomic.Pointer[jetstream.Stream] // of decisions; nil until it was asked for
+	said     sync.Map                         // differences of streams that the log has
 }
 
 // NewPublisher uses a connection of the caller's, which should reconnect for
@@ -66,7 +68,7 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	return &Publisher{nc: nc, js: js, config: c}, nil
 }
 
-// Ensure makes the streams where they are missing and logs where they differ. It
+// Ensure makes the streams where they are missing and logs once where they differ. It
 // fails with ErrOldServer where the server cannot keep them.
 func (p *Publisher) Ensure(ctx context.Context) error {
 	if err := checkServer(p.nc); err != nil {
@@ -74,6 +76,9 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 	}
 	differences, err := EnsureStreams(ctx, p.js, Streams(p.config.Prefix, p.config.Replicas))
 	for _, d := range differences {
+		if _, said := p.said.LoadOrStore(d, true); said {
+			continue
+		}
 		p.config.Log.Warn("a JetStream stream differs from what this version would create; it is left unchanged",
 			"difference", d)
 	}
@@ -96,7 +101,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		if err != nil {
 			return err
 		}
-		spans.start(ctx, p.config.Tracer, t, m)
+		spans.start(ctx, p.config, t, m)
 		pending = append(pending, m)
 		if i < resent {
 			sent[m.Header.Get(jetstream.MsgIDHeader)] = true

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -49,13 +48,6 @@ func wantInOrder(t *testing.T, published []api.Transition, got []string) {
 	}
 }
 
-func TestNewPublisherNeedsAPrefix(t *testing.T) {
-	if _, err := alerts.NewPublisher(streamtest.ConnectNATS(t, streamtest.NATS(t)),
-		alerts.PublisherConfig{}); err == nil {
-		t.Error("no prefix was taken")
-	}
-}
-
 // No stream is there at first: the first publish makes them, and so does one
 // after somebody deleted them. The order of each subject is kept throughout.
 func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
@@ -71,11 +63,6 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	if n := w.count("acked"); n != 2*64 {
 		t.Errorf("%d publishes had their ack, want %d", n, 2*64)
 	}
-}
-
-func TestPublishNothing(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
-	testkit.Must(t, w.publisher.Publish(t.Context(), nil, 0))
 }
 
 // A subscriber that comes later gets who is throttled now, each once, and then

@@ -12,12 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-func TestStreamNames(t *testing.T) {
-	if throttle, alerts := alerts.StreamNames("sc"); throttle != "SC_THROTTLE" || alerts != "SC_ALERTS" {
-		t.Errorf("%s and %s, want SC_THROTTLE and SC_ALERTS", throttle, alerts)
-	}
-}
-
 func configOf(t *testing.T, js jetstream.JetStream, name string) jetstream.StreamConfig {
 	t.Helper()
 	s, err := js.Stream(t.Context(), name)

@@ -22,19 +22,31 @@ type published struct {
 }
 
 // start gives the message the trace context of its transition, or that of a span below it.
-func (s spans) start(ctx context.Context, t trace.Tracer, x api.Transition, m *nats.Msg) {
-	parent := tracing.Parse(x.TraceParent)
+func (s spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m *nats.Msg) {
+	parent := tracing.Parse(x.TraceParent, x.TraceState)
 	if !parent.IsValid() {
 		return
 	}
-	m.Header["traceparent"] = []string{x.TraceParent}
-	_, span := tracing.Start(trace.ContextWithRemoteSpanContext(ctx, parent), t, "publish "+string(x.State),
-		trace.SpanKindProducer, attribute.String("messaging.system", "nats"),
-		attribute.String("messaging.message.id", x.ID), attribute.String("streamcounter.rule", x.Rule),
+	giveTrace(m, parent)
+	stored, alerts := StreamNames(c.Prefix)
+	if !x.IsThrottle() {
+		stored = alerts
+	}
+	_, span := tracing.StartPublish(trace.ContextWithRemoteSpanContext(ctx, parent), c.Tracer, stored, m.Subject,
+		attribute.String("streamcounter.rule", x.Rule), attribute.String("streamcounter.state", string(x.State)),
 		attribute.Int("streamcounter.level", x.Level))
-	if text := tracing.Format(span.Context()); text != "" {
-		m.Header["traceparent"] = []string{text}
+	if own := span.Context(); own.IsSampled() {
+		giveTrace(m, own)
 		s[m] = &published{Span: span}
+	}
+}
+
+// giveTrace puts a trace context into the message's headers, for subscribers to go on with.
+func giveTrace(m *nats.Msg, c trace.SpanContext) {
+	parent, state := tracing.Format(c)
+	m.Header["traceparent"] = []string{parent}
+	if state != "" {
+		m.Header["tracestate"] = []string{state}
 	}
 }
 

@@ -96,6 +96,8 @@ type CheckAnswer struct {
 	// Replayed: a request with the same Idempotency-Key was answered before, and this is
 	// that answer. Nothing was charged for it again.
 	Replayed bool `json:"replayed,omitempty"`
+	// Penalty is what is in force for the key, nil where nothing is. The windows then have nothing left.
+	Penalty *Penalty `json:"penalty,omitempty"`
 	// Shadow is what each shadow rule would have done that matches the key, in their
 	// order. They are evaluated on the same count and decide nothing. It is empty where
 	// nobody evaluated them: while Redis is away.
@@ -120,34 +122,60 @@ type ShadowAnswer struct {
 
 // WindowState is where a key stands in one window, after the check.
 type WindowState struct {
-	Limit     int64 `json:"limit"`
-	WindowMs  int64 `json:"window_ms"`
+	Limit int64 `json:"limit"`
+	// WindowMs is how long the window is; 0 where it is InFlight.
+	WindowMs  int64 `json:"window_ms,omitempty"`
 	Used      int64 `json:"used"`
-	Remaining int64 `json:"remaining"`
-	// ResetMs is how long until the window is empty if nothing else is charged.
-	ResetMs int64 `json:"reset_ms"`
-	// NextFreeMs is how long until the first units come back; 0 where none are used.
+	Remaining int64 `json:"remaining"` // 0 in a penalty
+	// EmptyMs is how long until the window is empty if nothing else is charged.
+	EmptyMs int64 `json:"empty_ms"`
+	// NextFreeMs is how long until the first units come back; 0 where none are used. In a penalty it is
+	// not less than how long that lasts.
 	NextFreeMs int64 `json:"next_free_ms"`
 	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
 	// long the present one lasts.
 	Calendar string `json:"calendar,omitempty"`
+	// InFlight: Limit units may be reserved at once, whatever the time.
+	InFlight bool `json:"in_flight,omitempty"`
+}
+
+// Penalty is the step of a rule's penalty that is in force for a key: nothing is admitted until it ends.
+type Penalty struct {
+	Step int `json:"step"` // from 1
+	Of   int `json:"of"`   // how many steps the rule has
+	// UntilMs is when the step ends, in ms since 1970 by Redis's clock.
+	UntilMs int64 `json:"until_ms"`
 }
 
 // NewWindowState gives the state of a window of which some units are used. nextFree
-// is how long until the first of them come back, reset until all have; 0 where none
+// is how long until the first of them come back, empty until all have; 0 where none
 // are used.
-func NewWindowState(limit int64, window time.Duration, used int64, nextFree, reset time.Duration) WindowState {
+func NewWindowState(limit int64, window time.Duration, used int64, nextFree, empty time.Duration) WindowState {
 	return WindowState{Limit: limit, WindowMs: window.Milliseconds(), Used: used, Remaining: max(0, limit-used),
-		ResetMs: reset.Milliseconds(), NextFreeMs: nextFree.Milliseconds()}
+		EmptyMs: empty.Milliseconds(), NextFreeMs: nextFree.Milliseconds()}
 }
 
 // After is the state that many milliseconds later, if nothing was charged meanwhile. Used is as it
 // was until all of it has come back: when the units after the first come back is not known.
 func (w WindowState) After(ms int64) WindowState {
-	if w.ResetMs <= ms {
-		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, Calendar: w.Calendar}
+	if w.EmptyMs <= ms {
+		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, Calendar: w.Calendar,
+			InFlight: w.InFlight}
 	}
-	w.ResetMs, w.NextFreeMs = w.ResetMs-ms, max(w.NextFreeMs-ms, 1)
+	w.EmptyMs, w.NextFreeMs, w.Remaining = w.EmptyMs-ms, max(w.NextFreeMs-ms, 1), max(0, w.Limit-w.Used)
+	return w
+}
+
+// AsInFlight is the state as that of a window that is in flight.
+func (w WindowState) AsInFlight() WindowState {
+	w.WindowMs, w.InFlight = 0, true
+	return w
+}
+
+// InPenalty is the state while a penalty lasts for that many milliseconds more: nothing is left, and nothing
+// is free before it ends.
+func (w WindowState) InPenalty(leftMs int64) WindowState {
+	w.Remaining, w.NextFreeMs = 0, max(w.NextFreeMs, leftMs)
 	return w
 }
 
@@ -183,6 +211,8 @@ type KeyState struct {
 	// Rule decides; empty where only shadow rules match the key.
 	Rule    string        `json:"rule"`
 	Windows []WindowState `json:"windows"`
+	// Penalty is what is in force for the key; see CheckAnswer.
+	Penalty *Penalty `json:"penalty,omitempty"`
 	// Shadow is where the key stands under the shadow rules that match it.
 	Shadow []ShadowState `json:"shadow,omitempty"`
 	// Override is what an operator has set for the key; nil: nothing.
@@ -207,10 +237,14 @@ type Throttled struct {
 	UntilMs int64 `json:"until_ms"`
 	// Used is what the window holds now.
 	Used int64 `json:"used"`
+	// Penalty is what is in force for the key; see CheckAnswer.
+	Penalty *Penalty `json:"penalty,omitempty"`
 	// Reason is why an operator blocked the key; Rule is OverrideRule then.
 	Reason string `json:"reason,omitempty"`
 	// Shadow says that the rule only watches: checks allow the key.
 	Shadow bool `json:"shadow,omitempty"`
+	// InFlight: Limit units may be reserved at once. WindowMs is how long a reservation lasts without renewal.
+	InFlight bool `json:"in_flight,omitempty"`
 }
 
 // Problem is an error body by RFC 9457. Type is "urn:streamcounter:" and the

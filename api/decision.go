@@ -51,14 +51,20 @@ type Transition struct {
 	ExpiresMs int64 `json:"expires_ms"`
 	// Shadow says that the rule only watches: nobody may enforce this.
 	Shadow bool `json:"shadow,omitempty"`
+	// InFlight: Limit units may be reserved at once. WindowMs is how long a reservation lasts without renewal.
+	InFlight bool `json:"in_flight,omitempty"`
 	// Renewal says that the key was throttled before and now stays so for longer.
 	Renewal bool `json:"renewal,omitempty"`
 	// Reason is what the operator gave who blocked the key. Its Rule is OverrideRule then, and it
 	// has no limit and no window.
 	Reason string `json:"reason,omitempty"`
+	// Penalty is what is in force for the key, nil where nothing is.
+	Penalty *Penalty `json:"penalty,omitempty"`
 	// TraceParent is the W3C trace context of the fold that wrote it, empty where no event of that had
 	// one. The message's header traceparent has that of its publishing.
 	TraceParent string `json:"-"`
+	// TraceState goes with TraceParent, as in the header tracestate.
+	TraceState string `json:"-"`
 }
 
 // IsThrottle reports whether it is a throttle decision, not an alert.
@@ -71,7 +77,7 @@ func (t Transition) Subject(prefix string) string {
 	if t.IsThrottle() {
 		return ThrottleSubject(prefix, t.Rule, t.Key)
 	}
-	return AlertSubject(prefix, t.Rule, t.Level, t.Key)
+	return alertSubject(prefix, t.Rule, t.Level, t.Key)
 }
 
 // MessageID is what JetStream knows a copy by. It is made of the transition's content
@@ -121,6 +127,10 @@ func (t Transition) Validate() error {
 		}
 	default:
 		return fmt.Errorf("%w: unknown state %s", ErrBadTransition, Shorten(string(t.State)))
+	}
+	if p := t.Penalty; p != nil && (p.Step < 1 || p.Step > p.Of || p.UntilMs < 0 || p.UntilMs > maxMs) {
+		return fmt.Errorf("%w: penalty has step %d of %d until %d, expected a step from 1 to as many as there are",
+			ErrBadTransition, p.Step, p.Of, p.UntilMs)
 	}
 	leastWindow := int64(1)
 	if t.Rule == OverrideRule {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -44,48 +43,6 @@ func TestMessageID(t *testing.T) {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
-	}
-}
-
-// After a failover the same transition is written again, by another script at
-// another moment: what tells of that moment is not in the id.
-func TestMessageIDOfTheSameContent(t *testing.T) {
-	for name, change := range map[string]func(*api.Transition){
-		"at":      func(t *api.Transition) { t.AtMs++ },
-		"used":    func(t *api.Transition) { t.Used++ },
-		"expires": func(t *api.Transition) { t.ExpiresMs++ },
-		"id":      func(t *api.Transition) { t.ID = "1-1" },
-		"nothing": func(*api.Transition) {},
-	} {
-		tr := throttled()
-		change(&tr)
-		if got, want := tr.MessageID("sc"), throttled().MessageID("sc"); got != want {
-			t.Errorf("another %s: %s, want %s", name, got, want)
-		}
-	}
-}
-
-func TestMessageIDDiffersWithEachPart(t *testing.T) {
-	seen := map[string]string{throttled().MessageID("sc"): "the first"}
-	for name, change := range map[string]func(*api.Transition){
-		"rule":    func(t *api.Transition) { t.Rule = "web" },
-		"key":     func(t *api.Transition) { t.Key = "user:43" },
-		"window":  func(t *api.Transition) { t.WindowMs = 1000 },
-		"level":   func(t *api.Transition) { t.Level = 95 },
-		"state":   func(t *api.Transition) { t.State = api.StateReleased },
-		"version": func(t *api.Transition) { t.Version++ },
-		"until":   func(t *api.Transition) { t.UntilMs++ },
-	} {
-		tr := throttled()
-		change(&tr)
-		id := tr.MessageID("sc")
-		if before := seen[id]; before != "" {
-			t.Errorf("another %s has the id of %s: %s", name, before, id)
-		}
-		seen[id] = name
-	}
-	if id := throttled().MessageID("sd"); seen[id] != "" {
-		t.Errorf("another prefix has the id of %s: %s", seen[id], id)
 	}
 }
 
@@ -128,12 +85,5 @@ func TestTransitionSubject(t *testing.T) {
 		if got := tr.Subject("sc"); got != want {
 			t.Errorf("%s: %s, want %s", state, got, want)
 		}
-	}
-}
-
-func TestTransitionAt(t *testing.T) {
-	tr := api.Transition{AtMs: 1_700_000_000_123}
-	if got, want := tr.At().Format(time.RFC3339Nano), "2023-11-14T22:13:20.123Z"; got != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -12,8 +12,8 @@ const (
 	MaxKeyBytes = 512
 	// MaxCount is the largest count of one event and the largest cost of one check.
 	MaxCount = 1_000_000_000
-	// MaxIDBytes is the longest id of an event, in bytes of UTF-8.
-	MaxIDBytes = 128
+	// maxIDBytes is the longest id of an event, in bytes of UTF-8.
+	maxIDBytes = 128
 )
 
 // Event says that Key acted Count times. Its time is given by Redis when it is
@@ -28,6 +28,8 @@ type Event struct {
 	// TraceParent is the W3C trace context of who appends the event, as the header traceparent has it.
 	// Workers go on with the trace; what is none they ignore.
 	TraceParent string `json:"-"`
+	// TraceState goes with TraceParent, as the header tracestate has it; up to 512 bytes.
+	TraceState string `json:"-"`
 }
 
 // Validate reports the first thing wrong with the event, wrapping ErrBadKey,
@@ -39,7 +41,7 @@ func (e Event) Validate() error {
 	if err := ValidateCount(e.Count); err != nil || e.ID == "" {
 		return err
 	}
-	return validateText(e.ID, MaxIDBytes, ErrBadID)
+	return validateText(e.ID, maxIDBytes, ErrBadID)
 }
 
 // ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8

@@ -12,8 +12,8 @@ import (
 // value of it and the same body, within the server's retention, are counted once and have one answer.
 const IdempotencyHeader = "Idempotency-Key"
 
-// MaxIdempotencyKey is the longest key in bytes.
-const MaxIdempotencyKey = 100
+// maxIdempotencyKey is the longest key in bytes.
+const maxIdempotencyKey = 100
 
 // Idempotency is what a caller says of a request that he may send again.
 type Idempotency struct {
@@ -25,9 +25,9 @@ type Idempotency struct {
 
 // Validate refuses a key that cannot be. The error wraps ErrBadIdempotencyKey.
 func (i Idempotency) Validate() error {
-	if i.Key == "" || len(i.Key) > MaxIdempotencyKey {
+	if i.Key == "" || len(i.Key) > maxIdempotencyKey {
 		return fmt.Errorf("%w: %s: %s has %d characters, expected 1 to %d", ErrBadIdempotencyKey, IdempotencyHeader,
-			Shorten(i.Key), len(i.Key), MaxIdempotencyKey)
+			Shorten(i.Key), len(i.Key), maxIdempotencyKey)
 	}
 	for _, c := range []byte(i.Key) {
 		if c <= ' ' || c > '~' || c == '"' || c == '\\' {

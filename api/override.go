@@ -12,12 +12,13 @@ import (
 // Its subject is <prefix>.throttle.override.<key>. No rule can have this name.
 const OverrideRule = "override"
 
-// Override is what an operator has set for one key, or for all keys that fit a pattern, until
+// Override is what an operator has set for one key, or for all keys that fit a pattern or are in a network, until
 // a time. It has one of Block, Exempt, Rule and Windows.
 type Override struct {
-	// Key or Pattern; see ParseTarget.
+	// Key, Pattern or Network; see ParseTarget.
 	Key     string `json:"key,omitempty"`
 	Pattern string `json:"pattern,omitempty"`
+	Network string `json:"network,omitempty"`
 
 	// Block denies every check, which charges nothing. Events count under the rule as ever.
 	Block bool `json:"block,omitempty"`
@@ -25,8 +26,10 @@ type Override struct {
 	Exempt bool `json:"exempt,omitempty"`
 	// Rule decides in place of the rule that matches: a tier.
 	Rule string `json:"rule,omitempty"`
-	// Windows stand in place of those of the rule that matches; the count stays.
+	// Windows: each replaces the window of the same length of the rule that matches, or is added to its windows.
+	// With Only they replace all of its windows. The count stays.
 	Windows []OverrideWindow `json:"windows,omitempty"`
+	Only    bool             `json:"only,omitempty"`
 
 	// UntilMs is when it ends, in ms since 1970 by Redis's clock; 0: not by itself.
 	UntilMs int64  `json:"until_ms,omitempty"`
@@ -38,7 +41,7 @@ type Override struct {
 
 // OverrideWindow is one window of an override: Limit units per span, which is written as in
 // a rules file, for example 1m; or per day, week, month or year of the calendar, with a zone
-// and when it starts as there.
+// and when it starts as there. Without both it begins when the window does that it replaces.
 type OverrideWindow struct {
 	Limit  int64  `json:"limit"`
 	Per    string `json:"per"`
@@ -48,10 +51,26 @@ type OverrideWindow struct {
 
 // Target names what the override is for, as ParseTarget reads it.
 func (o Override) Target() string {
-	if o.Pattern != "" {
-		return o.Pattern
+	if several := o.Several(); several != "" {
+		return several
 	}
 	return TargetOfKey(o.Key)
+}
+
+// Several is the pattern or the network that the override is for; empty where it is for a key.
+func (o Override) Several() string { return o.Pattern + o.Network }
+
+// SetTarget says what the override is for, as ParseTarget gives it.
+func (o *Override) SetTarget(key, pattern string) {
+	o.Key, o.Pattern, o.Network = SplitTarget(key, pattern)
+}
+
+// SplitTarget tells a network from a pattern, as ParseTarget gives both.
+func SplitTarget(key, pattern string) (_, _, network string) {
+	if _, ok, _ := ParseNetwork(pattern); ok {
+		return key, "", pattern
+	}
+	return key, pattern, ""
 }
 
 // Kind is block, exempt, rule or windows.
@@ -65,6 +84,32 @@ func (o Override) Kind() string {
 		return "rule"
 	}
 	return "windows"
+}
+
+// OverrideSet is the answer to who sets an override: what is set, and what that does.
+type OverrideSet struct {
+	Override
+	OverrideEffect
+}
+
+// OverrideEffect is what an override does that its text does not say.
+type OverrideEffect struct {
+	// MatchedRule is the rule whose windows the override changes; Replaces are those of its windows that are not in
+	// effect any more, and Keeps those that still are, in words. Of one key alone.
+	MatchedRule string   `json:"matched_rule,omitempty"`
+	Replaces    []string `json:"replaces,omitempty"`
+	Keeps       []string `json:"keeps,omitempty"`
+	// Covers is how many keys a pattern or a network has; only where nothing was to be set (dry_run).
+	Covers *Covered `json:"covers,omitempty"`
+	// Warnings say what the operator may not have meant.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Covered is how many keys a pattern or a network has now.
+type Covered struct {
+	Keys      int64 `json:"keys"`               // with a count
+	Throttled int64 `json:"throttled"`          // over a limit, or blocked
+	AtLeast   bool  `json:"at_least,omitempty"` // there was no time to look at all of them
 }
 
 // Overrides is a page of a list.
@@ -94,6 +139,7 @@ type HistoryEntry struct {
 type History struct {
 	Key     string         `json:"key,omitempty"`
 	Pattern string         `json:"pattern,omitempty"`
+	Network string         `json:"network,omitempty"`
 	Entries []HistoryEntry `json:"entries"`
 	// Next is the parameter `before` of the next page; empty: there is none.
 	Next string `json:"next,omitempty"`
@@ -101,25 +147,17 @@ type History struct {
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
-// MaxReasonBytes bounds the reason of an override.
-const MaxReasonBytes = 256
+// maxReasonBytes bounds the reason of an override.
+const maxReasonBytes = 256
 
 // ParseTarget reads the name of what an override is for: a pattern where the text has a * or ?, as
-// in the match of a rule, else a key. A \ takes the character after it literally, so
+// in the match of a rule; a network where it has one after a prefix (ip:203.0.113.0/24, see ParseNetwork), which is
+// given as a pattern too; else a key. A \ takes the character after it literally, so
 // that of the key a*b is a\*b; see TargetOfKey. The error wraps ErrBadKey.
 func ParseTarget(text string) (key, pattern string, err error) {
-	var b strings.Builder
-	wild := false
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '*', '?':
-			wild = true
-		case '\\':
-			if i++; i == len(text) {
-				return "", "", fmt.Errorf(`%w: %s ends with \, expected a character after it`, ErrBadKey, Shorten(text))
-			}
-		}
-		b.WriteByte(text[i])
+	plain, wild, _, err := unescape(text)
+	if err != nil {
+		return "", "", err
 	}
 	if wild {
 		if len(text) > MaxKeyBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, Unprintable) {
@@ -128,20 +166,30 @@ func ParseTarget(text string) (key, pattern string, err error) {
 		}
 		return "", text, nil
 	}
-	return b.String(), "", ValidateKey(b.String())
+	if network, ok, err := ParseNetwork(text); ok {
+		return "", network.String(), err
+	}
+	return plain, "", ValidateKey(plain)
 }
 
 var escapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
 
 // TargetOfKey is the target that means this key alone.
-func TargetOfKey(key string) string { return escapes.Replace(key) }
+func TargetOfKey(key string) string {
+	target := escapes.Replace(key)
+	if _, ok, _ := ParseNetwork(target); ok {
+		at := strings.LastIndexByte(target, '/')
+		target = target[:at] + `\` + target[at:]
+	}
+	return target
+}
 
-// ValidateReason reports whether a reason may be kept: up to MaxReasonBytes of UTF-8 without control
+// ValidateReason reports whether a reason may be kept: up to 256 bytes of UTF-8 without control
 // characters. The error wraps ErrBadOverride.
 func ValidateReason(reason string) error {
-	if len(reason) > MaxReasonBytes || !utf8.ValidString(reason) || strings.ContainsFunc(reason, Unprintable) {
+	if len(reason) > maxReasonBytes || !utf8.ValidString(reason) || strings.ContainsFunc(reason, Unprintable) {
 		return fmt.Errorf("%w: reason %s, expected at most %d bytes of UTF-8 without control characters",
-			ErrBadOverride, Shorten(reason), MaxReasonBytes)
+			ErrBadOverride, Shorten(reason), maxReasonBytes)
 	}
 	return nil
 }

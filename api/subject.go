@@ -17,8 +17,8 @@ func ThrottleSubject(prefix, rule, key string) string {
 	return prefix + ".throttle." + rule + "." + KeyToken(key)
 }
 
-// AlertSubject is where the alerts of one rule, level (percent) and key stand.
-func AlertSubject(prefix, rule string, level int, key string) string {
+// alertSubject is where the alerts of one rule, level (percent) and key stand.
+func alertSubject(prefix, rule string, level int, key string) string {
 	return prefix + ".alert." + rule + "." + strconv.Itoa(level) + "." + KeyToken(key)
 }
 

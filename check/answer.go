@@ -1,6 +1,8 @@
 package check
 
 import (
+	"fmt"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -11,12 +13,23 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 		Checks: make([]api.CheckAnswer, len(c.requests))}
 	for i := range c.requests {
 		out.Checks[i] = c.answer(i, d)
+		s.noteShare(&out.Checks[i])
 		c.requests[i].worded(&out.Checks[i])
 		out.Allowed = out.Allowed && !c.requests[i].override.Blocks()
 		out.RetryAfterMs = longest(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
 		s.count(c, i, d)
 	}
 	return out
+}
+
+// noteShare says why a cost that fits the limit is denied by this process's own count, at no wait: with Redis
+// back it may be admitted.
+func (s *Service) noteShare(a *api.CheckAnswer) {
+	if a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
+		a.RetryAfterMs = 0
+		a.Note = fmt.Sprintf("the cost %d is above this process's share of the limit, one of %d", a.Cost,
+			s.config.Instances)
+	}
 }
 
 // answer is that to request i.
@@ -39,7 +52,7 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 		out.Note = "not looked at: another key of the call is denied"
 		return out
 	case state != nil:
-		out.Windows, out.Shadow = state.Windows, state.ShadowAnswers(r.Plan)
+		out.Windows, out.Penalty, out.Shadow = state.Windows, state.Penalty, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
 		out.Note = "Redis cannot answer, the rule's on_error decided"
 		if r.Mode == api.ModeCharge {
@@ -105,7 +118,12 @@ func (s *Service) count(c *call, i int, d decision) {
 	s.config.Metrics.check(r.Plan.Name(), outcome+outcomeOf(allowed))
 	s.record(r.Plan.Name(), r, allowed)
 	for n, state := range state.Shadows {
-		s.config.Metrics.check(r.Plan.Shadows[n].Name, outcome+"shadow_"+outcomeOf(state.RetryAfter == 0))
+		name, would := r.Plan.Shadows[n].Name, state.RetryAfter == 0
+		s.config.Metrics.check(name, outcome+"shadow_"+outcomeOf(would))
+		if exempt := r.Plan.Exempt(); exempt != nil && n == 0 { // it is the rule that decides, and admits all
+			would = true
+		}
+		s.record(name, r, would)
 	}
 }
 

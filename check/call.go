@@ -22,6 +22,9 @@ type Request struct {
 	// AboveLimit: a cost that the rule can never admit is denied, with RetryAfterMs
 	// below 0; otherwise it is an error (api.ErrCostExceedsLimit).
 	AboveLimit bool
+	// EachState: of a call with such a request the answer says where every key stands. Otherwise a call is denied from
+	// memory where one key is, and of the others nothing is said.
+	EachState bool
 	// Refund gives Cost units back, once the rest of the call is admitted.
 	Refund bool
 
@@ -190,7 +193,8 @@ func (c *call) ask(r Request) (int, error) {
 		}
 		return i, nil
 	}
-	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake)})
+	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
+		Reserves: r.reserves})
 	return len(c.asks) - 1, nil
 }
 

@@ -131,7 +131,7 @@ func (o *others) check(cost int64) bool {
 
 // Whatever becomes of leases and reservations, no denial from memory is false for longer than marks may take.
 func TestReservationsLeaveDenialsTrue(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.AnyRedis(t)
 	timelines, fromMemory := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		timelines++
@@ -171,17 +171,11 @@ func TestReservationsLeaveDenialsTrue(t *testing.T) {
 
 // Units that a lease charges before it would have expired may leave earlier than a denial was told.
 func TestALeaseThatIsChargedSoon(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.AnyRedis(t)
 	for _, algorithm := range windows.Algorithms {
-		for _, window := range []time.Duration{400 * time.Millisecond, time.Second} {
-			for _, cost := range []int64{10, 19} {
-				t.Run(fmt.Sprint(algorithm, " ", window, " cost ", cost), func(t *testing.T) {
-					r := rule("*", windows.Window{Limit: 20, Per: window})
-					r.Algorithm = algorithm
-					chargedSoon(t, c, r, cost)
-				})
-			}
-		}
+		r := rule("*", windows.Window{Limit: 20, Per: 400 * time.Millisecond})
+		r.Algorithm = algorithm
+		t.Run(algorithm, func(t *testing.T) { chargedSoon(t, c, r, 10) })
 	}
 }
 
@@ -231,7 +225,7 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 
 // Units that are free at the end of their reservation are so earlier where that is renewed to end earlier.
 func TestAReservationThatIsToEndEarlier(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.AnyRedis(t)
 	clock := int64(1_700_000_000_000)
 	r := rule("*", windows.Window{Limit: 10, Per: time.Minute})
 	r.OnExpire = windows.OnExpireFree

@@ -73,7 +73,7 @@ func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
 	}
 	rules := []*windows.Rules{sets(4), sets(6)}
 	keys := []string{"a", "b", "z:1", "p:1", "s:1"}
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.AnyRedis(t)
 	timelines, fromMemory := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		timelines++
@@ -201,7 +201,7 @@ func (s *scripts) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
+		if strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall") {
 			s.n++
 		}
 		return next(ctx, cmd)
@@ -241,7 +241,7 @@ func TestADeniedKeyIsAnsweredFromMemory(t *testing.T) {
 		a := p.ask(t, 1)
 		wait := 1_700_000_060_000 - *clock
 		w := a.Windows[0]
-		if a.Allowed || a.RetryAfterMs != wait || w.Used != 10 || w.Remaining != 0 || w.ResetMs != wait ||
+		if a.Allowed || a.RetryAfterMs != wait || w.Used != 10 || w.Remaining != 0 || w.EmptyMs != wait ||
 			w.NextFreeMs != wait || a.Rule != "r-user" || a.Cost != 1 {
 			t.Fatalf("%+v, expected a wait of %d ms", a, wait)
 		}
@@ -279,53 +279,35 @@ func TestOfWhichCostADenialIs(t *testing.T) {
 	}
 }
 
-// What another process gives back is known within freshFor.
-func TestOtherProcessesGiveBack(t *testing.T) {
-	for name, free := range map[string]func(p *process) error{
-		"reset": func(p *process) error {
-			_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
+// A process notices at once that it gave units back itself, and within freshFor that another process did.
+func TestWhatIsGivenBackIsKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		within time.Duration
+		free   func(p *process, plan *windows.Plan) error
+	}{
+		"reset by another": {freshFor, func(p *process, plan *windows.Plan) error {
+			_, err := p.other.Reset(t.Context(), plan, "user:1")
 			return err
-		},
-		"refund": func(p *process) error {
-			_, _, err := p.other.Refund(t.Context(), p.rules.Match("user:1"), "user:1", 3)
+		}},
+		"refund by another": {freshFor, func(p *process, plan *windows.Plan) error {
+			_, _, err := p.other.Refund(t.Context(), plan, "user:1", 3)
 			return err
-		},
+		}},
+		"reset": {0, func(p *process, _ *windows.Plan) error { _, err := p.Reset(t.Context(), "user:1"); return err }},
+		"refund": {0, func(p *process, plan *windows.Plan) error {
+			_, err := p.Decide(t.Context(), []Request{{Plan: plan, Key: "user:1", Cost: 3, Refund: true}})
+			return err
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			p, clock, _ := one(t)
-			p.known(t, clock)
-			testkit.Must(t, free(p))
-			for since := time.Duration(0); ; since += time.Millisecond {
-				if a := p.ask(t, 1); a.Allowed {
-					break
-				}
-				if since >= freshFor {
-					t.Fatalf("still denied %v after", since)
-				}
-				*clock++
+		p, clock, _ := one(t)
+		p.known(t, clock)
+		testkit.Must(t, c.free(p, p.rules.Match("user:1")))
+		for since := time.Duration(0); !p.ask(t, 1).Allowed; since += time.Millisecond {
+			if since >= c.within {
+				t.Fatalf("%s: still denied %v after", name, since)
 			}
-		})
-	}
-}
-
-// What this process gives back is known at once.
-func TestThisProcessGivesBack(t *testing.T) {
-	for name, free := range map[string]func(p *process) error{
-		"reset": func(p *process) error { _, err := p.Reset(t.Context(), "user:1"); return err },
-		"refund": func(p *process) error {
-			_, err := p.Decide(t.Context(), []Request{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 3,
-				Refund: true}})
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p, clock, _ := one(t)
-			p.known(t, clock)
-			testkit.Must(t, free(p))
-			if a := p.ask(t, 1); !a.Allowed {
-				t.Errorf("%+v", a)
-			}
-		})
+			*clock++
+		}
 	}
 }
 

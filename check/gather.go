@@ -81,17 +81,14 @@ func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]windows.Re
 		defer g.next()
 		ctx, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
-		ctx, span := tracing.StartScript(ctx, g.tracer, "check", len(calls))
+		ctx, span := tracing.StartScript(ctx, g.tracer, "check", keysOf(calls))
 		return g.timed(ctx, span, calls)
 	}
 	if g.calls+len(calls) > maxWaiting {
 		g.mu.Unlock()
 		return nil, errTooManyWait
 	}
-	w := &waiter{calls: calls, until: until, done: make(chan bool, 1)}
-	for _, call := range calls {
-		w.keys += len(call)
-	}
+	w := &waiter{calls: calls, keys: keysOf(calls), until: until, done: make(chan bool, 1)}
 	ctx, w.span = tracing.Start(ctx, g.tracer, "wait for a shared script call", trace.SpanKindInternal)
 	defer func() { w.span.End(err) }()
 	g.waiting = append(g.waiting, w)
@@ -115,6 +112,14 @@ func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]windows.Re
 		}
 		return nil, ctx.Err()
 	}
+}
+
+// keysOf counts the keys of all calls.
+func keysOf(calls [][]windows.Request) (n int) {
+	for _, call := range calls {
+		n += len(call)
+	}
+	return n
 }
 
 // timed runs calls and notes how long they took.
@@ -225,7 +230,7 @@ func (g *gatherer) answer(some []*waiter) {
 	for _, w := range some {
 		calls = append(calls, w.calls...)
 	}
-	ctx, span := g.startShared(ctx, some, len(calls))
+	ctx, span := g.startShared(ctx, some, keysOf(calls))
 	verdicts, err := g.timed(ctx, span, calls)
 	for _, w := range some {
 		w.ran = span
@@ -243,7 +248,7 @@ func (g *gatherer) answer(some []*waiter) {
 
 // startShared starts the span of a run for several callers: in the trace of the first of them that is
 // sampled, and linked with the others.
-func (g *gatherer) startShared(ctx context.Context, some []*waiter, calls int) (context.Context, tracing.Span) {
+func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (context.Context, tracing.Span) {
 	if g.tracer == nil {
 		return ctx, tracing.Span{}
 	}
@@ -255,7 +260,7 @@ func (g *gatherer) startShared(ctx context.Context, some []*waiter, calls int) (
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, tracing.Span{} // nobody's trace is sampled
 	}
-	ctx, span := tracing.StartScript(ctx, g.tracer, "check", calls)
+	ctx, span := tracing.StartScript(ctx, g.tracer, "check", keys)
 	span.Link(others...)
 	return ctx, span
 }

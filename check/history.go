@@ -46,7 +46,8 @@ type source struct {
 // History merges the alerts, the last decisions and the changes of the override of a key, the newest
 // first. What it cannot look at it names.
 func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History, error) {
-	out := api.History{Key: req.Key, Pattern: req.Pattern, Entries: []api.HistoryEntry{}}
+	out := api.History{Entries: []api.HistoryEntry{}}
+	out.Key, out.Pattern, out.Network = api.SplitTarget(req.Key, req.Pattern)
 	var sources [3]source // alerts, decisions, changes
 	places, err := parseHistoryPlaces(req.Before)
 	if err != nil {

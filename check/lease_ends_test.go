@@ -46,70 +46,69 @@ func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one wi
 }
 
 func TestLeasesEnd(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		t.Run("other keys do not end it", func(t *testing.T) {
-			l, one := hotKey(t, c, 1)
-			one.leases.rates.Resize(2)
-			within(t, func() {
-				for _, key := range []string{"x", "y", "z"} {
-					l.ask(one, key, 1)
-				}
-			})
-			if one.leases.find("k") == nil || one.leases.rates.Len() != 2 {
-				t.Errorf("it has ended; the rates of %d keys are known", one.leases.rates.Len())
+	c := streamtest.AnyRedis(t)
+	t.Run("other keys do not end it", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		one.leases.rates.Resize(2)
+		within(t, func() {
+			for _, key := range []string{"x", "y", "z"} {
+				l.ask(one, key, 1)
 			}
 		})
-		for name, end := range map[string]func(l *lessees, one *lessee){
-			"at its end":      func(l *lessees, _ *lessee) { l.advance(200) },
-			"at a clean stop": func(_ *lessees, one *lessee) { one.Close() },
-		} {
-			t.Run("a rule that is gone ends it "+name, func(t *testing.T) {
-				l, one := hotKey(t, c, 1)
-				before := l.rules
-				l.rules = rulesOf(t, rule("other:*", windows.Window{Limit: 1, Per: time.Second}))
-				end(l, one)
-				l.rules = before
-				if used := l.used("k"); used == 0 || len(one.leases.held) != 0 {
-					t.Errorf("%d used, %d leases", used, len(one.leases.held))
-				}
-			})
+		if one.leases.find("k") == nil || one.leases.rates.Len() != 2 {
+			t.Errorf("it has ended; the rates of %d keys are known", one.leases.rates.Len())
 		}
-		t.Run("it is to end while it is renewed", func(t *testing.T) {
+	})
+	for name, end := range map[string]func(l *lessees, one *lessee){
+		"at its end":      func(l *lessees, _ *lessee) { l.advance(200) },
+		"at a clean stop": func(_ *lessees, one *lessee) { one.Close() },
+	} {
+		t.Run("a rule that is gone ends it "+name, func(t *testing.T) {
 			l, one := hotKey(t, c, 1)
-			renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
-			one.leases.counter = renewing
-			over := one.leases.find("k").start(1)
-			<-renewing.begun
-			one.leases.forget("k")
-			close(renewing.goOn)
-			<-renewing.begun // the next one, which ends it
-			<-over
-			if used := l.used("k"); used != hotAsks+5 || one.leases.find("k") != nil {
-				t.Errorf("%d used, want %d and no lease", used, hotAsks+5)
+			before := l.rules
+			l.rules = rulesOf(t, rule("other:*", windows.Window{Limit: 1, Per: time.Second}))
+			end(l, one)
+			l.rules = before
+			if used := l.used("k"); used == 0 || len(one.leases.held) != 0 {
+				t.Errorf("%d used, %d leases", used, len(one.leases.held))
 			}
 		})
-		t.Run("it ends while units are taken", func(t *testing.T) {
-			_, one := hotKey(t, c, 1)
-			k := one.leases.find("k")
-			g := k.grant.Load()
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				for range 20_000 {
-					k.left.Store(3)
-					k.grant.Store(nil)
-					k.grant.Store(g)
-				}
-			}()
-			for {
-				k.take(1)
-				select {
-				case <-ended:
-					return
-				default:
-				}
+	}
+	t.Run("it is to end while it is renewed", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
+		one.leases.counter = renewing
+		over := one.leases.find("k").start(1)
+		<-renewing.begun
+		one.leases.forget("k")
+		close(renewing.goOn)
+		<-renewing.begun // the next one, which ends it
+		<-over
+		if used := l.used("k"); used != hotAsks+5 || one.leases.find("k") != nil {
+			t.Errorf("%d used, want %d and no lease", used, hotAsks+5)
+		}
+	})
+	t.Run("it ends while units are taken", func(t *testing.T) {
+		_, one := hotKey(t, c, 1)
+		k := one.leases.find("k")
+		g := k.grant.Load()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for range 20_000 {
+				k.left.Store(3)
+				k.grant.Store(nil)
+				k.grant.Store(g)
 			}
-		})
+		}()
+		for {
+			k.take(1)
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
 	})
 }
 
@@ -141,86 +140,84 @@ func (l *lessees) limitOf(one *lessee, key string) (int64, api.Source) {
 
 func TestOverridesEndLeases(t *testing.T) {
 	more := api.Override{Windows: []api.OverrideWindow{{Limit: 5000, Per: "1s"}}}
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		hot := func(t *testing.T) (*lessees, *lessee) {
-			l, one := hotKey(t, c, 1)
-			if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
-				t.Fatalf("limit %d, by %s", limit, source)
-			}
-			return l, one
+	c := streamtest.AnyRedis(t)
+	hot := func(t *testing.T) (*lessees, *lessee) {
+		l, one := hotKey(t, c, 1)
+		if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
+			t.Fatalf("limit %d, by %s", limit, source)
 		}
-		t.Run("one that is set, cleared, and set until a time", func(t *testing.T) {
-			l, one := hot(t)
-			expect := func(when string, want int64) {
-				t.Helper()
-				for n := range hotAsks + 5 {
-					limit, source := l.limitOf(one, "k")
-					if limit != want {
-						t.Fatalf("%s, check %d: limit %d, by %s", when, n, limit, source)
-					}
-				}
-				if limit, source := l.limitOf(one, "k"); limit != want || source != api.SourceLease {
-					t.Errorf("%s: limit %d, by %s", when, limit, source)
+		return l, one
+	}
+	t.Run("one that is set, cleared, and set until a time", func(t *testing.T) {
+		l, one := hot(t)
+		expect := func(when string, want int64) {
+			t.Helper()
+			for n := range hotAsks + 5 {
+				limit, source := l.limitOf(one, "k")
+				if limit != want {
+					t.Fatalf("%s, check %d: limit %d, by %s", when, n, limit, source)
 				}
 			}
-			l.override(one, "k", more)
-			expect("set", 5000)
-			l.override(one, "k", api.Override{})
-			expect("cleared", 1000)
-			until := more
-			until.UntilMs = l.clock + 30
-			l.override(one, "k", until)
-			expect("set until a time", 5000)
-			l.clock += 30 // no renewal in between
-			expect("after this time", 1000)
-		})
-		t.Run("a block", func(t *testing.T) {
-			l, one := hot(t)
-			l.override(one, "k", api.Override{Block: true})
-			if _, source := l.limitOf(one, "k"); source != api.SourceOverride {
-				t.Errorf("decided by %s", source)
+			if limit, source := l.limitOf(one, "k"); limit != want || source != api.SourceLease {
+				t.Errorf("%s: limit %d, by %s", when, limit, source)
 			}
-			l.advance(200)
-			if used := l.used("k"); used != hotAsks+6 || one.leases.find("k") != nil {
-				t.Errorf("%d used, want %d and no lease", used, hotAsks+6)
-			}
-		})
-		t.Run("one of another key does not", func(t *testing.T) {
-			l, one := hot(t)
-			l.override(one, "other", more)
-			if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
-				t.Errorf("limit %d, by %s", limit, source)
-			}
-			one.leases.find("k").start(1)
-			one.leases.running.Wait()
-			if _, ok := one.leased(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
-				t.Error("after the next renewal the lease is not found without a lock")
-			}
-		})
+		}
+		l.override(one, "k", more)
+		expect("set", 5000)
+		l.override(one, "k", api.Override{})
+		expect("cleared", 1000)
+		until := more
+		until.UntilMs = l.clock + 30
+		l.override(one, "k", until)
+		expect("set until a time", 5000)
+		l.clock += 30 // no renewal in between
+		expect("after this time", 1000)
+	})
+	t.Run("a block", func(t *testing.T) {
+		l, one := hot(t)
+		l.override(one, "k", api.Override{Block: true})
+		if _, source := l.limitOf(one, "k"); source != api.SourceOverride {
+			t.Errorf("decided by %s", source)
+		}
+		l.advance(200)
+		if used := l.used("k"); used != hotAsks+6 || one.leases.find("k") != nil {
+			t.Errorf("%d used, want %d and no lease", used, hotAsks+6)
+		}
+	})
+	t.Run("one of another key does not", func(t *testing.T) {
+		l, one := hot(t)
+		l.override(one, "other", more)
+		if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
+			t.Errorf("limit %d, by %s", limit, source)
+		}
+		one.leases.find("k").start(1)
+		one.leases.running.Wait()
+		if _, ok := one.leased(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
+			t.Error("after the next renewal the lease is not found without a lock")
+		}
 	})
 }
 
 // Activity has every answer, whoever gave it.
 func TestActivityHasLeases(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		l, one := hotKey(t, c, 1)
-		for range 400 {
-			l.ask(one, "k", 3)
-		}
-		l.advance(40)
-		denied := int64(hotAsks + 5 + 400)
-		allowed := int64(len(l.admitted["k"]))
-		denied -= allowed
-		units := int64(0)
-		for _, a := range l.admitted["k"] {
-			units += a.units
-		}
-		if l.leased == 0 || l.answers["allowed k"] != allowed || l.answers["denied k"] != denied ||
-			l.units["allowed k"] != units || l.units["denied k"] != 3*denied {
-			t.Errorf("answers %v, units %v; %d allowed with %d units, %d denied", l.answers, l.units, allowed, units,
-				denied)
-		}
-	})
+	c := streamtest.AnyRedis(t)
+	l, one := hotKey(t, c, 1)
+	for range 400 {
+		l.ask(one, "k", 3)
+	}
+	l.advance(40)
+	denied := int64(hotAsks + 5 + 400)
+	allowed := int64(len(l.admitted["k"]))
+	denied -= allowed
+	units := int64(0)
+	for _, a := range l.admitted["k"] {
+		units += a.units
+	}
+	if l.leased == 0 || l.answers["allowed k"] != allowed || l.answers["denied k"] != denied ||
+		l.units["allowed k"] != units || l.units["denied k"] != 3*denied {
+		t.Errorf("answers %v, units %v; %d allowed with %d units, %d denied", l.answers, l.units, allowed, units,
+			denied)
+	}
 }
 
 // silentRedis is a client of a server that takes commands and never answers.

@@ -256,24 +256,24 @@ func TestLeasesEqualTheRecount(t *testing.T) {
 	// The others are estimates, or count by the windows of the clock.
 	for _, algorithm := range append(lua.Exact(), windows.SlidingBuckets) {
 		t.Run(algorithm, func(t *testing.T) {
-			streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-				prefix, run, leased := streamtest.Prefix(t), 0, 0
-				rules := func(limit int64) *windows.Rules { return leasedRules(t, algorithm, limit) }
-				rapid.Check(t, func(rt *rapid.T) {
-					run++
-					l := newLessees(rt, c, fmt.Sprint(prefix, "-", run), rules(150), 3)
-					for range rapid.IntRange(1, 30).Draw(rt, "steps") {
-						l.step(rules)
-					}
-					leased += l.leased
-					for _, one := range l.all {
-						one.Close()
-					}
-				})
-				if leased < 10*run {
-					t.Errorf("%d answers from leases in %d runs: this proves too little", leased, run)
+			t.Parallel()
+			c := streamtest.AnyRedis(t)
+			prefix, run, leased := streamtest.Prefix(t), 0, 0
+			rules := func(limit int64) *windows.Rules { return leasedRules(t, algorithm, limit) }
+			rapid.Check(t, func(rt *rapid.T) {
+				run++
+				l := newLessees(rt, c, fmt.Sprint(prefix, "-", run), rules(150), 3)
+				for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+					l.step(rules)
+				}
+				leased += l.leased
+				for _, one := range l.all {
+					one.Close()
 				}
 			})
+			if leased < 10*run {
+				t.Errorf("%d answers from leases in %d runs: this proves too little", leased, run)
+			}
 		})
 	}
 }
@@ -302,89 +302,88 @@ func (l *lessees) used(key string) int64 {
 }
 
 func TestLeases(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx := context.Background()
-		t.Run("a clean stop charges what was used and no more", func(t *testing.T) {
-			l, one := hotKey(t, c, 1)
-			if used := l.used("k"); used <= hotAsks+5 {
-				t.Errorf("%d used, want what is leased besides", used)
-			}
-			one.Close()
-			if used := l.used("k"); used != hotAsks+5 {
-				t.Errorf("%d used after the stop, want %d", used, hotAsks+5)
-			}
-			a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
-			if err != nil || a.Source != api.SourceRedis || l.leased == 0 {
-				t.Errorf("after the stop: %+v, %v; %d answers from the lease before", a, err, l.leased)
-			}
-		})
-		t.Run("a process that sleeps past the end admits nothing from it", func(t *testing.T) {
-			l, one := hotKey(t, c, 1)
-			l.clock += 101
-			if _, _, _, allowed, _ := one.leases.find("k").take(1); allowed {
-				t.Error("a unit was taken from a lease that has ended")
-			}
-			l.clock += 100
-			l.sweep() // charged as leased
-			if used := l.used("k"); used <= hotAsks+5 {
-				t.Errorf("%d used, want all that was leased", used)
-			}
-			l.ask(one, "k", 1)
-			l.clock += 1001
-			l.sweep()
-			if used := l.used("k"); used > 0 && one.leases.find("k") == nil {
-				t.Errorf("%d used a second later", used)
-			}
-		})
-		t.Run("a key that is asked for rarely takes none", func(t *testing.T) {
-			l, _ := hotKey(t, c, 1)
-			for range 50 {
-				l.ask(l.all[0], "rare", 1)
-				l.advance(12)
-			}
-			if one := l.all[0].leases.find("rare"); one != nil {
-				t.Errorf("it has %d units", one.left.Load())
-			}
-			if n := len(l.all[0].leases.held); n != 0 {
-				t.Errorf("%d leases of keys that nobody asks for any more", n)
-			}
-		})
-		t.Run("a reset by another process is known within 50 ms", func(t *testing.T) {
-			l, one := hotKey(t, c, 2)
-			if _, err := l.other.Reset(ctx, l.rules.Match("k"), "k"); err != nil {
-				t.Fatal(err)
-			}
-			if used := l.used("k"); used == 0 {
-				t.Error("what is leased and may be spent does not count after the reset")
-			}
-			l.advance(50)
-			if one.leases.find("k") != nil {
-				t.Error("the lease goes on")
-			}
-		})
-		t.Run("other rules end it", func(t *testing.T) {
-			l, one := hotKey(t, c, 1)
-			plain := rule("*", windows.Window{Limit: 1000, Per: time.Second})
-			l.rules = rulesOf(t, plain)
-			a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
-			one.leases.running.Wait()
-			if err != nil || a.Source != api.SourceRedis || l.used("k") != hotAsks+6 {
-				t.Errorf("%+v, %v, %d used", a, err, l.used("k"))
-			}
-		})
-		t.Run("calls that are no plain checks ask Redis", func(t *testing.T) {
-			_, one := hotKey(t, c, 1)
-			for _, mode := range []api.Mode{api.ModeLook, api.ModeCharge} {
-				a, err := one.Check(ctx, api.CheckRequest{Key: "k", Mode: mode})
-				if err != nil || a.Source != api.SourceRedis {
-					t.Errorf("mode %s: %+v, %v", mode, a, err)
-				}
-			}
-			a, err := one.Check(api.WithIdempotency(ctx, api.Idempotency{Key: "x"}), api.CheckRequest{Key: "k"})
+	c := streamtest.AnyRedis(t)
+	ctx := context.Background()
+	t.Run("a clean stop charges what was used and no more", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		if used := l.used("k"); used <= hotAsks+5 {
+			t.Errorf("%d used, want what is leased besides", used)
+		}
+		one.Close()
+		if used := l.used("k"); used != hotAsks+5 {
+			t.Errorf("%d used after the stop, want %d", used, hotAsks+5)
+		}
+		a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
+		if err != nil || a.Source != api.SourceRedis || l.leased == 0 {
+			t.Errorf("after the stop: %+v, %v; %d answers from the lease before", a, err, l.leased)
+		}
+	})
+	t.Run("a process that sleeps past the end admits nothing from it", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		l.clock += 101
+		if _, _, _, allowed, _ := one.leases.find("k").take(1); allowed {
+			t.Error("a unit was taken from a lease that has ended")
+		}
+		l.clock += 100
+		l.sweep() // charged as leased
+		if used := l.used("k"); used <= hotAsks+5 {
+			t.Errorf("%d used, want all that was leased", used)
+		}
+		l.ask(one, "k", 1)
+		l.clock += 1001
+		l.sweep()
+		if used := l.used("k"); used > 0 && one.leases.find("k") == nil {
+			t.Errorf("%d used a second later", used)
+		}
+	})
+	t.Run("a key that is asked for rarely takes none", func(t *testing.T) {
+		l, _ := hotKey(t, c, 1)
+		for range 50 {
+			l.ask(l.all[0], "rare", 1)
+			l.advance(12)
+		}
+		if one := l.all[0].leases.find("rare"); one != nil {
+			t.Errorf("it has %d units", one.left.Load())
+		}
+		if n := len(l.all[0].leases.held); n != 0 {
+			t.Errorf("%d leases of keys that nobody asks for any more", n)
+		}
+	})
+	t.Run("a reset by another process is known within 50 ms", func(t *testing.T) {
+		l, one := hotKey(t, c, 2)
+		if _, err := l.other.Reset(ctx, l.rules.Match("k"), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if used := l.used("k"); used == 0 {
+			t.Error("what is leased and may be spent does not count after the reset")
+		}
+		l.advance(50)
+		if one.leases.find("k") != nil {
+			t.Error("the lease goes on")
+		}
+	})
+	t.Run("other rules end it", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		plain := rule("*", windows.Window{Limit: 1000, Per: time.Second})
+		l.rules = rulesOf(t, plain)
+		a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
+		one.leases.running.Wait()
+		if err != nil || a.Source != api.SourceRedis || l.used("k") != hotAsks+6 {
+			t.Errorf("%+v, %v, %d used", a, err, l.used("k"))
+		}
+	})
+	t.Run("calls that are no plain checks ask Redis", func(t *testing.T) {
+		_, one := hotKey(t, c, 1)
+		for _, mode := range []api.Mode{api.ModeLook, api.ModeCharge} {
+			a, err := one.Check(ctx, api.CheckRequest{Key: "k", Mode: mode})
 			if err != nil || a.Source != api.SourceRedis {
-				t.Errorf("with an idempotency key: %+v, %v", a, err)
+				t.Errorf("mode %s: %+v, %v", mode, a, err)
 			}
-		})
+		}
+		a, err := one.Check(api.WithIdempotency(ctx, api.Idempotency{Key: "x"}), api.CheckRequest{Key: "k"})
+		if err != nil || a.Source != api.SourceRedis {
+			t.Errorf("with an idempotency key: %+v, %v", a, err)
+		}
 	})
 }
 

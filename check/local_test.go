@@ -44,9 +44,32 @@ func TestLocalCountsAreBounded(t *testing.T) {
 	}
 }
 
-func TestNewServiceNeedsAllItsParts(t *testing.T) {
-	if _, err := NewService(Config{}); err == nil {
-		t.Error("an empty configuration was taken")
+// While Redis is away, each of several servers admits its share of the limit, as the client's Local does.
+func TestLocalCountsItsShare(t *testing.T) {
+	c := streamtest.Connect(t, "127.0.0.1:1")
+	keys, err := stream.NewKeys("sc", 16)
+	testkit.Must(t, err)
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
+	testkit.Must(t, err)
+	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules, Instances: 4,
+		Metrics: NewMetrics(prometheus.NewRegistry())})
+	testkit.Must(t, err)
+	for i, want := range []struct {
+		cost    int64
+		allowed bool
+		note    string
+	}{{1, true, ""}, {3, false, "the cost 3 is above this process's share of the limit, one of 4"}, {1, true, ""},
+		{1, false, ""}} {
+		a, err := s.Check(t.Context(), api.CheckRequest{Key: "k", Cost: want.cost})
+		if err != nil || a.Allowed != want.allowed || a.Source != api.SourceLocal || a.Windows[0].Limit != 2 ||
+			a.Note != want.note || (a.RetryAfterMs > 0) != (!a.Allowed && a.Note == "") {
+			t.Errorf("%d: %+v, %v", i, a, err)
+		}
+	}
+	if _, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+		Instances: -1}); err == nil {
+		t.Error("Instances -1: no error")
 	}
 }
 

@@ -12,21 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Where nobody can tell whether something was given back, Redis is asked.
-func TestMarksThatCannotBeRead(t *testing.T) {
-	p, clock, asked := one(t)
-	p.known(t, clock)
-	p.denials.counter = noMarks{p.denials.counter}
-	asked()
-	for range 20 {
-		*clock += 5
-		p.ask(t, 1)
-	}
-	if n := asked(); n < 2 || n > 4 {
-		t.Errorf("in 100 ms Redis was asked %d times, expected once in 40 ms", n)
-	}
-}
-
 type noMarks struct{ marks }
 
 func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }

@@ -35,7 +35,8 @@ func (s *Service) fromMemory(ctx context.Context, c *call, came, deadline time.T
 }
 
 // denied is the answer to a call of which a key is denied for certain. Of its other keys nothing may be known; then
-// unasked says so. Where one of these has shadow rules, Redis must evaluate them. Without Items there is none: then
+// unasked says so. Where one of these has shadow rules, or the caller wants to know where each key stands, Redis must
+// evaluate them. Without Items there is none: then
 // isOld is the request of which better knowledge may give one, below 0 where none may.
 func (s *Service) denied(c *call, came time.Time) (d decision, isOld int) {
 	d, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
@@ -51,7 +52,7 @@ func (s *Service) denied(c *call, came time.Time) (d decision, isOld int) {
 			continue
 		}
 		unasked = append(unasked, i)
-		if len(a.Plan.Shadows) > 0 {
+		if len(a.Plan.Shadows) > 0 || slices.ContainsFunc(c.requests, func(r Request) bool { return r.EachState }) {
 			if known != old {
 				i = -1
 			}

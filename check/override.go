@@ -74,7 +74,7 @@ func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuratio
 
 // TargetAfter is the `after` of Overrides for the page after a key or a pattern.
 func TargetAfter(key, pattern string) string {
-	return windows.PageAfter(api.Override{Key: key, Pattern: pattern})
+	return windows.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
 }
 
 // overrides gives those of the configuration.
@@ -88,16 +88,34 @@ func (s *Service) overrides() (*windows.Overrides, error) {
 // SetOverride sets the override of a key or a pattern: in this process before it returns, in others
 // within a second. What follows for decisions is written at once. lasts, if above 0, is how long it
 // is to stand, in place of UntilMs.
-func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.Override, error) {
+func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.OverrideSet, error) {
 	o, err := s.overrides()
 	if err != nil {
-		return one, err
+		return api.OverrideSet{Override: one}, err
 	}
 	one, err = o.Set(ctx, s.config.Rules(), one, lasts)
 	if err == nil {
 		err = s.restate(ctx, one.Key)
 	}
-	return one, unavailable(err)
+	return api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}, unavailable(err)
+}
+
+// PreviewOverride says what SetOverride would do, and how many keys a pattern or a network covers. It sets nothing.
+func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.OverrideSet, error) {
+	out := api.OverrideSet{Override: one}
+	if _, err := s.overrides(); err != nil {
+		return out, err
+	}
+	if err := windows.ValidateOverride(&out.Override, s.config.Rules()); err != nil {
+		return out, err
+	}
+	out.OverrideEffect = s.config.Rules().Effect(out.Override)
+	if one.Several() == "" {
+		return out, nil
+	}
+	covers, err := s.config.Counter.Covered(ctx, s.config.Rules(), one)
+	out.Covers = &covers
+	return out, unavailable(err)
 }
 
 // ClearOverride removes an override, and says whether there was one.

@@ -30,6 +30,9 @@ type Config struct {
 	Transitions Transitions
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
+	// Instances is how many processes share the limits of rules with on_error: local while they count by
+	// themselves; default 1. Each admits the limit divided by this, rounded down, at least 1 unit.
+	Instances int
 	// NoAnswer gives the error of a call that Redis did not decide, in place of
 	// on_error and the breakers: for a caller that has policies of its own. It is
 	// given an error that wraps api.ErrNotSent where nothing was sent, and
@@ -59,7 +62,7 @@ type Activity interface {
 const defaultRetention = 10 * time.Minute
 
 // maxLocalKeys bounds what the counts of this process take while Redis is away,
-// some 40 MB, whoever asks for how many keys (docs/decisions/0030).
+// some 40 MB, whoever asks for how many keys (docs/decisions/0021-client-fallback-policies).
 const maxLocalKeys = 100_000
 
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
@@ -83,13 +86,18 @@ func NewService(c Config) (*Service, error) {
 	if err := c.Counter.RequireNoRetry(); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
 	}
+	if c.Instances < 0 {
+		return nil, fmt.Errorf("check: Instances %d: expected at least 1", c.Instances)
+	}
 	if c.Overrides != nil {
 		c.Rules = c.Overrides.On(c.Rules)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
+	c.Instances = cmp.Or(c.Instances, 1)
 	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	s.local.Instances = c.Instances
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,25 +18,15 @@ import (
 func TestSharedRunIsLinked(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
-	s := newServer()
-	g := newGatherer(time.Minute, tracer, s.run)
-	var callers sync.WaitGroup
-	call := func(name string) {
-		ctx, span := tracer.Start(t.Context(), name)
-		callers.Add(1)
-		asks(t, g, ctx, name, 1, func(windows.Verdict, error) {
-			span.End()
-			callers.Done()
-		})
-	}
-	call("first")
-	<-s.runs
-	call("second")
-	call("third")
-	s.end <- nil
-	<-s.runs
-	s.end <- nil
-	callers.Wait()
+	gathered(t, time.Minute, tracer, func(t *testing.T, s *server) {
+		for _, name := range []string{"first", "second", "third"} {
+			ctx, span := tracer.Start(t.Context(), name)
+			s.calls(ctx, time.Hour, single(name, 1))
+			defer span.End()
+		}
+		s.takes(nil, "first")
+		s.takes(nil, "second", "third")
+	})
 	byTrace := map[trace.TraceID][]sdktrace.ReadOnlySpan{}
 	names := map[string]trace.TraceID{}
 	for _, span := range spans.Ended() {
@@ -57,8 +46,8 @@ func TestSharedRunIsLinked(t *testing.T) {
 		return list[i]
 	}
 	const waits = "wait for a shared script call"
-	find("first", "EVALSHA check")
-	redis, second, third := find("second", "EVALSHA check"), find("second", waits), find("third", waits)
+	find("first", "FCALL check")
+	redis, second, third := find("second", "FCALL check"), find("second", waits), find("third", waits)
 	if redis.Parent().SpanID() != second.SpanContext().SpanID() {
 		t.Error("the shared run is not below the first that waited")
 	}
@@ -73,38 +62,14 @@ func TestSharedRunIsLinked(t *testing.T) {
 	}
 }
 
-// answersAtOnce stands in for Redis where only the price of what is before it counts.
-func answersAtOnce() func(context.Context, [][]windows.Request) ([]windows.Verdict, error) {
-	verdicts := []windows.Verdict{{Allowed: true}}
-	return func(context.Context, [][]windows.Request) ([]windows.Verdict, error) { return verdicts, nil }
-}
-
 // Without traces a call on its way to Redis allocates what it did before there were any: four times for its
 // deadline, and once for who comes next.
 func TestNoTracesAllocateNothingMore(t *testing.T) {
-	g, calls := newGatherer(time.Minute, nil, answersAtOnce()), single("a", 1)
+	verdicts, never := []windows.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
+	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]windows.Request) ([]windows.Verdict, error) {
+		return verdicts, nil
+	}), single("a", 1)
 	if n := testing.AllocsPerRun(1000, func() { _, _ = g.do(context.Background(), never, calls) }); n != 5 {
 		t.Errorf("%v allocations, want 5", n)
-	}
-}
-
-// BenchmarkTraces is what the way to Redis costs, and not Redis: without traces, with traces that are not
-// sampled, and with spans.
-func BenchmarkTraces(b *testing.B) {
-	for _, with := range []struct {
-		name   string
-		tracer trace.Tracer
-	}{
-		{"none", nil},
-		{"not sampled", sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("")},
-		{"sampled", sdktrace.NewTracerProvider().Tracer("")},
-	} {
-		b.Run(with.name, func(b *testing.B) {
-			g, calls := newGatherer(time.Minute, with.tracer, answersAtOnce()), single("a", 1)
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _ = g.do(context.Background(), never, calls)
-			}
-		})
 	}
 }

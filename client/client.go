@@ -18,6 +18,8 @@ import (
 
 // Config of a Client: zero values are defaults.
 type Config struct {
+	// HTTP is for the transport that Dial opens. New does not read it: there the transport is the caller's.
+	HTTP HTTPConfig
 	// Timeout is how long one call may take, all its attempts together, before the
 	// policy decides; default 250ms. A context that ends earlier ends the call with
 	// its own error, and no policy answers whoever has gone.
@@ -45,6 +47,14 @@ type Config struct {
 	// UnknownKeys is the policy where Local is asked for a key whose rule is not
 	// known; Allow (the default) or Deny.
 	UnknownKeys Policy
+	// UnmatchedKeys is the policy for a key that no rule of the server matches, shadow rules included: Allow
+	// (the default: such a key has no limit) or Deny (RetryAfterMs is below 0).
+	UnmatchedKeys Policy
+	// MaxWait is how long Wait may take; default 0: until its context ends.
+	MaxWait time.Duration
+	// Releases wakes Wait when the key is released earlier than the last answer said; guard.Guard is one.
+	// Nil: Wait asks when that time has passed.
+	Releases Releases
 	// KnownKeys is of how many keys the rule is remembered, LocalKeys how many keys
 	// Local counts, each under its rule; of more, those that were asked for longest ago
 	// are forgotten, among LocalKeys nearly so.
@@ -78,6 +88,8 @@ type shared struct {
 	known   *known
 	local   *inprocess.Counter
 	denials *denials // nil: none are remembered
+	waiting *queues
+	close   func() // nil: the Checker is the caller's to close
 }
 
 const (
@@ -107,6 +119,7 @@ func New(checker Checker, c Config) (*Client, error) {
 	return &Client{shared: &shared{
 		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf),
 		local: inprocess.New(c.LocalKeys, c.Now), denials: newDenials(c.Denials),
+		waiting: &queues{keys: map[string]*queue{}},
 		breaker: gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 			Name: "streamcounter", Timeout: openFor,
 			ReadyToTrip:  func(n gobreaker.Counts) bool { return n.ConsecutiveFailures >= tripAfter },
@@ -137,6 +150,9 @@ func (c *Config) validate(checker Checker) error {
 	if c.UnknownKeys == 0 {
 		c.UnknownKeys = Allow
 	}
+	if c.UnmatchedKeys == 0 {
+		c.UnmatchedKeys = Allow
+	}
 	switch {
 	case c.Timeout < 0:
 		return fmt.Errorf("client: Timeout %s: expected more than 0", c.Timeout)
@@ -148,8 +164,12 @@ func (c *Config) validate(checker Checker) error {
 		return fmt.Errorf("client: Denials %d: expected 0 or more", c.Denials)
 	case !c.Policy.valid():
 		return fmt.Errorf("client: Policy %d: expected Allow, Deny or Local", c.Policy)
+	case c.MaxWait < 0:
+		return fmt.Errorf("client: MaxWait %s: expected 0 or more", c.MaxWait)
 	case c.UnknownKeys != Allow && c.UnknownKeys != Deny:
 		return fmt.Errorf("client: UnknownKeys %d: expected Allow or Deny", c.UnknownKeys)
+	case c.UnmatchedKeys != Allow && c.UnmatchedKeys != Deny:
+		return fmt.Errorf("client: UnmatchedKeys %d: expected Allow or Deny", c.UnmatchedKeys)
 	}
 	for rule, p := range c.RulePolicies {
 		if !p.valid() {
@@ -181,7 +201,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	if err == nil {
 		c.known.update(a)
 		c.denials.remember(a, asked)
-		return a, nil
+		return c.refuseUnmatched(a), nil
 	}
 	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)
 	if len(all.Checks) != 1 {
@@ -210,7 +230,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 	if len(all.Checks) == 1 { // of several, costs of a key were added up
 		c.denials.remember(all.Checks[0], asked)
 	}
-	return all, nil
+	return c.refuseAllUnmatched(all, reqs), nil
 }
 
 // CheckEach implements Checker.
@@ -263,6 +283,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		if list[i].Err == nil {
 			c.known.update(list[i].CheckAnswer)
 			c.denials.remember(list[i].CheckAnswer, asked)
+			list[i].CheckAnswer = c.refuseUnmatched(list[i].CheckAnswer)
 			continue
 		}
 		all, err := c.fallback(ctx, reqs[i:i+1], list[i].Err)

@@ -137,7 +137,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 		return a
 	}
 	if a := check(2); !a.Allowed || a.Windows[0] != (api.WindowState{Limit: 2, WindowMs: 60_000, Used: 2,
-		ResetMs: 60_000, NextFreeMs: 60_000}) {
+		EmptyMs: 60_000, NextFreeMs: 60_000}) {
 		t.Errorf("%+v, want 2 of 2 used", a)
 	}
 	now += 15_000
@@ -164,33 +164,17 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
+// Of a limit that many share, each instance has one unit at least. Config.RuleOf knows it without a server.
 func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
-	n, _ := taught(t, client.Config{Instances: 1000})
-	for i, want := range []bool{true, false} {
-		if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "local:1"}); a.Allowed != want {
-			t.Errorf("check %d: %+v, want allowed %t", i, a, want)
-		}
-	}
-}
-
-// Limit 50 per 10 s, a full burst on each side of a full ten seconds: 50.
-func TestLocalAtABoundary(t *testing.T) {
-	now := int64(1_700_000_009_999)
-	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Now: func() int64 { return now },
+	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Instances: 1000,
 		RuleOf: func(string) (client.Rule, bool) {
 			return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
 		}})
-	admitted := 0
-	for range 2 {
-		for range 50 {
-			if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "any"}); a.Allowed {
-				admitted++
-			}
+	for i, want := range []bool{true, false} {
+		a, _ := n.Check(t.Context(), api.CheckRequest{Key: "any"})
+		if a.Allowed != want || a.Source != api.SourceLocal {
+			t.Errorf("check %d: %+v, want allowed %t", i, a, want)
 		}
-		now += 2
-	}
-	if admitted != 50 {
-		t.Errorf("%d of 100 admitted, want 50", admitted)
 	}
 }
 
@@ -339,6 +323,24 @@ func TestCallersWhoLeave(t *testing.T) {
 	}
 	if s.asked != 20 {
 		t.Errorf("asked %d times of 20: the breaker is open", s.asked)
+	}
+}
+
+// Local counts what is charged: of a rule with an in-flight window it counts the other windows.
+func TestLocalLeavesOutInFlightWindows(t *testing.T) {
+	s := &stub{answer: admits(api.WindowState{Limit: 1, InFlight: true},
+		api.WindowState{Limit: 2, WindowMs: 60_000})}
+	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, Retries: -1})
+	look := api.CheckRequest{Key: "job:1", Mode: api.ModeLook}
+	if _, err := n.Check(t.Context(), look); err != nil {
+		t.Fatal(err)
+	}
+	s.answer = down
+	for i, allowed := range []bool{true, true, false} {
+		a, _ := n.Check(t.Context(), api.CheckRequest{Key: "job:1"})
+		if a.Allowed != allowed || a.Source != api.SourceLocal || len(a.Windows) != 1 {
+			t.Errorf("%d: %+v, want allowed %t by the window of a minute", i, a, allowed)
+		}
 	}
 }
 

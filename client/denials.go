@@ -106,6 +106,9 @@ func (d *denials) lookup(req api.CheckRequest) (a api.CheckAnswer, ok bool) {
 			return a, false
 		}
 		a.Windows[i] = w.After(passed)
+		if a.Penalty != nil { // w has how long that lasts
+			a.Windows[i] = a.Windows[i].InPenalty(w.NextFreeMs - passed)
+		}
 	}
 	return a, true
 }

@@ -8,22 +8,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 )
 
 // A check over HTTP that goes on with a third of each limit while the server is away.
-func ExampleClient() {
-	transport, err := client.NewHTTP("http://127.0.0.1:8080", client.HTTPConfig{})
+func ExampleDial() {
+	checker, err := client.Dial("http://127.0.0.1:8080", client.Config{Policy: client.Local, Instances: 3})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer transport.Close()
-	checker, err := client.New(transport, client.Config{Policy: client.Local, Instances: 3})
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer checker.Close()
 	a, err := checker.Check(context.Background(), api.CheckRequest{Key: "user:42", Cost: 2})
 	switch {
 	case errors.Is(err, api.ErrCostExceedsLimit):
@@ -37,19 +34,40 @@ func ExampleClient() {
 	}
 }
 
+// A worker calls a partner that has a limit. It waits up to a minute for each call instead of being denied.
+func ExampleClient_Wait() {
+	denied := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !denied { // this test server denies the first check
+			denied = true
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","rule":"partner","retry_after_ms":20}`)
+			return
+		}
+		fmt.Fprint(w, `{"allowed":true,"rule":"partner"}`)
+	}))
+	defer server.Close()
+	c, err := client.Dial(server.URL, client.Config{MaxWait: time.Minute})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Wait(context.Background(), "partner:maps", 1); err != nil {
+		log.Fatal(err) // errors.Is(err, client.ErrOverLimit): the wait would have been longer
+	}
+	fmt.Println("sent")
+	// Output: sent
+}
+
 // At most so many jobs at once over all machines, by a rule with a window as {limit: 20, in_flight: 30s}.
 func ExampleClient_Acquire() {
 	server := httptest.NewServer(oneSlot()) // of a server at work, its URL
 	defer server.Close()
-	transport, err := client.NewHTTP(server.URL, client.HTTPConfig{})
+	c, err := client.Dial(server.URL, client.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer transport.Close()
-	c, err := client.New(transport, client.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer c.Close()
 	ctx := context.Background()
 	slot, err := c.Acquire(ctx, "job:render", 1)
 	var over *client.OverLimitError
@@ -72,7 +90,7 @@ func ExampleClient_Acquire() {
 		fmt.Println("stopped: somebody else may have the slot now")
 	}
 	// Output:
-	// meanwhile: over the limit of rule "job": the first slot expires in 30000 ms
+	// meanwhile: over the limit of rule "job": retry after 30s
 	// rendered
 }
 

@@ -1,8 +1,6 @@
 package client_test
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -60,50 +58,4 @@ func TestEachCheckIsChargedOnce(t *testing.T) {
 			t.Error("no lost answer was asked for again")
 		}
 	})
-}
-
-// A look and a charge ask the same over every transport.
-func TestModesOverEveryTransport(t *testing.T) {
-	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, way way) {
-		if !way.whole {
-			t.Skip("another server knows of no modes")
-		}
-		n := newClient(t, c, client.Config{Timeout: patience, Denials: 10})
-		for i, ask := range []struct {
-			mode api.Mode
-			cost int64
-			want string
-		}{
-			{api.ModeLook, 10, "true false 0 0"},
-			{api.ModeTake, 10, "true false 10 0"},
-			{api.ModeTake, 1, "false false 10 60000"},
-			{api.ModeLook, 2, "false false 10 60000"},
-			{api.ModeCharge, 5, "false true 15 60000"},
-			{api.ModeCharge, 20, "false true 35 60000"},
-		} {
-			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: ask.cost, Mode: ask.mode})
-			testkit.Must(t, err)
-			if got := fmt.Sprint(a.Allowed, a.Charged, " ", a.Windows[0].Used, a.RetryAfterMs); got != ask.want {
-				t.Errorf("%d: %s of %d: %s, expected %s", i, ask.mode, ask.cost, got, ask.want)
-			}
-		}
-		all, err := n.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:2", Cost: 11, Mode: api.ModeCharge},
-			{Key: "user:3", Mode: api.ModeCharge}})
-		testkit.Must(t, err)
-		if all.Allowed || all.Checks[0].Allowed || !all.Checks[0].Charged || !all.Checks[1].Allowed {
-			t.Errorf("charges of two keys: %+v", all)
-		}
-		all, err = n.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:3", Cost: 9, Mode: api.ModeLook},
-			{Key: "user:4"}})
-		if err != nil || !all.Allowed {
-			t.Errorf("a look and a take: %+v, %v", all, err)
-		}
-		if k, err := w.service.Peek(t.Context(), "user:3"); err != nil || k.Windows[0].Used != 1 {
-			t.Errorf("%+v, %v: a look charged", k, err)
-		}
-		_, err = n.Check(t.Context(), api.CheckRequest{Key: "user:1", Mode: "no"})
-		if !errors.Is(err, api.ErrBadRequest) {
-			t.Errorf("%v, expected a bad request", err)
-		}
-	}, tenAMinute)
 }

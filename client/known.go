@@ -1,7 +1,6 @@
 package client
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +31,7 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 }
 
 // update records what an answer says. Only one with windows from the shared count
-// has all of the rule's.
+// has all of the rule's. In-flight windows count reservations alone, which no policy hands out.
 func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
@@ -41,9 +40,11 @@ func (k *known) update(a api.CheckAnswer) {
 	defer k.mu.Unlock()
 	r, ok := k.rules.Get(a.Rule)
 	if !ok || !r.is(a) {
-		r = &Rule{Name: a.Rule, Limits: make([]Limit, len(a.Windows))}
-		for i, w := range a.Windows {
-			r.Limits[i] = Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
+		r = &Rule{Name: a.Rule}
+		for _, w := range a.Windows {
+			if !w.InFlight {
+				r.Limits = append(r.Limits, limitOf(w))
+			}
 		}
 		if r.validate() != nil {
 			return
@@ -53,10 +54,23 @@ func (k *known) update(a api.CheckAnswer) {
 	k.keys.Add(a.Key, r.Name)
 }
 
+// is tells whether the rule has the limits of the answer: those of its windows that are not in flight.
 func (r *Rule) is(a api.CheckAnswer) bool {
-	return slices.EqualFunc(r.Limits, a.Windows, func(l Limit, w api.WindowState) bool {
-		return l.Units == w.Limit && l.Per.Milliseconds() == w.WindowMs
-	})
+	left := r.Limits
+	for _, w := range a.Windows {
+		switch {
+		case w.InFlight:
+			continue
+		case len(left) == 0 || left[0] != limitOf(w):
+			return false
+		}
+		left = left[1:]
+	}
+	return len(left) == 0
+}
+
+func limitOf(w api.WindowState) Limit {
+	return Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
 }
 
 // rule gives the key's, nil where it is not known.

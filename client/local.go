@@ -42,12 +42,11 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.
 	}
 }
 
-// share is the rule with what one of n instances may spend: each limit divided by n
-// and rounded down, so that all together stay within it, but at least one unit.
+// share is what one of n instances may spend.
 func (r *Rule) share(n int) inprocess.Rule {
 	out := inprocess.Rule{Name: r.Name, Windows: make([]inprocess.Window, len(r.Limits))}
 	for i, l := range r.Limits {
-		out.Windows[i] = inprocess.Window{Limit: max(1, l.Units/int64(n)), Per: l.Per}
+		out.Windows[i] = inprocess.Window{Limit: l.Units, Per: l.Per}
 	}
-	return out
+	return out.Share(n)
 }

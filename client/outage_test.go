@@ -148,24 +148,3 @@ func TestAServerThatFallsSilent(t *testing.T) {
 			time.Since(began).Round(time.Millisecond))
 	})
 }
-
-// The server is stopped under load and comes back on the same address.
-func TestAServerThatIsStopped(t *testing.T) {
-	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
-		n := newClient(t, c, client.Config{Timeout: patience})
-		p.Refuse()
-		for range 20 {
-			a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:5"})
-			if err != nil || !a.Allowed || a.Source != api.SourcePolicy {
-				t.Fatalf("%+v, %v, want it allowed by policy", a, err)
-			}
-		}
-		p.Heal()
-		began := time.Now()
-		streamtest.Eventually(t, patience, "the server answers again", func() (bool, string) {
-			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "user:5"})
-			return a.Source == api.SourceRedis, a.Note
-		})
-		t.Logf("back after %s", time.Since(began).Round(time.Millisecond))
-	})
-}

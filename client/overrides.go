@@ -17,9 +17,9 @@ import (
 // these calls may be sent again where their outcome is not known.
 
 // SetOverride sets what an operator says of a target: one of Block, Exempt, Rule and Windows, with
-// UntilMs and Reason. It gives what is set. The error wraps api.ErrBadOverride where it cannot be.
-func (h *HTTP) SetOverride(ctx context.Context, target string, o api.Override) (set api.Override, err error) {
-	o.Key, o.Pattern, o.By, o.AtMs = "", "", "", 0 // the target, the token and Redis's clock say these
+// UntilMs and Reason. It gives what is set, and what that does. The error wraps api.ErrBadOverride where it cannot be.
+func (h *HTTP) SetOverride(ctx context.Context, target string, o api.Override) (set api.OverrideSet, err error) {
+	o.Key, o.Pattern, o.Network, o.By, o.AtMs = "", "", "", "", 0 // the target, the token and Redis's clock say these
 	body, err := json.Marshal(o)
 	if err != nil {
 		return set, fmt.Errorf("client: encoding an override: %w", err)

@@ -3,9 +3,11 @@ package client_test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,10 +27,11 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 			{Limit: 12, Per: time.Hour}}},
 		{Name: "watch", Match: "watch:*", Shadow: true, Windows: []windows.Window{{Limit: 4, Per: time.Minute}}},
 	}
-	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n"}
+	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n", "", strings.Repeat("k", 513)}
+	modes := []api.Mode{"", "", "", "", api.ModeTake, api.ModeLook, api.ModeCharge, "no"}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	redis := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	redis := streamtest.AnyRedis(t)
 	var worlds []*world
 	var ways []client.Checker
 	var names []string
@@ -40,7 +43,7 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 	}
 	words := func(v any, err error) string {
 		if err != nil {
-			return "error " + api.NameOf(err)
+			return fmt.Sprint("error ", api.NameOf(err), " no answer: ", errors.Is(err, api.ErrNoAnswer))
 		}
 		text, err := json.Marshal(v)
 		testkit.Must(t, err)
@@ -49,9 +52,13 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 	for step := range 400 {
 		reqs := make([]api.CheckRequest, 1+r.IntN(4))
 		for i := range reqs {
-			reqs[i] = api.CheckRequest{Key: keys[r.IntN(len(keys))], Cost: int64(r.IntN(7))}
+			reqs[i] = api.CheckRequest{Key: keys[r.IntN(len(keys))], Cost: int64(r.IntN(8) - 1),
+				Mode: modes[r.IntN(len(modes))]}
 		}
-		kind, wait := r.IntN(10), time.Duration(r.IntN(4000))*time.Millisecond
+		if r.IntN(30) == 0 {
+			reqs[0].Checks = []api.CheckRequest{}
+		}
+		kind, wait := r.IntN(11), time.Duration(r.IntN(4000))*time.Millisecond
 		var told []string
 		for i, c := range ways {
 			var text string
@@ -68,6 +75,8 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 				for _, e := range list {
 					text += words(e.CheckAnswer, e.Err) + "\n"
 				}
+			case kind == 9:
+				text = words(c.CheckAll(t.Context(), nil)) + words(c.CheckEach(t.Context(), nil))
 			default:
 				text = words(c.Peek(t.Context(), reqs[0].Key))
 			}

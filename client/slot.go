@@ -11,27 +11,34 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// ErrOverLimit is wrapped by the error of Acquire where there is no free slot; errors.As finds an
-// OverLimitError in it, which has the answer.
+// ErrOverLimit is wrapped by the error of Acquire where there is no free slot, and of Wait where the wait would be
+// too long; errors.As finds an OverLimitError in it, which has the answer.
 var ErrOverLimit = errors.New("over the limit")
 
 // ErrSlotLost is the cause (context.Cause) that the context of a slot ends with when it no longer
 // holds: it has expired, somebody else has settled it, or nobody answered until its end.
 var ErrSlotLost = errors.New("slot lost")
 
-// OverLimitError is a denied slot. It wraps ErrOverLimit.
+// OverLimitError is a denied slot, or a check that Wait does not wait for. It wraps ErrOverLimit.
 type OverLimitError struct {
-	// Answer says of the key what a denied check says, RetryAfterMs included.
+	// Answer says of the key what a denied check says, RetryAfterMs included. If Wait was behind other
+	// callers, it is the answer to the first of them.
 	Answer api.CheckAnswer
 }
 
 // Error implements error.
 func (e *OverLimitError) Error() string {
-	if e.Answer.RetryAfterMs > 0 {
-		return fmt.Sprintf("%s of rule %q: the first slot expires in %d ms", ErrOverLimit, e.Answer.Rule,
-			e.Answer.RetryAfterMs)
+	text := fmt.Sprintf("%s of rule %q", ErrOverLimit, e.Answer.Rule)
+	if e.Answer.Rule == "" {
+		text = fmt.Sprintf("%s: %s", ErrOverLimit, e.Answer.Note)
 	}
-	return fmt.Sprintf("%s of rule %q", ErrOverLimit, e.Answer.Rule)
+	switch ms := e.Answer.RetryAfterMs; {
+	case ms > 0:
+		return fmt.Sprintf("%s: retry after %s", text, time.Duration(ms)*time.Millisecond)
+	case ms < 0:
+		return text + ": no wait helps"
+	}
+	return text
 }
 
 // Unwrap gives ErrOverLimit.
@@ -82,6 +89,8 @@ func (c *Client) Acquire(ctx context.Context, key string, cost int64) (*Slot, er
 	whole := context.WithoutCancel(ctx) // a call that is cut off would leave a slot that nobody knows of
 	got, err := c.Reserve(whole, api.ReservationRequest{CheckRequest: api.CheckRequest{Key: key, Cost: cost}})
 	switch {
+	case errors.Is(err, api.ErrNoRule) && c.config.UnmatchedKeys == Deny:
+		return nil, &OverLimitError{unmatched(key, cost)}
 	case err != nil:
 		return nil, fmt.Errorf("acquiring a slot: %w", err)
 	case !got.Allowed:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -21,6 +23,7 @@ import (
 // from several goroutines.
 type folder struct {
 	redis      redis.UniversalClient
+	lua        *lua.Server
 	keys       *stream.Keys
 	counter    *windows.Redis
 	rules      func() *windows.Rules
@@ -33,77 +36,46 @@ type folder struct {
 	tracer     trace.Tracer // nil: nothing is traced
 }
 
-// fold sees a batch through until each of its events is acknowledged, trying
-// again for as long as ctx allows: sending a fold again is safe. On an error (ctx
-// has ended, the partition is quarantined) events stay pending for somebody to claim.
-func (f *folder) fold(ctx context.Context, b eventlog.Batch) error {
-	if len(b.Messages) == 0 {
-		return nil
-	}
-	events, letters := f.decode(b)
-	start := time.Now()
-	traced, spans, parent := f.startFold(ctx, b)
-	unmatched, err := f.count(traced, windows.Batch{Partition: b.Partition, Events: events, TraceParent: parent})
-	spans.end(err)
-	if err == nil {
-		f.observe(len(b.Messages), start)
-		err = f.finish(ctx, b.Partition, unmatched, letters)
-	}
-	return f.examine(ctx, b.Partition, err)
-}
-
-// foldTogether is fold for batches of several partitions of one server, in one step.
-// errs[i] is what became of batches[i]. Where Redis refuses it, each is folded by itself
-// (what was counted has left): so a partition with a key of another type, or an event
-// that makes the script fail, keeps none of the others.
-func (f *folder) foldTogether(ctx context.Context, batches []eventlog.Batch) (errs []error) {
-	errs = make([]error, len(batches))
-	var refusal, err error
-	if len(batches) > 1 {
-		refusal, err = f.foldCall(ctx, batches, errs)
-	}
+// fold sees batches through, with one script call, until each of their events is acknowledged. They are of
+// different partitions of one server. It tries again for as long as ctx allows: sending a fold again is safe.
+// errs[i] is what became of batches[i]. On an error (ctx has ended, the partition is quarantined) events stay
+// pending for somebody to claim.
+func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
+	folds, letters := make([]windows.Batch, len(batches)), make([][]deadLetter, len(batches))
 	for i, b := range batches {
-		switch {
-		case err != nil:
-			errs[i] = err
-		case refusal != nil || len(batches) == 1:
-			errs[i] = f.fold(ctx, b)
+		folds[i].Partition = b.Partition
+		folds[i].Events, letters[i] = f.decode(b)
+	}
+	start := time.Now()
+	traced, spans := f.startFold(ctx, batches...)
+	parent, state := spans.trace()
+	for i := range folds {
+		folds[i].TraceParent, folds[i].TraceState = parent, state
+	}
+	unmatched, errs := f.count(traced, folds)
+	spans.end(errors.Join(errs...))
+	f.observe(batches, errs, start)
+	for i, b := range batches {
+		if errs[i] == nil {
+			errs[i] = f.finish(ctx, b.Partition, unmatched[i], letters[i])
 		}
+		errs[i] = f.examine(ctx, b.Partition, errs[i])
 	}
 	return errs
 }
 
-// foldCall folds batches in one step and sees each through. refusal is Redis's, and err any
-// other reason for which not all was counted.
-func (f *folder) foldCall(ctx context.Context, batches []eventlog.Batch, errs []error) (refusal, err error) {
-	folds := make([]windows.Batch, len(batches))
-	letters := make([][]deadLetter, len(batches))
-	messages := 0
+// observe measures a fold by the events of those batches that were counted.
+func (f *folder) observe(batches []eventlog.Batch, errs []error, start time.Time) {
+	events := 0
 	for i, b := range batches {
-		folds[i].Partition, messages = b.Partition, messages+len(b.Messages)
-		folds[i].Events, letters[i] = f.decode(b)
+		if errs[i] == nil {
+			events += len(b.Messages)
+		}
 	}
-	start := time.Now()
-	traced, spans, parent := f.startFold(ctx, batches...)
-	for i := range folds {
-		folds[i].TraceParent = parent
+	if events > 0 {
+		f.metrics.batchEvents.Observe(float64(events))
+		f.metrics.foldSeconds.Observe(time.Since(start).Seconds())
 	}
-	unmatched, refusal, err := f.send(traced, folds)
-	spans.end(errors.Join(err, refusal))
-	if err != nil || refusal != nil {
-		return refusal, err
-	}
-	f.observe(messages, start)
-	for i, b := range batches {
-		f.overridden.blockedByPattern(f.rules(), folds[i].Events)
-		errs[i] = f.examine(ctx, b.Partition, f.finish(ctx, b.Partition, unmatched[i], letters[i]))
-	}
-	return nil, nil
-}
-
-func (f *folder) observe(events int, start time.Time) {
-	f.metrics.batchEvents.Observe(float64(events))
-	f.metrics.foldSeconds.Observe(time.Since(start).Seconds())
 }
 
 // examine looks, where err is a refusal, whether the partition's keys are the reason.
@@ -155,56 +127,69 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 	return events, letters
 }
 
-// count folds events and gives the IDs of those that no rule matches. Where the
-// script refuses a batch, and not for the type of a key, it narrows down on the
-// event that does it, and makes that one alone a dead letter.
-func (f *folder) count(ctx context.Context, b windows.Batch) (unmatched []string, err error) {
-	p, events := b.Partition, b.Events
-	if len(events) == 0 {
-		return nil, nil
-	}
-	sent, refusal, err := f.send(ctx, []windows.Batch{b})
-	if refusal != nil {
-		quarantined, lookErr := f.quarantine.examine(ctx, p)
-		// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
-		// keys, also where somebody has fixed it meanwhile.
-		if quarantined || lookErr != nil || redisclient.IsWrongType(refusal) {
-			return nil, errors.Join(refusal, lookErr)
+// count folds batches with one script call and gives, for each, the IDs of events that no rule matches, or
+// why it was not counted. Where Redis refuses the call, each batch is folded by itself (what was counted has
+// left): a partition with a key of another type, or an event that makes the script fail, holds up none of the others.
+func (f *folder) count(ctx context.Context, batches []windows.Batch) (unmatched [][]string, errs []error) {
+	sent, refusal, err := f.send(ctx, batches)
+	unmatched, errs = make([][]string, len(batches)), make([]error, len(batches))
+	for i := range batches {
+		switch one := batches[i : i+1]; {
+		case err != nil:
+			errs[i] = err
+		case refusal == nil:
+			unmatched[i] = sent[i]
+		case len(batches) == 1:
+			unmatched[i], errs[i] = f.isolate(ctx, one[0], refusal)
+		default:
+			list, errOf := f.count(ctx, one)
+			unmatched[i], errs[i] = list[0], errOf[0]
 		}
 	}
-	switch {
-	case err != nil:
-		return nil, err
-	case refusal != nil && len(events) == 1:
+	return unmatched, errs
+}
+
+// isolate counts a batch that Redis refused, not for the type of a key: it narrows down on the event
+// that causes it, and makes that one alone a dead letter.
+func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (unmatched []string, err error) {
+	p, events := b.Partition, b.Events
+	quarantined, err := f.quarantine.examine(ctx, p)
+	// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
+	// keys, also where somebody has fixed it meanwhile.
+	if quarantined || err != nil || redisclient.IsWrongType(refusal) {
+		return nil, errors.Join(refusal, err)
+	}
+	if len(events) == 1 {
 		e := events[0]
 		fields := map[string]any{"key": e.Key, "count": e.Count}
 		if e.ProducerID != "" {
 			fields["id"] = e.ProducerID
 		}
-		return nil, f.deadLetter(ctx, p, []deadLetter{letterOf(entry.Message{ID: e.ID, Values: fields}, refused,
-			refusal.Error())})
-	case refusal != nil:
-		f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),
-			"error", refusal)
-		first, second := b, b
-		first.Events, second.Events = events[:len(events)/2], events[len(events)/2:]
-		left, err := f.count(ctx, first)
-		if err != nil {
-			return nil, err
-		}
-		right, err := f.count(ctx, second)
-		return append(left, right...), err
+		letter := letterOf(entry.Message{ID: e.ID, Values: fields}, refused, refusal.Error())
+		return nil, f.deadLetter(ctx, p, []deadLetter{letter})
 	}
-	return sent[0], nil
+	f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),
+		"error", refusal)
+	for half := range slices.Chunk(events, (len(events)+1)/2) {
+		b.Events = half
+		list, errs := f.count(ctx, []windows.Batch{b})
+		if errs[0] != nil {
+			return nil, errs[0]
+		}
+		unmatched = append(unmatched, list[0]...)
+	}
+	return unmatched, nil
 }
 
 // send folds batches with one script call and gives, for each, the IDs of events that no
 // rule matches. It tries until Redis answers; refusal is its answer where it refuses. Then
 // some may have been counted, and all are to be folded again.
 func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
-	err = f.persist(ctx, "folding", func() error {
-		folded, sent, err := f.counter.FoldBatches(ctx, f.rules(), batches)
-		unmatched = sent
+	var rules *windows.Rules
+	err = f.persist(ctx, "folding", func() (err error) {
+		var folded windows.Folded
+		rules = f.rules()
+		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)
 		f.observeFolded(folded)
 		if redisclient.IsRefusal(err) {
 			refusal = err
@@ -214,6 +199,9 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	})
 	if err != nil || refusal != nil {
 		return nil, refusal, err
+	}
+	for _, b := range batches {
+		f.overridden.blockedByPattern(rules, b.Events)
 	}
 	return unmatched, nil, nil
 }

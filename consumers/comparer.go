@@ -15,6 +15,8 @@ import (
 type Decisions interface {
 	// LastDecision gives what stands for a rule and key, nil where nothing does, or no decision.
 	LastDecision(ctx context.Context, rule, key string) (*api.Transition, error)
+	// Ensure makes what decisions and alerts are kept in, where it is missing.
+	Ensure(ctx context.Context) error
 }
 
 // comparer compares, now and then, the throttle decisions that stand in Redis with what
@@ -44,7 +46,16 @@ func (c *comparer) run(ctx context.Context) {
 		return
 	}
 	for pause.For(ctx, c.every) {
-		for p := range c.held() {
+		held := c.held()
+		if len(held) == 0 {
+			continue
+		}
+		// Nothing else would notice that a stream is gone for as long as there is no transition.
+		if err := c.decisions.Ensure(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("making the streams of decisions and alerts failed, trying again later", "error", err)
+			continue
+		}
+		for p := range held {
 			if err := c.compare(ctx, p); err != nil && ctx.Err() == nil {
 				c.log.Warn("comparing the throttle decisions with what stands in NATS failed, trying again later",
 					"partition", p, "error", err)

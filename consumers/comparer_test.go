@@ -19,8 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Decisions that somebody has overwritten or deleted in NATS are published again, and no
-// others are: a subscriber that starts then finds who is throttled.
+// Decisions that somebody has overwritten or deleted in NATS, alone or with their stream, are published
+// again, and no others are: a subscriber that starts then finds who is throttled.
 func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		hour := []windows.Window{{Limit: 10, Per: time.Hour}}
@@ -86,5 +86,17 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		if now := stands("api", "user:well"); now.Version != well.Version {
 			t.Errorf("a decision that stood was published again: %+v", now)
 		}
+
+		// Both streams are deleted, and nothing happens: no transition would make them again.
+		_, alerted := alerts.StreamNames(w.keys.Prefix)
+		testkit.Must(t, js.DeleteStream(t.Context(), throttle))
+		testkit.Must(t, js.DeleteStream(t.Context(), alerted))
+		for _, key := range keys {
+			w.eventually(key+" stands in the stream that was made again", func() (bool, string) {
+				return stands("api", key).State == api.StateThrottled, "it does not"
+			})
+		}
+		_, err = js.Stream(t.Context(), alerted)
+		testkit.Must(t, err)
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -39,7 +37,7 @@ var deadLetterKinds = []string{invalid, misplaced, refused, outbox}
 // does: what cannot be counted or published is kept there for a person to read, so
 // that it never blocks a partition. Safe to use from several goroutines.
 type deadLetters struct {
-	redis   redis.UniversalClient
+	lua     *lua.Server
 	keys    *stream.Keys
 	metrics *Metrics
 	log     *slog.Logger
@@ -75,7 +73,7 @@ func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int
 	for i, l := range letters {
 		list[i] = l.DeadLetter
 	}
-	kept, err := lua.DeadLetters(ctx, d.redis, from, d.keys.Dead(p), deadLettersKept, list)
+	kept, err := d.lua.DeadLetters(ctx, from, d.keys.Dead(p), deadLettersKept, list)
 	if err != nil {
 		return fmt.Errorf("writing %d dead letters to %s: %w", len(letters), d.keys.Dead(p), err)
 	}
@@ -96,7 +94,7 @@ func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 	reason := fmt.Sprintf("%d events were trimmed after they were read, before they were counted", len(ids))
 	letter := lua.DeadLetter{ID: ids[0], Reason: reason, Body: strings.Join(ids, " ")}
 	gone := lua.DeadLetterSource{Stream: d.keys.Events(p)}
-	if _, err := lua.DeadLetters(ctx, d.redis, gone, d.keys.Dead(p), deadLettersKept,
+	if _, err := d.lua.DeadLetters(ctx, gone, d.keys.Dead(p), deadLettersKept,
 		[]lua.DeadLetter{letter}); err != nil {
 		d.log.Error("recording the lost events failed", "stream", d.keys.Dead(p), "error", err)
 	}
@@ -105,7 +103,7 @@ func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 // ofGap finds events of p that were trimmed before they were read, and notes them:
 // one letter for all of them, written by the script that finds them.
 func (d *deadLetters) ofGap(ctx context.Context, p int) error {
-	n, err := lua.Gap(ctx, d.redis, d.keys.Events(p), d.keys.Dead(p), eventlog.Group, deadLettersKept)
+	n, err := d.lua.Gap(ctx, d.keys.Events(p), d.keys.Dead(p), eventlog.Group, deadLettersKept)
 	if err != nil || n <= 0 {
 		return err
 	}

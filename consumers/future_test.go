@@ -1,12 +1,10 @@
 package consumers_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -15,43 +13,25 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// lockedBuffer is a log that several goroutines write and a test reads.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), part)
-}
-
 // A producer appends with the greatest ID there is, so nobody can append any more:
 // the log says so once, and a metric until it is gone.
 func TestAnIDOfTheFutureIsTold(t *testing.T) {
 	ctx := context.Background()
-	w, log := newWorld(t, shared(t)), &lockedBuffer{}
+	w, log := newWorld(t, shared(t)), &testkit.Log{}
 	event := &redis.XAddArgs{Stream: w.keys.Events(2), ID: "18446744073709551615-18446744073709551615",
 		Values: []any{"key", w.keyIn(2, "k")}}
 	testkit.Must(t, w.redis.XAdd(ctx, event).Err())
 	w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	w.eventually("the metric tells", func() (bool, string) {
 		n := w.sample("newest_event_ahead_seconds")
-		return n > 1e9 && log.count("ID of the future") > 0, fmt.Sprint(n)
+		return n > 1e9 && strings.Contains(log.String(), "ID of the future"), fmt.Sprint(n)
 	})
 	w.redis.Del(ctx, w.keys.Events(2))
 	w.eventually("it is over", func() (bool, string) {
 		n := w.sample("newest_event_ahead_seconds")
 		return n == 0, fmt.Sprint(n)
 	})
-	if n := log.count("ID of the future"); n != 1 {
+	if n := strings.Count(log.String(), "ID of the future"); n != 1 {
 		t.Errorf("the log says it %d times", n)
 	}
 }

@@ -16,7 +16,7 @@ func FuzzOutboxEntry(f *testing.F) {
 	f.Add("api", "user:42", "throttled", "100", "10", "60000", "12", "1795274075390", "1795274075390",
 		"1795274075390", "1795274135307", "1795274141307", "s")
 	f.Add("api", "a.b *>", "raised", "80", "10", "60000", "8", "1795274075390", "1795274075390", "1795274075390",
-		"1795274135307", "1795274141307", "")
+		"1795274135307", "1795274141307", "f")
 	f.Add("*", "user:42", "raised", "80", "10", "60000", "8", "1", "1", "1", "1", "1", "r")
 	f.Add("a.b", "\x00", "cleared", "1e3", "inf", "nan", "-1", "0", "0x10", "9223372036854775807",
 		"9223372036854775808", "", "sr")
@@ -40,6 +40,9 @@ func FuzzOutboxEntry(f *testing.F) {
 			if want, err := strconv.ParseInt(text, 10, 64); err != nil || want != n || n < 0 {
 				t.Fatalf("%q was read as %d", text, n)
 			}
+		}
+		if got.InFlight != strings.Contains(flags, "f") {
+			t.Fatalf("in flight: %t, of the flags %q", got.InFlight, flags)
 		}
 		if got.Rule != rule || got.Key != key || string(got.State) != state {
 			t.Fatalf("%+v of %v", got, values)

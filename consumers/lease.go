@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -18,7 +16,7 @@ import (
 // relays a partition, as order needs one hand. A hold's context ends before
 // another process can have the lease, by this machine's clocks.
 type leases struct {
-	redis redis.UniversalClient
+	lua   *lua.Server
 	keys  *stream.Keys
 	owner string
 	ttl   time.Duration
@@ -96,7 +94,7 @@ func (l *leases) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.ttl)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, parts := range eventlog.Shards(l.redis, l.keys.All()) {
+	for _, parts := range eventlog.Shards(l.lua.Client(), l.keys.All()) {
 		all.Go(func() {
 			if err := l.renewShard(within, ctx, parts); err != nil && ctx.Err() == nil {
 				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)
@@ -111,7 +109,7 @@ func (l *leases) renew(ctx context.Context) {
 func (l *leases) renewShard(within, ctx context.Context, parts []int) error {
 	for _, p := range parts {
 		asked := time.Now()
-		ok, err := lua.Lease(within, l.redis, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
+		ok, err := l.lua.Lease(within, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
 		if err != nil {
 			return err
 		}
@@ -150,7 +148,7 @@ func (l *leases) release() {
 	for p, h := range l.holds {
 		h.expire.Stop()
 		h.cancel()
-		if _, err := lua.Lease(ctx, l.redis, l.keys.Relay(p), l.owner, 0); err != nil {
+		if _, err := l.lua.Lease(ctx, l.keys.Relay(p), l.owner, 0); err != nil {
 			l.log.Warn("releasing a lease failed, it will expire", "partition", p, "error", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -18,8 +19,11 @@ func TestALeaseEndsLocally(t *testing.T) {
 	keys, err := stream.NewKeys("sc", 2)
 	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond
-	l := &leases{redis: c, keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
+	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
 		holds: map[int]*hold{}}
+	// The first call has the server compile the script, which takes long under the race detector.
+	_, err = l.lua.Lease(t.Context(), "first", "me", 1)
+	testkit.Must(t, err)
 	l.renew(t.Context())
 	held := l.held()
 	if len(held) != 2 {
@@ -61,7 +65,7 @@ func endsBetween(t *testing.T, end *deadline) {
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)
-	l := &leases{redis: c, keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
+	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
 		holds: map[int]*hold{}}
 	l.renew(t.Context())
 	first := l.held()[0]

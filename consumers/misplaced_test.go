@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // A producer computes the partition of a key wrongly. Its event goes to the dead
@@ -17,7 +16,6 @@ import (
 // It is not counted and makes no transition; the other events of its batch count.
 func TestAnEventInTheWrongPartitionIsADeadLetter(t *testing.T) {
 	each(t, misplaced)
-	t.Run("cluster", func(t *testing.T) { misplaced(t, streamtest.Cluster(t).URL()) })
 }
 
 func misplaced(t *testing.T, url string) {

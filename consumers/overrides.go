@@ -136,7 +136,7 @@ func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struc
 		for len(list) > 0 {
 			step := list[:min(len(list), sweepStep)]
 			list = list[len(step):]
-			if err := s.look(ctx, p, step); err != nil && !s.left(ctx, p, err) {
+			if err := s.look(ctx, p, step); err != nil && !s.isQuarantined(ctx, p, err) {
 				return err
 			}
 		}
@@ -169,7 +169,7 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 		}
 		slices.Sort(mine)
 		for step := range slices.Chunk(slices.Compact(mine), sweepStep) {
-			if err := s.look(ctx, p, step); err != nil && !s.left(ctx, p, err) {
+			if err := s.look(ctx, p, step); err != nil && !s.isQuarantined(ctx, p, err) {
 				return err
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -88,6 +89,7 @@ type Config struct {
 	// each partition has a script call of its own, as on a Cluster
 	separately bool
 	readPause  func(ctx context.Context, d time.Duration) (ok bool) // default pause.For
+	onRescan   func()                                               // called before a walk over all keys begins
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -139,7 +141,6 @@ type Pool struct {
 	comparer  *comparer
 	gauges    *gauges
 	throttled *throttledKeys
-	consumer  string
 	drain     time.Duration
 }
 
@@ -149,11 +150,11 @@ func NewPool(c Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	dead := &deadLetters{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, log: c.Log}
+	dead := &deadLetters{lua: lua.NewServer(c.Redis), keys: c.Keys, metrics: c.Metrics, log: c.Log}
 	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
 		until: map[int]time.Time{}}
-	f := &folder{redis: c.Redis, keys: c.Keys, counter: c.Counter, rules: c.Rules, metrics: c.Metrics, log: c.Log,
-		quarantine: q, dead: dead, activity: c.Activity, tracer: c.Tracer}
+	f := &folder{redis: c.Redis, lua: dead.lua, keys: c.Keys, counter: c.Counter, rules: c.Rules,
+		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, activity: c.Activity, tracer: c.Tracer}
 	looks := newTurns(c)
 	sweeper := newSweeper(c, q, looks)
 	f.overridden = &sweeper.overridden
@@ -161,7 +162,7 @@ func NewPool(c Config) (*Pool, error) {
 		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead),
 		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,
 			ahead: map[int]bool{}},
-		consumer: c.Consumer, drain: c.DrainTimeout,
+		drain: c.DrainTimeout,
 	}
 	pool.comparer = &comparer{counter: c.Counter, turns: looks, decisions: c.Decisions,
 		held: pool.relay.leases.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
@@ -171,9 +172,6 @@ func NewPool(c Config) (*Pool, error) {
 	q.back = pool.Recheck // the rules may have changed meanwhile
 	return pool, nil
 }
-
-// Consumer is the name this process has in the group.
-func (p *Pool) Consumer() string { return p.consumer }
 
 // Recheck looks again at every key that stands at a level: call it when the
 // rules have changed.

@@ -315,24 +315,6 @@ func TestOneRelayAtATime(t *testing.T) {
 	})
 }
 
-// An idle worker folds a lone event at once, and batches grow when events wait.
-func TestBatchesGrowByThemselves(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		var events []api.Event
-		for range 3000 {
-			events = append(events, api.Event{Key: "user:1", Count: 1})
-		}
-		w.append(events...) // they wait before the worker comes
-		w.start(&recorder{}, nil)
-		w.eventuallyUsed("user:1", 3000)
-		w.eventually("3,000 waiting events are 3 folds of 1,000", func() (bool, string) {
-			n := w.folds()
-			return n == 3, fmt.Sprint(n)
-		})
-	})
-}
-
 // A read that brings several events is followed by a pause, one that brings a lone event is not.
 func TestReadsPauseUnderLoad(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {

@@ -10,7 +10,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // reclaimer takes over the events of workers that have stopped answering, once
@@ -79,7 +78,7 @@ func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, 
 			r.dead.ofTrimmed(work, p, trimmed)
 		}
 		r.metrics.claims.Add(float64(len(batch.Messages)))
-		if err := r.fold(work, batch); err != nil {
+		if err := errors.Join(r.fold(work, batch)...); err != nil {
 			return err
 		}
 		if next == "0-0" {
@@ -91,6 +90,6 @@ func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, 
 		return err
 	}
 	// Workers that died long ago hold nothing any more.
-	_, err := lua.Retire(work, r.redis, r.keys.Events(p), eventlog.Group, "", 20*r.config.MinIdle.Milliseconds())
+	_, err := r.lua.Retire(work, r.keys.Events(p), eventlog.Group, "", 20*r.config.MinIdle.Milliseconds())
 	return err
 }

@@ -51,7 +51,7 @@ const relayStep = 500
 func newRelay(c Config, q *quarantine, dead *deadLetters) *relay {
 	return &relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c,
 		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead,
-		leases: &leases{redis: c.Redis, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log,
+		leases: &leases{lua: dead.lua, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log,
 			holds: map[int]*hold{}}}
 }
 
@@ -270,13 +270,34 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		Limit: number("limit"), WindowMs: number("window"), Used: number("used"), Version: number("version"),
 		AtMs:    number("at"),
 		SinceMs: number("since"), UntilMs: number("until"), ExpiresMs: number("expires"),
-		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"), Reason: text("reason"),
-		TraceParent: text("traceparent"),
+		Shadow: strings.Contains(flags, "s"), Renewal: strings.Contains(flags, "r"),
+		InFlight: strings.Contains(flags, "f"), Reason: text("reason"),
+		TraceParent: text("traceparent"), TraceState: text("tracestate"),
+	}
+	if text("penalty") != "" && bad == nil {
+		t.Penalty, bad = decodePenalty(text("penalty"))
 	}
 	if bad == nil {
 		bad = t.Validate()
 	}
 	return t, bad
+}
+
+// decodePenalty reads step,of,until_ms.
+func decodePenalty(text string) (*api.Penalty, error) {
+	numbers := [3]int64{}
+	fields := strings.Split(text, ",")
+	for i := range numbers {
+		var err error
+		if len(fields) == len(numbers) {
+			numbers[i], err = strconv.ParseInt(fields[i], 10, 64)
+		}
+		if err != nil || len(fields) != len(numbers) {
+			return nil, fmt.Errorf(`%w: field "penalty" is %s, expected "step,of,until_ms"`, api.ErrBadTransition,
+				api.Shorten(text))
+		}
+	}
+	return &api.Penalty{Step: int(numbers[0]), Of: int(numbers[1]), UntilMs: numbers[2]}, nil
 }
 
 func zeros(n int) []string {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // idsOf notes the ids of what it is given: "state level" → each.
@@ -118,4 +122,48 @@ func TestTheRelayKnowsWhatMayHaveBeenSent(t *testing.T) {
 			t.Errorf("sent before: %q, expected %q", got.seen, want)
 		}
 	})
+}
+
+// The decision, and the alert of the same crossing, tell of the penalty that begins with them; an alert before
+// does not.
+func TestDecisionsTellOfThePenalty(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{50},
+		Penalty: []time.Duration{time.Hour, 2 * time.Hour},
+		Windows: []windows.Window{{Limit: 4, Per: time.Minute}}}
+	each(t, func(t *testing.T, url string) {
+		w, got := newWorld(t, url, rule), &recorder{}
+		w.start(got, nil)
+		w.append(api.Event{Key: "user:1", Count: 2})
+		w.eventually("the first alert", func() (bool, string) { s := got.of("user:1"); return s != "", s })
+		w.append(api.Event{Key: "user:1", Count: 9})
+		w.eventually("the decision", func() (bool, string) {
+			s := got.of("user:1")
+			return strings.Contains(s, "throttled"), s
+		})
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		for _, one := range got.all {
+			if (one.Penalty != nil) != (one.Level == 100) {
+				t.Errorf("%s %d%% tells of the penalty %+v", one.State, one.Level, one.Penalty)
+			}
+			if p := one.Penalty; p != nil && (p.Step != 1 || p.Of != 2 || p.UntilMs != one.UntilMs) {
+				t.Errorf("%s %d%% until %d tells of the penalty %+v", one.State, one.Level, one.UntilMs, p)
+			}
+		}
+	})
+}
+
+// A penalty that nobody of ours wrote is a dead letter.
+func TestForeignPenalties(t *testing.T) {
+	for text, want := range map[string]string{"1,2,3": "", "2,2,3": "", "0,2,3": "step 0", "3,2,3": "step 3",
+		"1,2": "expected", "1,2,3,4": "expected", "1,2,x": "expected", "1,2,-3": "until -3"} {
+		p, err := consumers.DecodePenalty(text)
+		if err == nil {
+			err = api.Transition{Rule: "api", Key: "k", State: api.StateThrottled, Level: 100, WindowMs: 1, Version: 1,
+				Penalty: p}.Validate()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
 }

@@ -2,10 +2,12 @@ package consumers_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -37,6 +39,8 @@ func TestReloadsReachSubscribers(t *testing.T) {
 			"raised 100, throttled 100"},
 		{"algorithm", func(r *windows.Rule) { r.Algorithm = "sliding-counter" }, "released 100, cleared 100",
 			"raised 100, throttled 100"},
+		{"exact algorithm", func(r *windows.Rule) { r.Algorithm = "sliding-log-zset" }, "released 100, cleared 100",
+			"raised 100, throttled 100"},
 		{"alerts", func(r *windows.Rule) { r.Alerts = []int{70} }, "raised 70", "cleared 70"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -67,4 +71,35 @@ func TestReloadsReachSubscribers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Rules are changed and changed back before the walk over all keys begins. Meanwhile the key was released.
+func TestRulesThatAreChangedBackReachSubscribers(t *testing.T) {
+	limited := func(limit int64) *windows.Rules {
+		rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: limit, Per: time.Hour}}}})
+		testkit.Must(t, err)
+		return rules
+	}
+	each(t, func(t *testing.T, url string) {
+		w, r, gate := newWorld(t, url), &recorder{}, make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		w.setRules(limited(10))
+		pool, _ := w.run(r, func(c *consumers.Config) { c.OnRescan(func() { <-gate }) })
+		t.Cleanup(open)
+		reaches := func(want string) {
+			t.Helper()
+			w.eventually(fmt.Sprintf("subscribers receive %q", want),
+				func() (bool, string) { return r.of("user:1") == want, r.of("user:1") })
+		}
+		w.append(api.Event{Key: "user:1", Count: 10})
+		reaches("raised 100, throttled 100")
+		w.setRules(limited(20))
+		pool.Recheck()
+		reaches("raised 100, throttled 100, released 100, cleared 100")
+		w.setRules(limited(10))
+		pool.Recheck()
+		open()
+		reaches("raised 100, throttled 100, released 100, cleared 100, raised 100, throttled 100")
+	})
 }

@@ -3,13 +3,13 @@ package consumers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -23,11 +23,12 @@ type sweeper struct {
 	config     Config
 	log        *slog.Logger
 	recheck    chan struct{} // look at all keys that stand at a level
+	left       remaining     // of that
 	quarantine *quarantine
 	turns      *turns
 
-	rulesChanged chan struct{} // look for others that are over a new limit (rescan.go)
-	overridden   overridden    // look at keys whose override changed (overrides.go)
+	changes    ruleChanges // look for others that are over a new limit (rescan.go)
+	overridden overridden  // look at keys whose override changed (overrides.go)
 
 	// patience bounds the wait after a failed pass: short where other servers than
 	// the one that failed hold partitions too.
@@ -40,8 +41,8 @@ const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(c Config, q *quarantine, t *turns) *sweeper {
 	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q,
-		turns:   t,
-		recheck: make(chan struct{}, 1), rulesChanged: make(chan struct{}, 1), patience: longestWait,
+		turns: t, recheck: make(chan struct{}, 1), patience: longestWait,
+		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	if c.Overrides != nil {
 		c.Overrides.OnChange(s.overridden.add)
@@ -60,7 +61,7 @@ var recheckAfter = []time.Duration{time.Second, 5 * time.Second, time.Minute + 5
 // not, and at those that may have come to one: the rules have changed.
 func (s *sweeper) Recheck() {
 	signal(s.recheck)
-	signal(s.rulesChanged)
+	s.changes.add(s.rules())
 	for _, d := range recheckAfter {
 		time.AfterFunc(d, func() { signal(s.recheck) })
 	}
@@ -83,7 +84,7 @@ func (s *sweeper) run(ctx context.Context) {
 	scanning.Go(func() { s.followOverrides(ctx) })
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
-		next, err := s.pass(ctx)
+		next, err := s.turn(ctx)
 		if err != nil && ctx.Err() == nil {
 			if time.Since(said) >= longestWait {
 				s.log.Warn("sweeping failed, trying again", "error", err)
@@ -93,19 +94,65 @@ func (s *sweeper) run(ctx context.Context) {
 		} else {
 			wait.reset()
 		}
+		recheck := s.recheck
+		if s.left.some() {
+			recheck = nil // once this round is over
+		}
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
-		case <-s.recheck:
-			if err := s.all(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn("re-examining keys after a change of rules failed", "error", err)
-				signal(s.recheck)
-				pause.For(ctx, s.patience)
-			}
+		case <-recheck:
+			s.left.parts = slices.Clone(s.quarantine.open(ctx, s.config.Keys.All()))
 		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
+}
+
+// remaining is what a round over all keys that stand at a level has still to look at.
+type remaining struct {
+	parts []int // whose keys are not listed yet
+	p     int
+	keys  []string // of partition p
+}
+
+func (r *remaining) some() bool { return len(r.parts) > 0 || len(r.keys) > 0 }
+
+// turn sweeps what is due, and then one step of what remains of a round: so releases that are due never
+// wait for more than one step. It says how long to wait for the next turn.
+func (s *sweeper) turn(ctx context.Context) (time.Duration, error) {
+	next, failed := s.pass(ctx)
+	if !s.left.some() {
+		return next, failed
+	}
+	if err := s.step(ctx); err != nil {
+		signal(s.recheck) // a whole round again
+		failed = errors.Join(failed, fmt.Errorf("re-examining keys after a change of rules: %w", err))
+	}
+	return 0, failed
+}
+
+// step looks at the next keys of a round. They are listed before the first of a partition, as looking
+// at them moves them about in the list.
+func (s *sweeper) step(ctx context.Context) (err error) {
+	r := &s.left
+	if len(r.keys) == 0 {
+		r.p, r.parts = r.parts[0], r.parts[1:]
+		r.keys, err = s.counter.Levelled(ctx, r.p)
+	}
+	if err == nil {
+		step := r.keys[:min(len(r.keys), sweepStep)]
+		r.keys = r.keys[len(step):]
+		err = s.look(ctx, r.p, step)
+	}
+	if err == nil {
+		return nil
+	}
+	r.keys = nil
+	if s.isQuarantined(ctx, r.p, err) {
+		return nil
+	}
+	return err
 }
 
 // answerWithin bounds how long one server that does not answer keeps the
@@ -131,7 +178,7 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 			next = min(next, time.Duration(min(n.DueMs-n.NowMs, time.Hour.Milliseconds()))*time.Millisecond)
 			continue
 		}
-		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.left(ctx, p, err) {
+		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.isQuarantined(ctx, p, err) {
 			failed = errors.Join(failed, err)
 		}
 		next = min(next, 5*time.Millisecond) // what remains may be due in a moment
@@ -169,30 +216,12 @@ func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
 	return err
 }
 
-// left tells of an error whether it is for keys of the partition that are not ours:
+// isQuarantined tells of an error whether it is for keys of the partition that are not ours:
 // then the partition is quarantined, and the others need not wait.
-func (s *sweeper) left(ctx context.Context, p int, err error) bool {
+func (s *sweeper) isQuarantined(ctx context.Context, p int, err error) bool {
 	if !redisclient.IsRefusal(err) {
 		return false
 	}
 	quarantined, _ := s.quarantine.examine(ctx, p)
 	return quarantined
-}
-
-// all looks at every key that stands at a level. The keys are listed first, as
-// looking at them moves them about in the list.
-func (s *sweeper) all(ctx context.Context) error {
-	var failed error
-	for _, p := range s.quarantine.open(ctx, s.config.Keys.All()) {
-		keys, err := s.counter.Levelled(ctx, p)
-		for step := range slices.Chunk(keys, sweepStep) {
-			if err = s.look(ctx, p, step); err != nil {
-				break
-			}
-		}
-		if err != nil && !s.left(ctx, p, err) {
-			failed = errors.Join(failed, err)
-		}
-	}
-	return failed
 }

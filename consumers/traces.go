@@ -3,7 +3,6 @@ package consumers
 import (
 	"context"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -20,41 +19,46 @@ type foldSpans struct {
 	events []tracing.Span
 }
 
-// startFold starts the spans of a fold. It gives the trace context for the transitions, empty where no
-// event has one.
-func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (context.Context, *foldSpans, string) {
+// startFold starts the spans of a fold.
+func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (context.Context, *foldSpans) {
 	if f.tracer == nil {
-		return ctx, nil, ""
+		return ctx, nil
 	}
 	s, contexts, messages := &foldSpans{}, []trace.SpanContext{}, 0
 	for _, b := range batches {
 		messages += len(b.Messages)
 		for _, m := range b.Messages {
-			text := m.TraceParent()
+			text, state := m.Trace()
 			if text == "" || len(s.events) == maxTraced {
 				continue
 			}
-			parent := tracing.Parse(text)
+			parent := tracing.Parse(text, state)
 			if !parent.IsValid() {
 				continue
 			}
-			_, span := tracing.Start(trace.ContextWithRemoteSpanContext(ctx, parent), f.tracer, "count event",
-				trace.SpanKindConsumer, attribute.String("messaging.system", "redis"),
-				attribute.String("messaging.destination.name", f.keys.Events(b.Partition)),
-				attribute.String("messaging.message.id", m.ID))
+			_, span := tracing.StartProcess(trace.ContextWithRemoteSpanContext(ctx, parent), f.tracer,
+				f.keys.Events(b.Partition), eventlog.Group, m.ID, b.Partition)
 			s.events, contexts = append(s.events, span), append(contexts, span.Context())
 		}
 	}
 	joined, others := tracing.Join(ctx, contexts)
 	if joined == ctx {
-		return ctx, s, "" // nothing is sampled
+		return ctx, s // nothing is sampled
 	}
 	joined, s.script = tracing.StartScript(joined, f.tracer, "fold", messages)
 	s.script.Link(others...)
 	for _, span := range s.events {
 		span.Link(s.script.Context())
 	}
-	return joined, s, tracing.Format(s.script.Context())
+	return joined, s
+}
+
+// trace is the trace context for the transitions, empty where no event has one.
+func (s *foldSpans) trace() (parent, state string) {
+	if s == nil {
+		return "", ""
+	}
+	return tracing.Format(s.script.Context())
 }
 
 func (s *foldSpans) end(err error) {

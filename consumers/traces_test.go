@@ -36,7 +36,8 @@ func TestSpansOfAFold(t *testing.T) {
 	for n := range 2 * maxTraced {
 		messages = append(messages, message("00-"+trace(n+1)+"-00f067aa0ba902b7-01"))
 	}
-	_, spans, parent := f.startFold(t.Context(), eventlog.Batch{Messages: messages})
+	_, spans := f.startFold(t.Context(), eventlog.Batch{Messages: messages})
+	parent, _ := spans.trace()
 	spans.end(nil)
 	if !strings.HasPrefix(parent, "00-"+trace(1)+"-") {
 		t.Errorf("transitions get %q, want the trace of the first event", parent)
@@ -46,7 +47,7 @@ func TestSpansOfAFold(t *testing.T) {
 		t.Fatalf("%d spans, want one per event up to %d, and the fold's", len(ended), maxTraced)
 	}
 	fold := ended[0]
-	if fold.Name() != "EVALSHA fold" || len(fold.Links()) != maxTraced-1 {
+	if fold.Name() != "FCALL fold" || len(fold.Links()) != maxTraced-1 {
 		t.Errorf("%s has %d links, want one to each other event", fold.Name(), len(fold.Links()))
 	}
 	for n, span := range ended[1:] {
@@ -56,7 +57,8 @@ func TestSpansOfAFold(t *testing.T) {
 		}
 	}
 
-	ctx, none, parent := f.startFold(t.Context(), eventlog.Batch{Messages: messages[:5]})
+	ctx, none := f.startFold(t.Context(), eventlog.Batch{Messages: messages[:5]})
+	parent, _ = none.trace()
 	if none.end(nil); ctx != t.Context() || parent != "" || len(recorder.Ended()) != maxTraced+1 {
 		t.Errorf("spans without a trace: %q", parent)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // worker reads the events of every partition as one consumer of the group and
@@ -41,7 +40,7 @@ func (w *worker) run(ctx, work context.Context) {
 	}
 	shards.Wait()
 	for p := range w.keys.Partitions {
-		if _, err := lua.Retire(work, w.redis, w.keys.Events(p), eventlog.Group, w.config.Consumer, 0); err != nil {
+		if _, err := w.lua.Retire(work, w.keys.Events(p), eventlog.Group, w.config.Consumer, 0); err != nil {
 			w.log.Warn("leaving the group failed", "stream", w.keys.Events(p), "error", err)
 		}
 	}
@@ -87,7 +86,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		var folds sync.WaitGroup
 		for _, call := range w.calls(batches) {
 			folds.Go(func() {
-				for i, err := range w.foldTogether(work, call) {
+				for i, err := range w.fold(work, call...) {
 					if err != nil && !errors.Is(err, errQuarantined) {
 						w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition",
 							call[i].Partition, "events", len(call[i].Messages), "error", err)

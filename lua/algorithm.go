@@ -14,8 +14,7 @@ type Algorithm struct {
 type Promise string
 
 const (
-	// EveryUnit at its own millisecond, for as long as the window. What a key has spent
-	// passes from one algorithm that promises this to another.
+	// EveryUnit at its own millisecond, for as long as the window.
 	EveryUnit Promise = "every unit"
 	// WholeBuckets counts each unit until its bucket of the window has left as a whole.
 	WholeBuckets Promise = "whole buckets"
@@ -26,23 +25,21 @@ const (
 )
 
 // Algorithms are those that there are scripts for, the default first. Each has an
-// entry here, a file, which sets algorithms[name] (prelude.lua says to what), and its
+// entry here, a file, which sets algorithms[name] (plan.lua says to what), and its
 // lines in the two tables of docs/algorithms.md. Tests find what is missing.
 var Algorithms = []Algorithm{
 	{"sliding-log", "log", EveryUnit},
-	{"sliding-log-packed", "packed", EveryUnit},
 	{"sliding-log-zset", "zset", EveryUnit},
 	{"sliding-counter", "pair", Estimate},
 	{"sliding-buckets", "buckets", WholeBuckets},
 	{"fixed-window", "fixed", OfTheClock},
 }
 
-// Three more that no rule names: Calendar counts the windows of the calendar, and Mixed is made of parts,
-// which count windows by an algorithm each.
+// Two more that no rule names: Calendar counts the windows of the calendar, and Penalty none: it says until when a
+// key is denied.
 const (
 	Calendar = "calendar"
-	Mixed    = "mixed"
-	Penalty  = "penalty" // a part of a Mixed rule that counts no window
+	Penalty  = "penalty"
 )
 
 var (

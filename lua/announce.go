@@ -3,8 +3,6 @@ package lua
 import (
 	"context"
 	"fmt"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Process is a process that runs, and with which rules.
@@ -15,10 +13,10 @@ type Process struct {
 
 // Announce runs announce.lua: it says for ms that p runs (its SinceMs is Redis's to
 // say) and gives all processes that do, p among them, and Redis's time.
-func Announce(ctx context.Context, c redis.Scripter, key string, now Now, p Process, ms int64) (all []Process,
+func (s *Server) Announce(ctx context.Context, key string, now Now, p Process, ms int64) (all []Process,
 	nowMs int64, err error) {
 	const op = "announce"
-	v, err := script(op, nil).Run(ctx, c, []string{key}, now.arg(), p.Name, p.Fingerprint, ms).Result()
+	v, err := s.call(ctx, op, nil, []string{key}, []any{now.arg(), p.Name, p.Fingerprint, ms})
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s script: %w", op, err)
 	}

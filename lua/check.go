@@ -2,37 +2,37 @@ package lua
 
 import (
 	"context"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // CheckPartition names the keys of one partition that checks touch.
 type CheckPartition struct{ Levels, Due, Outbox string }
 
-// CheckCounter is one counter that is asked for.
-type CheckCounter struct {
-	Counter   string
-	Rule      int // index into CheckArgs.Rules
+// CheckKey is one key that is asked for, and its meters' keys in Redis.
+type CheckKey struct {
+	Meters    []string
+	Plan      int // index into CheckArgs.Plans
 	Partition int // index into CheckArgs.Partitions
 }
 
 // CheckItem is one check; a Cost of 0 charges nothing and asks for one unit.
 type CheckItem struct {
-	Counter int // index into CheckArgs.Counters
-	Cost    int64
-	Kind    CheckKind
+	Key  int // index into CheckArgs.Keys
+	Cost int64
+	Kind CheckKind
 }
 
 // CheckKind says what becomes of a check's cost.
 type CheckKind int
 
-// The kinds of checks. Those after Take stand in check.lua too.
+// The kinds of checks. kindLetters has the letters of those after Take, as check.lua does.
 const (
 	Take         CheckKind = iota // charged where the whole call is allowed
 	Look                          // never charged
 	Charge                        // always charged, denied where it went over; all checks of its call are of this kind
 	ChargeDenied                  // like Take, and charged also where the call is denied
 )
+
+var kindLetters = [...]string{"", "l", "c", "d"}
 
 // Idempotency is the memory of one call's answer; see idempotency.lua.
 type Idempotency struct {
@@ -47,25 +47,29 @@ type Idempotency struct {
 type CheckArgs struct {
 	Now        Now
 	Partitions []CheckPartition
-	Rules      []*Rule
-	Counters   []CheckCounter // each once; shortest where those of one rule and partition stand together
+	Plans      []*Plan
+	Keys       []CheckKey // each once; shortest where those of one plan and partition stand together
 	Calls      [][]CheckItem
 	Remember   []Idempotency // of the calls that have a key, no name twice
 }
 
-// WindowState is the state of a counter in one window. The times are ms since 1970,
+// WindowState is the state of a key in one window. The times are ms since 1970,
 // 0 where nothing is used.
 type WindowState struct {
 	Used       int64
 	NextFreeMs int64 // when the first of the used units is free again
-	ResetMs    int64 // when all of them are
+	EmptyMs    int64 // when all of them are
 }
+
+// PenaltyState is the step of a penalty that is in force, from 1, and when it ends, in ms since 1970; 0 where none is.
+type PenaltyState struct{ Step, UntilMs int64 }
 
 // CheckResult is the answer to one item.
 type CheckResult struct {
 	NowMs   int64
 	RetryMs int64 // 0: it is admitted; -1: it can never be
 	Windows []WindowState
+	Penalty PenaltyState
 	// ShadowMs has, for each window that does not decide, what RetryMs would have been.
 	ShadowMs []int64
 }
@@ -88,19 +92,20 @@ type CheckCall struct {
 
 // Check runs check.lua. It is not safe to send again: that would charge twice, but for calls
 // that all have a place in Remember.
-func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, error) {
+func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
 	keys, args, algorithms := a.encode()
-	rule := func(it CheckItem) *Rule { return a.Rules[a.Counters[it.Counter].Rule] }
-	want, items := 1, 0
+	plan := func(it CheckItem) *Plan { return a.Plans[a.Keys[it.Key].Plan] }
+	want, items, last := 1, 0, -1
 	for _, call := range a.Calls {
 		want++
 		items += len(call)
 		for i, it := range call {
-			args = it.appendTo(args, i < len(call)-1)
-			want += 2 + 3*len(rule(it).Windows) + rule(it).shadows()
+			args = it.appendTo(args, last, i < len(call)-1)
+			last = it.Key
+			want += 2 + plan(it).stateSize() + plan(it).shadows()
 		}
 	}
-	n, err := eval(ctx, c, "check", algorithms, keys, args, want)
+	n, err := s.integers(ctx, "check", algorithms, keys, args, want)
 	if err != nil {
 		return CheckReply{}, err
 	}
@@ -112,10 +117,7 @@ func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, erro
 			Items: results[:len(call):len(call)]}
 		n, results = n[1:], results[len(call):]
 		for j, it := range call {
-			w, shadows := len(rule(it).Windows), rule(it).shadows()
-			got.Items[j] = CheckResult{NowMs: n[0], RetryMs: n[1], Windows: windowStates(n[2:], w)}
-			n = n[2+3*w:]
-			got.Items[j].ShadowMs, n = n[:shadows:shadows], n[shadows:]
+			got.Items[j], n = plan(it).resultWithShadows(n)
 		}
 		reply.Calls[i] = got
 	}
@@ -124,30 +126,27 @@ func Check(ctx context.Context, c redis.Scripter, a CheckArgs) (CheckReply, erro
 
 // encode gives the keys, and the arguments that stand before the checks.
 func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
-	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Counters)+len(a.Remember))
+	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Keys)+len(a.Remember))
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox)
 	}
-	args = append(make([]any, 0, 16+12*len(a.Rules)+5*len(a.Counters)), a.Now.arg(), len(a.Partitions), len(a.Rules))
+	args = append(make([]any, 0, 8+len(a.Plans)+4*len(a.Keys)), a.Now.arg(),
+		len(a.Partitions)+16384*(len(a.Plans)+4096*len(a.Remember)))
 	algorithms = make([]string, 0, 1)
-	for _, r := range a.Rules {
-		args = r.appendTo(args)
-		algorithms = r.addAlgorithms(algorithms)
-	}
-	if len(a.Remember) > 0 {
-		algorithms = with(algorithms, "idempotency")
-		args = append(args, len(a.Remember))
+	for _, p := range a.Plans {
+		args = append(args, p.Text())
+		algorithms = p.addAlgorithms(algorithms)
 	}
 	for _, m := range a.Remember {
 		args = append(args, m.Call+1, m.TTLMs, m.Fingerprint)
 	}
-	run := 0
-	for i, c := range a.Counters {
-		keys = append(keys, c.Counter)
+	run, alone := 0, len(a.Plans) == 1 && len(a.Partitions) == 1
+	for i, k := range a.Keys {
+		keys = append(keys, k.Meters...)
 		run++
 		next := i + 1
-		if next == len(a.Counters) || a.Counters[next].Rule != c.Rule || a.Counters[next].Partition != c.Partition {
-			args = append(args, run, c.Rule+1, c.Partition+1)
+		if !alone && (next == len(a.Keys) || a.Keys[next].Plan != k.Plan || a.Keys[next].Partition != k.Partition) {
+			args = append(args, section(run, k.Plan+1, k.Partition+1))
 			run = 0
 		}
 	}
@@ -157,14 +156,16 @@ func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 	return keys, args, algorithms
 }
 
-// appendTo adds a check; more: another of the same call follows.
-func (it CheckItem) appendTo(args []any, more bool) []any {
-	number := it.Counter + 1
+// appendTo adds a check to those before, of which the last has the key `last`; more: another of the same call follows.
+func (it CheckItem) appendTo(args []any, last int, more bool) []any {
+	if it.Kind != Take && it.Cost > 0 {
+		args = append(args, kindLetters[it.Kind])
+	}
+	if it.Key != last+1 {
+		args = append(args, "k", it.Key+1)
+	}
 	if more {
-		number = -number
+		args = append(args, "+")
 	}
-	if it.Kind == Take || it.Cost == 0 {
-		return append(args, it.Cost, number)
-	}
-	return append(args, -it.Cost, number, int(it.Kind))
+	return append(args, it.Cost)
 }

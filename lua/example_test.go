@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// One check of one counter by its scripts alone. Who has rules wants package windows.
-func ExampleCheck() {
+// One check of one key by the library alone. Who has rules wants package windows.
+func ExampleServer_Check() {
 	server, err := miniredis.Run() // stands in for a real Redis
 	if err != nil {
 		log.Fatal(err)
@@ -21,16 +21,17 @@ func ExampleCheck() {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
 	defer client.Close()
 	// At most 5 in a minute; the level "throttled" (100 %) begins at 5.
-	rule := &lua.Rule{Algorithm: "sliding-log", Decides: 1, SpanMs: 60_000,
-		Spec:    "api;sliding-log;1000;0|60000,5,100=5",
-		Windows: []lua.Window{{Ms: 60_000, Limit: 5, Lowest: 5}}}
+	plan := &lua.Plan{
+		Meters: []lua.Meter{{Algorithm: "sliding-log", SpanMs: 60_000, Windows: []int{1}}},
+		Rules: []lua.Rule{{Name: "api", Algorithm: "sliding-log", HoldMs: 1000,
+			Windows: []lua.Window{{Ms: 60_000, Limit: 5, Steps: []int64{100, 5}}}}}}
 	args := lua.CheckArgs{
 		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
-		Rules:      []*lua.Rule{rule},
-		Counters:   []lua.CheckCounter{{Counter: "sc:{0}:log:user:42"}},
-		Calls:      [][]lua.CheckItem{{{Counter: 0, Cost: 4}}, {{Counter: 0, Cost: 2}}},
+		Plans:      []*lua.Plan{plan},
+		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:user:42"}}},
+		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 4}}, {{Key: 0, Cost: 2}}},
 	}
-	reply, err := lua.Check(context.Background(), client, args)
+	reply, err := lua.NewServer(client).Check(context.Background(), args)
 	if err != nil {
 		log.Fatal(err)
 	}

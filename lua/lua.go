@@ -11,6 +11,7 @@ package lua
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,14 +23,14 @@ import (
 // IsOutOfPeriod gives the server's clock in ms where a script was handed other periods of the calendar
 // than that stands in. Nothing was written.
 func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
-	if err == nil {
+	var answered redis.Error
+	if !errors.As(err, &answered) {
 		return 0, false
 	}
-	_, text, found := strings.Cut(err.Error(), "PERIOD ")
+	digits, found := strings.CutPrefix(answered.Error(), "PERIOD ")
 	if !found {
 		return 0, false
 	}
-	digits := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
 	nowMs, err = strconv.ParseInt(digits, 10, 64)
 	return nowMs, err == nil
 }
@@ -44,52 +45,56 @@ func (n Now) arg() any {
 	return int64(n)
 }
 
-// Counter is one counter of a key, and what it counts.
-type Counter struct {
-	Name   string
-	Levels string // the hash of levels of its partition; only Peek needs it
-	Rule   *Rule
-}
-
-// Peek runs peek.lua: it gives where their keys stand in each counter.
-func Peek(ctx context.Context, c redis.Scripter, now Now, counters []Counter) ([]CheckResult, error) {
-	names, args, algorithms, want := encode(nil, []any{now.arg()}, counters)
-	keys := make([]string, 0, 2*len(names))
-	for i, name := range names {
-		keys = append(keys, name, counters[i].Levels)
+// Peek runs peek.lua: it gives where keys stand.
+func (s *Server) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, error) {
+	keys, args := make([]string, 0, 2*len(list)), append(make([]any, 0, 2+len(list)), now.arg())
+	var algorithms []string
+	want := 0
+	for _, k := range list {
+		keys = append(append(keys, k.Levels), k.Meters...)
+		args = append(args, k.Plan.Text())
+		algorithms = k.Plan.addAlgorithms(algorithms)
+		want += 1 + k.Plan.stateSize()
 	}
-	n, err := eval(ctx, c, "peek", algorithms, keys, args, want)
+	n, err := s.integers(ctx, "peek", algorithms, keys, args, want)
 	if err != nil {
 		return nil, err
 	}
-	return results(n, counters), nil
-}
-
-// encode adds the counters of a key to the arguments of a script that takes them
-// last. want is how many integers tell where the key stands in them.
-func encode(keys []string, args []any, counters []Counter) (_ []string, _ []any, algorithms []string, want int) {
-	for _, c := range counters {
-		keys, args = append(keys, c.Name), c.Rule.appendTo(args)
-		algorithms = c.Rule.addAlgorithms(algorithms)
-		want += 1 + 3*len(c.Rule.Windows)
+	out := make([]CheckResult, len(list))
+	for i, k := range list {
+		out[i], n = k.Plan.result(n, false)
 	}
-	return keys, args, algorithms, want
+	return out, nil
 }
 
-func results(n []int64, counters []Counter) []CheckResult {
-	out := make([]CheckResult, len(counters))
-	for i, c := range counters {
-		out[i] = CheckResult{NowMs: n[0], Windows: windowStates(n[1:], len(c.Rule.Windows))}
-		n = n[1+3*len(c.Rule.Windows):]
+// result reads where a key of the plan stands, and gives the rest of the reply: now,
+// retry_ms if it has that, and what window_states gives.
+func (p *Plan) result(n []int64, hasRetry bool) (out CheckResult, rest []int64) {
+	out.NowMs, n = n[0], n[1:]
+	if hasRetry {
+		out.RetryMs, n = n[0], n[1:]
 	}
-	return out
+	windows := p.windows()
+	out.Windows, n = windowStates(n, windows), n[3*windows:]
+	if p.punishes() {
+		out.Penalty, n = PenaltyState{Step: n[0], UntilMs: n[1]}, n[2:]
+	}
+	return out, n
 }
 
-// SweepItem is a record that is due: the counter of its key and its rule alone. Rule
-// is nil where that is gone; then Counter has the record's field in the key's place.
+// resultWithShadows is result of a reply that says how long windows in shadow would have one wait.
+func (p *Plan) resultWithShadows(n []int64) (out CheckResult, rest []int64) {
+	out, n = p.result(n, true)
+	shadows := p.shadows()
+	out.ShadowMs = n[:shadows:shadows]
+	return out, n[shadows:]
+}
+
+// SweepItem is a record that is due: the meters of its key, and the plan of its rule alone. That
+// is nil where the rule is gone; then Meters has one name, with the record's field in the key's place.
 type SweepItem struct {
-	Counter string
-	Rule    *Rule
+	Meters []string
+	Plan   *Plan
 	// Moved: the rule may just have become a shadow, or live, and have its record in
 	// the other field yet.
 	Moved bool
@@ -99,15 +104,14 @@ type SweepItem struct {
 
 // Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
 // and how many records were corrupt and are removed.
-func Sweep(
-	ctx context.Context, c redis.Scripter, levels, due, outbox string, now Now, items []SweepItem,
+func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now, items []SweepItem,
 ) (transitions, corrupt int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
-	args := append(make([]any, 0, 1+16*len(items)), now.arg())
+	args := append(make([]any, 0, 3+2*len(items)), now.arg())
 	algorithms := make([]string, 0, 1)
 	for _, it := range items {
-		keys = append(keys, it.Counter)
-		if it.Rule == nil {
+		keys = append(keys, it.Meters...)
+		if it.Plan == nil {
 			args = append(args, 0)
 			continue
 		}
@@ -118,46 +122,45 @@ func Sweep(
 		case it.Moved:
 			kind = 2
 		}
-		args = it.Rule.appendTo(append(args, kind))
-		algorithms = it.Rule.addAlgorithms(algorithms)
+		args = append(args, kind, it.Plan.Text())
+		algorithms = it.Plan.addAlgorithms(algorithms)
 	}
-	n, err := eval(ctx, c, "sweep", algorithms, keys, args, 2)
+	n, err := s.integers(ctx, "sweep", algorithms, keys, args, 2)
 	if err != nil {
 		return 0, 0, err
 	}
 	return n[0], n[1], nil
 }
 
-// Reset runs reset.lua over the holds of a key, the counters that it is counted in, others that it may
-// have, and the names of the shadow rules that match it; it reports whether there was a counter.
-func Reset(
-	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, holds string, counters []Counter,
+// Reset runs reset.lua over the holds of a key, its meters, others that it may
+// have, and the names of the shadow rules that match it; it reports whether there was any.
+func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds string, key Key,
 	others, shadows []string,
 ) (had bool, transitions int64, err error) {
-	keys, args, algorithms, _ := encode([]string{p.Levels, p.Due, p.Outbox, holds}, []any{now.arg(), len(counters)},
-		counters)
+	keys := slices.Concat([]string{p.Levels, p.Due, p.Outbox, holds}, key.Meters, others)
+	args := []any{now.arg(), key.Plan.Text()}
 	for _, name := range shadows {
 		args = append(args, name)
 	}
-	n, err := eval(ctx, c, "reset", algorithms, append(keys, others...), args, 2)
+	n, err := s.integers(ctx, "reset", key.Plan.Algorithms(), keys, args, 2)
 	if err != nil {
 		return false, 0, err
 	}
 	return n[0] > 0, n[1], nil
 }
 
-// Refund runs refund.lua: it gives n units of a key's counters back and tells how many
+// Refund runs refund.lua: it gives n units of a key back and tells how many
 // that were, and where the key stands. It is not safe to send again.
-func Refund(
-	ctx context.Context, c redis.Scripter, p CheckPartition, now Now, units int64, counters []Counter,
-) (refunded int64, r []CheckResult, err error) {
-	keys := []string{p.Levels, p.Due, p.Outbox}
-	keys, args, algorithms, want := encode(keys, []any{now.arg(), units}, counters)
-	n, err := eval(ctx, c, "refund", algorithms, keys, args, 1+want)
+func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units int64, key Key,
+) (refunded int64, r CheckResult, err error) {
+	keys := append([]string{p.Levels, p.Due, p.Outbox}, key.Meters...)
+	args := []any{now.arg(), units, key.Plan.Text()}
+	n, err := s.integers(ctx, "refund", key.Plan.Algorithms(), keys, args, 2+key.Plan.stateSize())
 	if err != nil {
-		return 0, nil, err
+		return 0, CheckResult{}, err
 	}
-	return n[0], results(n[1:], counters), nil
+	r, _ = key.Plan.result(n[1:], false)
+	return n[0], r, nil
 }
 
 // DeadLetter is an entry that could not be counted or published: its ID, why, and
@@ -179,14 +182,13 @@ func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{str
 // DeadLetters runs deadletter.lua: it takes entries out of their stream and keeps
 // each that was still there in the dead stream, which holds about `keep`. It gives
 // per letter whether it was written. It is safe to send again.
-func DeadLetters(
-	ctx context.Context, c redis.Scripter, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
+func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
 ) ([]bool, error) {
 	args := append(make([]any, 0, 3+3*len(letters)), cmp.Or(from.how, "none"), from.group, keep)
 	for _, l := range letters {
 		args = append(args, l.ID, l.Reason, l.Body)
 	}
-	n, err := eval(ctx, c, "deadletter", nil, []string{from.Stream, dead}, args, len(letters))
+	n, err := s.integers(ctx, "deadletter", nil, []string{from.Stream, dead}, args, len(letters))
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +201,8 @@ func DeadLetters(
 
 // Retire runs retire.lua: it removes the consumer named ("" for none) and those
 // idle for longer than idleMs (0 for none), where they hold nothing pending.
-func Retire(ctx context.Context, c redis.Scripter, events, group, consumer string, idleMs int64) (int64, error) {
-	n, err := eval(ctx, c, "retire", nil, []string{events}, []any{group, consumer, idleMs}, 1)
+func (s *Server) Retire(ctx context.Context, events, group, consumer string, idleMs int64) (int64, error) {
+	n, err := s.integers(ctx, "retire", nil, []string{events}, []any{group, consumer, idleMs}, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -209,8 +211,8 @@ func Retire(ctx context.Context, c redis.Scripter, events, group, consumer strin
 
 // Gap runs gap.lua: it gives how many events were found trimmed unread since
 // the last call, -1 where the server does not keep the numbers.
-func Gap(ctx context.Context, c redis.Scripter, events, dead, group string, keep int64) (int64, error) {
-	n, err := eval(ctx, c, "gap", nil, []string{events, dead}, []any{group, keep}, 1)
+func (s *Server) Gap(ctx context.Context, events, dead, group string, keep int64) (int64, error) {
+	n, err := s.integers(ctx, "gap", nil, []string{events, dead}, []any{group, keep}, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -219,8 +221,8 @@ func Gap(ctx context.Context, c redis.Scripter, events, dead, group string, keep
 
 // Lease runs lease.lua: it takes, keeps, or with ms 0 gives back a lease, and
 // reports whether owner holds it now.
-func Lease(ctx context.Context, c redis.Scripter, key, owner string, ms int64) (bool, error) {
-	n, err := eval(ctx, c, "lease", nil, []string{key}, []any{owner, ms}, 1)
+func (s *Server) Lease(ctx context.Context, key, owner string, ms int64) (bool, error) {
+	n, err := s.integers(ctx, "lock", nil, []string{key}, []any{owner, ms}, 1)
 	if err != nil {
 		return false, err
 	}
@@ -237,13 +239,9 @@ func windowStates(n []int64, windows int) []WindowState {
 
 // eval sends one script by its hash, and its text where the server does not
 // have it. want is the number of integers its reply must have.
-func eval(
-	ctx context.Context, c redis.Scripter, op string, algorithms, keys []string, args []any, want int,
+func (s *Server) integers(ctx context.Context, op string, algorithms, keys []string, args []any, want int,
 ) ([]int64, error) {
-	if slices.Contains(algorithms, Mixed) {
-		keys, args = withParts(keys, args)
-	}
-	v, err := script(op, algorithms).Run(ctx, c, keys, args...).Result()
+	v, err := s.call(ctx, op, algorithms, keys, args)
 	if err != nil {
 		return nil, fmt.Errorf("%s script: %w", op, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestLeaseHasOneHolder(t *testing.T) {
 		key := streamtest.Prefix(t) + ":{0}:relay"
 		ask := func(who string, ms int64, want bool) {
 			t.Helper()
-			held, err := lua.Lease(ctx, c, key, who, ms)
+			held, err := lua.NewServer(c).Lease(ctx, key, who, ms)
 			if err != nil || held != want {
 				t.Fatalf("%s asks for %d ms: %v, %v; expected %v", who, ms, held, err, want)
 			}
@@ -44,13 +45,13 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		events := streamtest.Prefix(t) + ":{0}:events"
-		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewServer(c).Retire(ctx, events, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a stream: %d, %v", n, err)
 		}
 		if err := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := lua.Retire(ctx, c, events, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewServer(c).Retire(ctx, events, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XGroupCreate(ctx, events, "workers", "0").Err())
@@ -64,7 +65,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"busy", "idle"} {
-			if _, err := lua.Retire(ctx, c, events, "workers", name, 0); err != nil {
+			if _, err := lua.NewServer(c).Retire(ctx, events, "workers", name, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -88,48 +89,41 @@ func TestFoldValidatesFirst(t *testing.T) {
 				own = append(own, p+":"+part+":"+name)
 			}
 		}
-		log, log2, zset := p+":{0}:log:k", p+":{1}:log:k", p+":{0}:zset:k"
+		log, log2 := p+":{0}:log:k", p+":{1}:log:k"
 		type list = []any
-		run := func(keys []string, rules int, parts ...list) error {
-			rule := list{"sliding-log", 0, 0, 1000, "r;0;0;1000,10,100=10", 1, 1000, 10, 10}
-			args := append(list{"", "g", 1, 2, rules}, rule...)
+		run := func(keys []string, plans int, parts ...list) error {
+			args := list{"", "g", 1, 2 + 16384*plans, planOf(10, 100, 10).Text()}
 			for _, part := range parts {
 				args = append(args, part...)
 			}
-			return redis.NewScript(lua.Source("fold", lua.AlgorithmNames()...)).Run(ctx, c, append(own, keys...),
-				args...).Err()
+			return lua.NewServer(c).Call(ctx, "fold", append(slices.Clone(own), keys...), args)
 		}
+		section := func(keys, plan, partition float64) list { return list{keys + 8192*(plan+4096*partition)} }
 		group := list{1, 1, "1-0"}
-		if err := run([]string{log, log2, zset}, 1, list{1, 1, 1, 1, 1, 2, 1, 1, -1}, group, group); err != nil {
+		first, second, two := section(1, 1, 1), section(1, 1, 2), []string{log, log2}
+		if err := run(two, 1, first, group, second, list{1, -1, "1-0"}, group); err != nil {
 			t.Fatalf("a fold that is right: %v", err)
 		}
-		two := []string{log, log2}
 		for what, err := range map[string]error{
-			"a group cut short":          run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1}),
-			"no section for a counter":   run(two, 1, list{1, 1, 1}, group),
-			"more groups than keys":      run(two, 1, list{1, 1, 1, 2, 1, 2}, group, group, group),
-			"a count that is none":       run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{"x", 1, "1-0"}),
-			"an ID that is none":         run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1, 1, "id"}),
-			"too much":                   run(two, 1, list{1, 1, 1, 1, 1, 2}, group, group, list{"more"}),
-			"a partition that is none":   run(two, 1, list{1, 1, 1, 1, 1, 3}, group, group),
-			"a partition 0":              run(two, 1, list{1, 1, 1, 1, 1, 0}, group, group),
-			"half a partition":           run(two, 1, list{1, 1, 1, 1, 1, 1.5}, group, group),
-			"a rule that is none":        run(two, 1, list{1, 1, 1, 1, 2, 2}, group, group),
-			"rules cut short":            run(two, 2, list{1, 1, 1, 1, 1, 2}, group, group),
-			"no groups in a section":     run(two, 1, list{1, 1, 1, 0, 1, 2, 1, 1, 2}, group, group),
-			"further of a later section": run([]string{log, zset}, 1, list{1, 1, 1, 1, 1, -2}, group),
-			"further of another size":    run([]string{log, zset, zset}, 1, list{1, 1, 1, 2, 1, -1}, group),
-			"further before the groups": run([]string{log, zset, log2}, 1, list{1, 1, 1, 1, 1, -1, 1, 1, 2}, group,
-				group),
-			"further of what is further":   run([]string{log, zset, zset}, 1, list{1, 1, 1, 1, 1, -1, 1, 1, -2}, group),
-			"half a group in a section":    run(two, 1, list{0.5, 1, 1, 1.5, 1, 2}, group, group),
-			"a negative number of events":  run(two, 1, list{1, 1, 1, 1, 1, 2}, group, list{1, -1, "1-0"}),
-			"further of a half of section": run([]string{log, zset}, 1, list{1, 1, 1, 1, 1, -0.5}, group),
+			"a group cut short":        run(two, 1, first, group, second, list{1}),
+			"no section for a key":     run(two, 1, first, group),
+			"more groups than keys":    run(two, 1, first, group, second, group, group),
+			"a count that is none":     run(two, 1, first, group, second, list{"x", 1, "1-0"}),
+			"an ID that is none":       run(two, 1, first, group, second, list{1, 1, "id"}),
+			"too much":                 run(two, 1, first, group, second, group, list{"more"}),
+			"a partition that is none": run(two, 1, first, group, section(1, 1, 3), group),
+			"a partition 0":            run(two, 1, first, group, section(1, 1, 0), group),
+			"half a partition":         run(two, 1, first, group, section(1, 1, 1.5), group),
+			"half a key":               run(two, 1, first, group, section(0.5, 1, 2), group),
+			"a plan that is none":      run(two, 1, first, group, section(1, 2, 2), group),
+			"plans cut short":          run(two, 2, first, group, second, group),
+			"no keys in a section":     run(two, 1, first, group, section(0, 1, 2), second, group),
+			"no group after one":       run(two, 1, first, group, second, list{1, -1, "1-0"}),
 		} {
 			if err == nil {
 				t.Errorf("%s: no error", what)
 			}
-			if n := c.Exists(ctx, append(own, log, log2, zset)...).Val(); n != 0 {
+			if n := c.Exists(ctx, append(own, log, log2)...).Val(); n != 0 {
 				t.Fatalf("%s: it has written %d keys", what, n)
 			}
 		}
@@ -142,92 +136,87 @@ func TestScriptsValidateFirst(t *testing.T) {
 		ctx := context.Background()
 		p := streamtest.Prefix(t)
 		keys := []string{p + ":{0}:events", p + ":{0}:levels", p + ":{0}:due", p + ":{0}:outbox", p + ":{0}:log:k"}
-		rule := []any{"sliding-log", 0, 0, 1000, "r;0;0;1000,10,100=10", 1, 1000, 10, 10}
+		text := planOf(10, 100, 10).Text()
+		rule, broken := []any{text}, []any{strings.Replace(text, `"limit":10`, `"limit":"ten"`, 1)}
 		with := func(head []any, tail ...any) []any {
 			return append(append(append([]any{}, head...), rule...),
 				tail...)
 		}
-		broken := append([]any{}, rule...)
-		broken[7] = "ten"
+		one, two := 1+16384, 2+16384 // as check.lua has them: how many partitions, and one plan
 		for _, x := range []struct {
 			op   string
 			keys []string
 			args []any
 		}{
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, -1, 1)},                     // a cost below 0
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1.5, 1)},                    // half a unit
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1)},                         // a check cut short
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, 2)},                      // a counter that is none
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 1, 1, 1, -1)},                     // a call cut short
-			{"check", keys[1:], with([]any{"", 1, 1}, 1, 2, 1, 1, 1)},                      // a rule that is none
-			{"check", keys[1:], append(append([]any{"", 1, 1}, broken...), 1, 1, 1, 1, 1)}, // a limit that is none
-			{"check", keys[1:], with([]any{"soon", 1, 1}, 1, 1, 1, 1, 1)},                  // a clock that is none
-			{"refund", keys[1:], with([]any{"", 0})},                                       // nothing to give back
-			{"refund", keys[1:], with([]any{"", -5})},                                      // less than nothing
-			{"reset", keys[1:], []any{"soon"}},                                             // a clock that is none
-			{"sweep", keys[1:], []any{""}},                                                 // no rule for the key
-			{"deadletter", keys[:2], []any{"ack", "g", 10, "1-0", "reason"}},               // a letter cut short
-			{"deadletter", keys[:2], []any{"take", "g", 10, "1-0", "reason", "body"}},      // a way that is none
+			{"check", keys[1:], with([]any{"", one}, 1.5)},                            // half a unit
+			{"check", keys[1:], with([]any{"", one}, "l")},                            // a check cut short
+			{"check", keys[1:], with([]any{"", one}, "k", 2, 1)},                      // a key that is none
+			{"check", keys[1:], with([]any{"", one}, "+", 1)},                         // a call cut short
+			{"check", keys[1:], with([]any{"", two}, 1+8192*(2+4096), 1)},             // a plan that is none
+			{"check", keys[1:], append(append([]any{"", one}, broken...), 1)},         // a limit that is none
+			{"check", keys[1:], with([]any{"soon", one}, 1)},                          // a clock that is none
+			{"refund", keys[1:], with([]any{"", 0})},                                  // nothing to give back
+			{"refund", keys[1:], with([]any{"", -5})},                                 // less than nothing
+			{"reset", keys[1:], []any{"soon"}},                                        // a clock that is none
+			{"sweep", keys[1:], []any{""}},                                            // no rule for the key
+			{"deadletter", keys[:2], []any{"ack", "g", 10, "1-0", "reason"}},          // a letter cut short
+			{"deadletter", keys[:2], []any{"take", "g", 10, "1-0", "reason", "body"}}, // a way that is none
 		} {
-			if err := redis.NewScript(lua.Source(x.op, lua.AlgorithmNames()...)).Run(ctx, c, x.keys,
-				x.args...).Err(); err == nil {
+			if err := lua.NewServer(c).Call(ctx, x.op, x.keys, x.args); err == nil {
 				t.Errorf("%s %v: no error", x.op, x.args)
 			}
 			if n := c.Exists(ctx, keys...).Val(); n != 0 {
 				t.Errorf("%s %v: it has written %d keys", x.op, x.args, n)
 			}
 		}
+		if err := lua.NewServer(c).Call(ctx, "check", keys[1:], with([]any{"", one}, 1)); err != nil {
+			t.Errorf("a check that is right: %v", err)
+		}
 	})
 }
 
-// Each script file says what it includes; together with that it is complete and compiles.
-// Only what writes levels or dead letters carries that code.
-func TestEachFileSaysWhatItIncludes(t *testing.T) {
-	levels, deadstream := "local function levels(", "local function dead_letter("
+// Each operation says what it includes: together with that, and with each algorithm, it compiles as a script, and each
+// file stands in it at most once. Only what writes levels or dead letters carries that code.
+func TestEachOperationIsAScript(t *testing.T) {
+	levels, deadstream := "local function judge(", "local function dead_letter("
 	carries := map[string]string{
-		"fold": levels, "check": levels, "sweep": levels, "reset": levels, "refund": levels,
-		"overrides": levels, "override": levels, "expire": levels,
-		"holds": levels, "reserve": levels, "settle": levels, "lease-units": levels,
+		"fold": levels, "check": levels, "sweep": levels, "reset": levels, "refund": levels, "override": levels,
+		"expire": levels, "reserve": levels, "settle": levels, "lease-units": levels,
 		"deadletter": deadstream, "gap": deadstream,
 	}
-	paths, err := filepath.Glob("*.lua")
+	paths, err := filepath.Glob("operations/*.lua")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("files: %v, %v", paths, err)
 	}
 	c := redis.NewClient(&redis.Options{Addr: streamtest.EmbeddedRedis(t).Addr()})
 	t.Cleanup(func() { _ = c.Close() })
 	for _, path := range paths {
-		name := strings.TrimSuffix(path, ".lua")
-		text := lua.Source(name)
-		own, err := os.ReadFile(path)
-		if err != nil || !strings.HasSuffix(text, string(own)) {
-			t.Errorf("%s: it does not end with the file itself (%v)", name, err)
-		}
-		for i, line := range strings.Split(string(own), "\n") {
-			if len(line) >= 120 {
-				t.Errorf("%s:%d: %d columns, expected fewer than 120", path, i+1, len(line))
-			}
-		}
+		name := strings.TrimSuffix(filepath.Base(path), ".lua")
 		for _, algorithms := range [][]string{nil, lua.AlgorithmNames()} {
 			text := lua.Source(name, algorithms...)
-			for file, begins := range map[string]string{
-				"prelude": "local function int(", "totals": "local function running_totals(",
-				"aligned": "local function read_aligned(", "levels": levels, "deadstream": deadstream,
-			} {
-				if n := strings.Count(text, begins); n > 1 || n == 0 && file == "prelude" &&
-					!strings.HasPrefix(name, "quick-") {
-					t.Errorf("%s with %v has %s %d times", name, algorithms, file, n)
+			for _, begins := range []string{"local function read_reserved(", "local function running_totals(",
+				"local function open_aligned(", levels, deadstream} {
+				if n := strings.Count(text, begins); n > 1 {
+					t.Errorf("%s with %v has %s %d times", name, algorithms, begins, n)
 				}
 			}
-			if err := c.ScriptLoad(context.Background(), text).Err(); err != nil {
+			if err := c.ScriptLoad(t.Context(), text).Err(); err != nil {
 				t.Errorf("%s with %v: %v", name, algorithms, err)
 			}
 		}
 		for _, part := range []string{levels, deadstream} {
-			want := carries[name] == part || strings.Contains(string(own), part)
-			if got := strings.Contains(text, part); got != want {
-				t.Errorf("%s has %q: %v, expected %v", name, part, got, want)
+			if got := strings.Contains(lua.Source(name), part); got != (carries[name] == part) {
+				t.Errorf("%s has %q: %v", name, part, got)
 			}
+		}
+	}
+}
+
+// Lines of Lua have fewer than 120 columns.
+func TestColumns(t *testing.T) {
+	for i, line := range strings.Split(lua.Library().Text, "\n") {
+		if len(line) >= 120 {
+			t.Errorf("line %d of the library: %d columns, expected fewer than 120: %s", i+1, len(line), line)
 		}
 	}
 }
@@ -247,8 +236,8 @@ func TestAlgorithms(t *testing.T) {
 		forms[a.Form] = true
 		exact := map[bool]string{true: "yes", false: "(no|to [^|]*)"}[a.Promise == lua.EveryUnit]
 		for table, row := range map[string]string{
-			"Which one":            "\n\\| `" + a.Name + "`[^|]*\\| " + exact + " \\|",
-			"What stands in Redis": "\n\\| `" + a.Name + "` \\| `sc:{p}:" + a.Form + ":<key>` \\|",
+			"Which one":      "\n\\| `" + a.Name + "`[^|]*\\| " + exact + " \\|",
+			"State in Redis": "\n\\| `" + a.Name + "` \\| `sc:{p}:" + a.Form + ":<key>` \\|",
 		} {
 			if !regexp.MustCompile(row).Match(page) {
 				t.Errorf("docs/algorithms.md, %q: expected a row as lua/algorithm.go has %s, which matches %s", table,
@@ -275,10 +264,10 @@ func TestALeaseOfNobody(t *testing.T) {
 			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
 		} {
 			testkit.Must(t, set())
-			if _, err := lua.Lease(ctx, c, key, "b", 0); err != nil { // given back without having it
+			if _, err := lua.NewServer(c).Lease(ctx, key, "b", 0); err != nil { // given back without having it
 				t.Errorf("%s: giving back: %v", what, err)
 			}
-			held, err := lua.Lease(ctx, c, key, "a", 3000)
+			held, err := lua.NewServer(c).Lease(ctx, key, "a", 3000)
 			if err != nil || !held {
 				t.Errorf("%s: %v, %v", what, held, err)
 			}
@@ -309,7 +298,8 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 		}
 		for _, want := range []bool{true, false} { // sent again it writes no second letter
 			letters := []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}}
-			written, err := lua.DeadLetters(ctx, c, lua.AcknowledgeEvents(events, "workers"), dead, 10, letters)
+			written, err := lua.NewServer(c).DeadLetters(ctx, lua.AcknowledgeEvents(events, "workers"), dead, 10,
+				letters)
 			if err != nil || written[0] != want {
 				t.Fatalf("written %v, %v; want %v", written, err, want)
 			}
@@ -338,7 +328,7 @@ func TestAGapIsNoLossWhereAllWasRead(t *testing.T) {
 		t.Helper()
 		testkit.Must(t, c.Do(ctx, "XGROUP", "SETID", events, "workers", last, "ENTRIESREAD", "3").Err())
 		testkit.Must(t, c.XTrimMaxLen(ctx, events, kept).Err())
-		if n, err := lua.Gap(ctx, c, events, events+":dead", "workers", 10); err != nil || n != want {
+		if n, err := lua.NewServer(c).Gap(ctx, events, events+":dead", "workers", 10); err != nil || n != want {
 			t.Errorf("%d of 10 are kept, 8 were read: %d missing, %v, want %d", kept, n, err, want)
 		}
 	}

@@ -3,8 +3,6 @@ package lua
 import (
 	"context"
 	"fmt"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // OverridePartition names the keys of one partition that overrides touch.
@@ -48,11 +46,11 @@ type OverrideReply struct {
 
 // SetOverride runs override.lua. Sending it again sets the same again, with another entry in the
 // audit stream.
-func SetOverride(ctx context.Context, c redis.Scripter, p OverridePartition, now Now, o OverrideChange,
+func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, o OverrideChange,
 ) (r OverrideReply, err error) {
 	const op = "override"
-	v, err := script(op, nil).Run(ctx, c, p.keys(), now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
-		Now(o.FromMs).arg()).Result()
+	v, err := s.call(ctx, op, nil, p.keys(), []any{now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
+		Now(o.FromMs).arg()})
 	if err != nil {
 		return r, fmt.Errorf("%s script: %w", op, err)
 	}
@@ -80,7 +78,7 @@ type ExpireItem struct{ Target, Pattern string }
 // ExpireOverrides runs expire.lua over targets of one partition: it gives the transitions written and
 // how many overrides ended. It is safe to send again.
 // With restate, decisions that stand are published again.
-func ExpireOverrides(ctx context.Context, c redis.Scripter, p OverridePartition, now Now, keep int64, restate bool,
+func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep int64, restate bool,
 	items []ExpireItem) (transitions, ended int64, err error) {
 	again := 0
 	if restate {
@@ -90,7 +88,7 @@ func ExpireOverrides(ctx context.Context, c redis.Scripter, p OverridePartition,
 	for _, it := range items {
 		args = append(args, it.Target, it.Pattern)
 	}
-	n, err := eval(ctx, c, "expire", nil, p.keys(), args, 2)
+	n, err := s.integers(ctx, "expire", nil, p.keys(), args, 2)
 	if err != nil {
 		return 0, 0, err
 	}

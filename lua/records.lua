@@ -19,132 +19,122 @@
 -- same one. What a key without a record had last stands in one of 256 fields of
 -- the levels hash, each shared by the keys of one hash: the greatest of theirs.
 --
--- include: prelude
+-- include: library, plan, state
 
--- field_of gives the field of a key's record under the rule with this spec.
-local function field_of(key, spec)
-  local name, shadow = match(spec, '^([^;]+);[^;]+;%d+;([01])')
-  return shadow == '1' and key .. '\n' .. name or key
+-- LEVELS, DUE and OUTBOX are where the names of a partition stand in KEYS, from its place on.
+local LEVELS, DUE, OUTBOX = 0, 1, 2
+
+-- No level ends later than this after now: two of the longest windows, and a hold.
+local FAR_MS = 68719476736
+local LONG = string.rep('%d', 17) -- more digits than any number in a record has
+local MAX_VERSION = 4503599627370496 -- 2^52
+
+-- field_of gives the field of a key's record under a rule.
+local function field_of(key, rule) return rule.shadow and key .. '\n' .. rule.name or key end
+
+-- parse_windows reads the windows of a record from `at` on; nil where they are corrupt.
+-- by_ms has them by their ms as text: under a number of that size the embedded
+-- Redis's Lua would make a table of as many slots.
+local function parse_windows(text, at, past, far)
+  local list, by_ms = {}, {}
+  local window = '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()'
+  for from, ms, limit, till, moved, raised, to in string.gmatch(text, window) do
+    local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved),
+               raised = {}}
+    local top, stop = 0, 1
+    for from, pct, since, to in string.gmatch(raised, '()(%d+)@(%d+)%+?()') do
+      pct, since = tonumber(pct), tonumber(since)
+      if from ~= stop or pct <= top or pct > 100 or since > past then return nil end
+      w.raised[#w.raised + 1] = {pct = pct, since = since}
+      top, stop = pct, to
+    end
+    if from ~= at or stop ~= #raised + 1 or top == 0 then return nil end
+    if w.ms > FAR_MS or w.limit >= 9007199254740992 or w.till > far or w.moved > past then return nil end
+    by_ms[ms], list[#list + 1], at = w, w, to
+  end
+  return list, by_ms, at
 end
 
--- The rest is for levels.lua, and stands in one function as that does. (What a function takes from
--- outside costs each run that has it, also one that does not call it: so it takes little.)
-local function level_records(levels, due)
-  local match, find, sub, format, tonumber = string.match, string.find, string.sub, string.format, tonumber
-  -- No level ends later than this after now: two of the longest windows, and a hold.
-  local FAR_MS = 68719476736
-  local LONG = string.rep('%d', 17) -- more digits than any number in a record has
-  local MAX_VERSION = 4503599627370496 -- 2^52
+-- parse_record gives what a record says: rule, algorithm, version, its windows (list
+-- and by_ms), and throttle, the decision. `rule` is nil where there is none.
+local function parse_record(text, now)
+  local none = {version = 0, list = {}, by_ms = {}, corrupt = text and true}
+  if not text or #text > 16384 then return none end -- a record has up to 15 KB
+  local name, algorithm, version, at = match(text, '^([a-z0-9-]+);([a-z0-9:-]+);(%d+)()')
+  if not name or #name > 64 or #algorithm > 64 or find(text, LONG, #name + 1) then return none end
+  local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
+  local rec = {rule = name, algorithm = algorithm, version = tonumber(version)}
+  rec.list, rec.by_ms, at = parse_windows(text, at, past, far)
+  if not rec.list or rec.version > MAX_VERSION then return none end
+  if at == #text + 1 then return rec end
+  local from, ms, limit, since, till, hold, shadow = match(text, '()!(%d+),(%d+),(%d+),(%d+),(%d+),([01])$')
+  if from ~= at or tonumber(ms) > FAR_MS or tonumber(since) > past or tonumber(till) > far or tonumber(hold) > DAY
+    or tonumber(limit) >= 9007199254740992 then return none end
+  rec.throttle = {ms = tonumber(ms), limit = tonumber(limit), since = tonumber(since), till = tonumber(till),
+                  hold = tonumber(hold), shadow = shadow == '1'}
+  return rec
+end
 
-  -- parse_windows reads the windows of a record from `at` on; nil where they are corrupt.
-  -- by_ms has them by their ms as text: under a number of that size the embedded
-  -- Redis's Lua would make a table of as many slots.
-  local function parse_windows(text, at, past, far)
-    local list, by_ms = {}, {}
-    local window = '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()'
-    for from, ms, limit, till, moved, raised, to in string.gmatch(text, window) do
-      local w = {ms = tonumber(ms), limit = tonumber(limit), till = tonumber(till), moved = tonumber(moved),
-                 raised = {}}
-      local top, stop = 0, 1
-      for from, pct, since, to in string.gmatch(raised, '()(%d+)@(%d+)%+?()') do
-        pct, since = tonumber(pct), tonumber(since)
-        if from ~= stop or pct <= top or pct > 100 or since > past then return nil end
-        w.raised[#w.raised + 1] = {pct = pct, since = since}
-        top, stop = pct, to
-      end
-      if from ~= at or stop ~= #raised + 1 or top == 0 then return nil end
-      if w.ms > FAR_MS or w.limit >= 9007199254740992 or w.till > far or w.moved > past then return nil end
-      by_ms[ms], list[#list + 1], at = w, w, to
+local function format_record(rec)
+  local out = {rec.rule .. ';' .. rec.algorithm .. ';' .. int(rec.version)}
+  for _, w in ipairs(rec.list) do
+    local raised = {}
+    for i, r in ipairs(w.raised) do raised[i] = int(r.pct) .. '@' .. int(r.since) end
+    out[#out + 1] = format('%d,%d,%d,%d,', w.ms, w.limit, w.till, w.moved) .. table.concat(raised, '+')
+  end
+  local text = table.concat(out, '|')
+  local t = rec.throttle
+  if not t then return text end
+  return text .. format('!%d,%d,%d,%d,%d,%d', t.ms, t.limit, t.since, t.till, t.hold, t.shadow and 1 or 0)
+end
+
+-- A user's key has no control characters, so no field of a key begins with a line feed.
+-- All records of a key share one: a rule that becomes a shadow or live goes on from there.
+local function version_field(field) return '\n' .. sub(redis.sha1hex(match(field, '^[^\n]*')), 1, 2) end
+
+local function version(text)
+  local n = tonumber(text or nil)
+  return n and n % 1 == 0 and n >= 0 and n <= MAX_VERSION and n or 0
+end
+
+local function last_version(place, field) return version(call('HGET', KEYS[place + LEVELS], version_field(field))) end
+
+-- twin_version gives the version of the record that the rule has of the key in its other
+-- field, as a shadow or live. Both stand from a reload until a sweep makes them one.
+local function twin_version(place, field, rule)
+  local key = match(field, '^[^\n]*')
+  local text = call('HGET', KEYS[place + LEVELS], field == key and key .. '\n' .. rule or key)
+  local name, n = match(text or '', '^([a-z0-9-]+);[a-z0-9:-]+;(%d+)')
+  return name == rule and version(n) or 0
+end
+
+-- version_before gives the greatest version that a key may have had under a rule.
+local function version_before(place, field, rule)
+  return max(last_version(place, field), twin_version(place, field, rule))
+end
+
+-- forget removes a record and keeps its version.
+local function forget(place, field, n)
+  call('HDEL', KEYS[place + LEVELS], field)
+  call('ZREM', KEYS[place + DUE], field)
+  if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
+end
+
+-- drop forgets a record as it was read.
+local function drop(place, field, text) forget(place, field, version(match(text, '^[^;]*;[^;]*;(%d+)'))) end
+
+-- store writes the record back, or removes it when nothing stands any more.
+local function store(place, field, rec, hold)
+  local keep, look_at = {}, nil
+  for _, w in ipairs(rec.list) do
+    if #w.raised > 0 then
+      keep[#keep + 1] = w
+      local ends = max(w.till, w.moved + hold)
+      if not look_at or ends < look_at then look_at = ends end
     end
-    return list, by_ms, at
   end
-
-  -- parse_record gives what a record says: rule, algorithm, version, its windows (list
-  -- and by_ms), and throttle, the decision. `rule` is nil where there is none.
-  local function parse_record(text, now)
-    local none = {version = 0, list = {}, by_ms = {}, corrupt = text and true}
-    if not text or #text > 16384 then return none end -- a record has up to 15 KB
-    local name, algorithm, version, at = match(text, '^([a-z0-9-]+);([a-z0-9:-]+);(%d+)()')
-    if not name or #name > 64 or #algorithm > 64 or find(text, LONG, #name + 1) then return none end
-    local past, far = now + DAY, now + FAR_MS -- events can be a little ahead
-    local rec = {rule = name, algorithm = algorithm, version = tonumber(version)}
-    rec.list, rec.by_ms, at = parse_windows(text, at, past, far)
-    if not rec.list or rec.version > MAX_VERSION then return none end
-    if at == #text + 1 then return rec end
-    local from, ms, limit, since, till, hold, shadow = match(text, '()!(%d+),(%d+),(%d+),(%d+),(%d+),([01])$')
-    if from ~= at or tonumber(ms) > FAR_MS or tonumber(since) > past or tonumber(till) > far or tonumber(hold) > DAY
-      or tonumber(limit) >= 9007199254740992 then return none end
-    rec.throttle = {ms = tonumber(ms), limit = tonumber(limit), since = tonumber(since), till = tonumber(till),
-                    hold = tonumber(hold), shadow = shadow}
-    return rec
-  end
-
-  local function format_record(rec)
-    local out = {rec.rule .. ';' .. rec.algorithm .. ';' .. int(rec.version)}
-    for _, w in ipairs(rec.list) do
-      local raised = {}
-      for i, r in ipairs(w.raised) do raised[i] = int(r.pct) .. '@' .. int(r.since) end
-      out[#out + 1] = format('%d,%d,%d,%d,', w.ms, w.limit, w.till, w.moved) .. table.concat(raised, '+')
-    end
-    local text = table.concat(out, '|')
-    local t = rec.throttle
-    if t then text = text .. format('!%d,%d,%d,%d,%d,', t.ms, t.limit, t.since, t.till, t.hold) .. t.shadow end
-    return text
-  end
-
-  -- A user's key has no control characters, so no field of a key begins with a line feed.
-  -- All records of a key share one: a rule that becomes a shadow or live goes on from there.
-  local function version_field(field) return '\n' .. sub(redis.sha1hex(match(field, '^[^\n]*')), 1, 2) end
-
-  local function version(text)
-    local n = tonumber(text or nil)
-    return n and n % 1 == 0 and n >= 0 and n <= MAX_VERSION and n or 0
-  end
-
-  local function last_version(field) return version(call('HGET', levels, version_field(field))) end
-
-  -- twin_version gives the version of the record that the rule has of the key in its other
-  -- field, as a shadow or live. Both stand from a reload until a sweep makes them one.
-  local function twin_version(field, rule)
-    local key = match(field, '^[^\n]*')
-    local text = call('HGET', levels, field == key and key .. '\n' .. rule or key)
-    local name, n = match(text or '', '^([a-z0-9-]+);[a-z0-9:-]+;(%d+)')
-    return name == rule and version(n) or 0
-  end
-
-  -- version_before gives the greatest version that a key may have had under a rule.
-  local function version_before(field, rule)
-    return math.max(last_version(field), twin_version(field, rule))
-  end
-
-  -- forget removes a record and keeps its version.
-  local function forget(field, n)
-    call('HDEL', levels, field)
-    call('ZREM', due, field)
-    if n > last_version(field) then call('HSET', levels, version_field(field), int(n)) end
-  end
-
-  -- drop forgets a record as it was read.
-  local function drop(field, text) forget(field, version(match(text, '^[^;]*;[^;]*;(%d+)'))) end
-
-  -- store writes the record back, or removes it when nothing stands any more.
-  local function store(field, rec, hold)
-    local keep, look_at = {}, nil
-    for _, w in ipairs(rec.list) do
-      if #w.raised > 0 then
-        keep[#keep + 1] = w
-        local ends = math.max(w.till, w.moved + hold)
-        if not look_at or ends < look_at then look_at = ends end
-      end
-    end
-    rec.list = keep
-    if look_at then
-      call('HSET', levels, field, format_record(rec))
-      call('ZADD', due, int(look_at), field)
-      return
-    end
-    forget(field, rec.version)
-  end
-
-  return parse_record, format_record, store, forget, drop, version_before
+  rec.list = keep
+  if not look_at then return forget(place, field, rec.version) end
+  call('HSET', KEYS[place + LEVELS], field, format_record(rec))
+  call('ZADD', KEYS[place + DUE], int(look_at), field)
 end

@@ -2,22 +2,21 @@ package lua
 
 import (
 	"context"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // ReservationPartition names the keys of one partition that reservations touch.
 type ReservationPartition struct{ Levels, Due, Outbox, Reservations string }
 
-// ReservationKey is one key of a reservation: its holds, its counters, and the units to
-// reserve, or to charge.
+// ReservationKey is one key of a reservation: its holds, its meters and plan (nil where no rule counts it), and the
+// units to reserve, or to charge.
 type ReservationKey struct {
 	Partition int // index into ReservationArgs.Partitions
 	Holds     string
 	Units     int64
 	Frees     bool // its units are free when the reservation expires; else they are charged then
 	Leased    bool // they are a process's own, which a reset leaves alone (lease-units.lua)
-	Counters  []Counter
+	Meters    []string
+	Plan      *Plan
 }
 
 // ReservationArgs are the keys of a reservation, all of which one server holds.
@@ -33,8 +32,8 @@ func (a *ReservationArgs) encode(head ...any) (keys []string, args []any, algori
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox, p.Reservations)
 	}
-	numbers := map[*Rule]int{} // rule → its number, from 1
-	var rules, items []any
+	var plans planNumbers
+	var items []any
 	for _, k := range a.Keys {
 		policy := "c"
 		switch {
@@ -43,20 +42,12 @@ func (a *ReservationArgs) encode(head ...any) (keys []string, args []any, algori
 		case k.Frees:
 			policy = "f"
 		}
-		keys = append(keys, k.Holds)
-		items = append(items, k.Partition+1, k.Units, policy, len(k.Counters))
-		for _, c := range k.Counters {
-			if numbers[c.Rule] == 0 {
-				numbers[c.Rule] = len(numbers) + 1
-				rules = c.Rule.appendTo(rules)
-				algorithms = c.Rule.addAlgorithms(algorithms)
-			}
-			keys, items = append(keys, c.Name), append(items, numbers[c.Rule])
-		}
+		keys = append(append(keys, k.Holds), k.Meters...)
+		items = append(items, k.Partition+1, k.Units, policy, plans.of(k.Plan))
 	}
 	args = append([]any{a.Now.arg(), a.ID}, head...)
-	args = append(args, len(a.Partitions), len(numbers))
-	return keys, append(append(args, rules...), items...), algorithms
+	args = append(args, len(a.Partitions), len(plans.texts))
+	return keys, append(append(args, plans.texts...), items...), plans.algorithms
 }
 
 // ReserveState says what became of a reservation.
@@ -71,41 +62,36 @@ const (
 	OtherRequest  ReserveState = -2 // the id was reserved before, by another request
 )
 
-// ReserveReply is the answer to a request for a reservation: per key and counter where
-// the key stands, in the order of the arguments.
+// ReserveReply is the answer to a request for a reservation: where the keys that have a plan
+// stand, in the order of the arguments.
 type ReserveReply struct {
 	State       ReserveState
 	ExpiresMs   int64
 	Transitions int64
-	Counters    [][]CheckResult
+	Keys        []CheckResult // empty of one without a plan
 }
 
 // Reserve runs reserve.lua. It may be sent again with the same id and fingerprint (a word).
-func Reserve(ctx context.Context, c redis.Scripter, a ReservationArgs, ttlMs int64, fingerprint string) (
+func (s *Server) Reserve(ctx context.Context, a ReservationArgs, ttlMs int64, fingerprint string) (
 	ReserveReply, error,
 ) {
 	keys, args, algorithms := a.encode(ttlMs, "", fingerprint)
 	want := 3
 	for _, k := range a.Keys {
-		for _, counter := range k.Counters {
-			want += 2 + 3*len(counter.Rule.Windows) + counter.Rule.shadows()
+		if k.Plan != nil {
+			want += 2 + k.Plan.stateSize() + k.Plan.shadows()
 		}
 	}
-	n, err := eval(ctx, c, "reserve", algorithms, keys, args, want)
+	n, err := s.integers(ctx, "reserve", algorithms, keys, args, want)
 	if err != nil {
 		return ReserveReply{}, err
 	}
 	reply := ReserveReply{State: ReserveState(n[0]), ExpiresMs: n[1], Transitions: n[2]}
-	n = n[3:]
-	for _, k := range a.Keys {
-		list := make([]CheckResult, len(k.Counters))
-		for i, counter := range k.Counters {
-			w, shadows := len(counter.Rule.Windows), counter.Rule.shadows()
-			list[i] = CheckResult{NowMs: n[0], RetryMs: n[1], Windows: windowStates(n[2:], w)}
-			n = n[2+3*w:]
-			list[i].ShadowMs, n = n[:shadows:shadows], n[shadows:]
+	reply.Keys, n = make([]CheckResult, len(a.Keys)), n[3:]
+	for i, k := range a.Keys {
+		if k.Plan != nil {
+			reply.Keys[i], n = k.Plan.resultWithShadows(n)
 		}
-		reply.Counters = append(reply.Counters, list)
 	}
 	return reply, nil
 }
@@ -137,39 +123,37 @@ const (
 	NothingToDone SettleState = -4
 )
 
-// SettleReply is the answer: per key and counter where the key stands.
+// SettleReply is the answer, and where the keys stand.
 type SettleReply struct {
 	State       SettleState
 	ExpiresMs   int64
 	SettledMs   int64
 	Transitions int64
-	Counters    [][]CheckResult
+	Keys        []CheckResult // empty of one without a plan
 }
 
 // Settle runs settle.lua. ms is for how long what is settled is remembered, and of a renewal for
 // how long it stands from now; fingerprint is a word for the costs. It is safe to send again.
-func Settle(ctx context.Context, c redis.Scripter, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
+func (s *Server) Settle(ctx context.Context, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
 	SettleReply, error,
 ) {
 	keys, args, algorithms := a.encode(string(op), ms, fingerprint)
 	want := 4
 	for _, k := range a.Keys {
-		for _, counter := range k.Counters {
-			want += 1 + 3*len(counter.Rule.Windows)
+		if k.Plan != nil {
+			want += 1 + k.Plan.stateSize()
 		}
 	}
-	n, err := eval(ctx, c, "settle", algorithms, keys, args, want)
+	n, err := s.integers(ctx, "settle", algorithms, keys, args, want)
 	if err != nil {
 		return SettleReply{}, err
 	}
 	reply := SettleReply{State: SettleState(n[0]), ExpiresMs: n[1], SettledMs: n[2], Transitions: n[3]}
-	n = n[4:]
-	for _, k := range a.Keys {
-		got := results(n, k.Counters)
-		for _, counter := range k.Counters {
-			n = n[1+3*len(counter.Rule.Windows):]
+	reply.Keys, n = make([]CheckResult, len(a.Keys)), n[4:]
+	for i, k := range a.Keys {
+		if k.Plan != nil {
+			reply.Keys[i], n = k.Plan.result(n, false)
 		}
-		reply.Counters = append(reply.Counters, got)
 	}
 	return reply, nil
 }

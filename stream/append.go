@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +62,9 @@ func (o *Outcome) add(p Outcome) {
 	o.UnknownEvents += p.UnknownEvents
 	o.Err = errors.Join(o.Err, p.Err)
 }
+
+// Streams is the template of the streams that events are appended to.
+func (l *Log) Streams() string { return l.keys.Prefix + ":{partition}:events" }
 
 // Append writes the events in one pipeline per call and returns what became of
 // each. It never sends anything twice. Events must be valid.
@@ -175,7 +177,9 @@ func merge(events []api.Event) []item {
 		if i, ok := at[e.Key]; ok && merged[i].Count+e.Count <= api.MaxCount {
 			merged[i].Count += e.Count
 			merged[i].events++
-			merged[i].TraceParent = cmp.Or(merged[i].TraceParent, e.TraceParent)
+			if merged[i].TraceParent == "" {
+				merged[i].TraceParent, merged[i].TraceState = e.TraceParent, e.TraceState
+			}
 			continue
 		}
 		at[e.Key] = len(merged)

@@ -146,26 +146,6 @@ func TestAppendWithItsReplyLost(t *testing.T) {
 	}
 }
 
-// What NewLog keeps out: with the library's default the same loss stores every
-// event twice, and is no error.
-func TestTheLibrarysDefaultStoresTwice(t *testing.T) {
-	direct := streamtest.Connect(t, streamtest.Redis(t))
-	proxy := streamtest.NewProxy(t, direct.Options().Addr)
-	c, name := streamtest.Connect(t, proxy.Addr, func(o *redis.Options) { o.MaxRetries = 0 }), newKeys(t, 1).Events(0)
-	warm(t, c)
-	proxy.LoseReplies(1)
-	pipe := c.Pipeline()
-	for range 20 {
-		pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: name, Values: []any{"key", "a", "count", 1}})
-	}
-	if _, err := pipe.Exec(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if n := direct.XLen(t.Context(), name).Val(); n != 40 {
-		t.Errorf("%d entries of 20: does the library not retry any more?", n)
-	}
-}
-
 // A frozen Redis takes the request in and answers nobody. What the caller is
 // told after its deadline, unknown, is the truth: the events come in later.
 func TestAppendWithRedisFrozen(t *testing.T) {

@@ -101,7 +101,7 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 		testkit.Must(t, client.Set(ctx, k.Counter(p, "fixed", fmt.Sprint(i)), "1", time.Hour).Err())
 	}
 	lease := func() {
-		held, err := lua.Lease(ctx, client, k.Relay(p), "me", 60_000)
+		held, err := lua.NewServer(client).Lease(ctx, k.Relay(p), "me", 60_000)
 		if testkit.Must(t, err); !held {
 			t.Error("the lease is gone")
 		}

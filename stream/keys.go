@@ -109,6 +109,9 @@ func (k *Keys) Meta() string { return k.Prefix + ":meta" }
 // Processes is the hash of the processes that run, and with which rules each does.
 func (k *Keys) Processes() string { return k.Prefix + ":processes" }
 
+// Libraries is the sorted set of the libraries of Redis Functions that processes use, each by until when (ms).
+func (k *Keys) Libraries() string { return k.Prefix + ":libraries" }
+
 // Activity is what one process has seen lately; it expires when that process ends.
 func (k *Keys) Activity(process string) string { return k.Prefix + ":activity:" + process }
 

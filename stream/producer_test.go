@@ -65,19 +65,8 @@ func TestProducerMergesWithinAFlush(t *testing.T) {
 	}
 }
 
-// No entry may pass the largest count: workers would throw it away.
-func TestProducerMergesUpToTheLargestCount(t *testing.T) {
-	log, c, k := embeddedLog(t)
-	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood})
-	for _, n := range []int64{api.MaxCount - 1, 1, 1, 1, api.MaxCount - 1, 1} {
-		put(t, p, api.Event{Key: "a", Count: n})
-	}
-	testkit.Must(t, p.Flush(t.Context()))
-	if diff := cmp.Diff(map[string][]int64{"a": {api.MaxCount, 2, api.MaxCount}}, stored(t, c, k)); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-}
-
+// Whatever is appended, the sums stand in the log, in batches of MaxBatch at most, and no entry is above the largest
+// count, as workers would throw it away.
 func TestProducerKeepsEverySum(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	rapid.Check(t, func(r *rapid.T) {
@@ -89,10 +78,10 @@ func TestProducerKeepsEverySum(t *testing.T) {
 					"count"),
 			}
 		}), 0, 30).Draw(r, "events")
-		appended := 0
+		appended, batch, largest := 0, rapid.IntRange(1, 40).Draw(r, "batch"), 0
 		p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
-			Linger: forGood, MaxBatch: rapid.IntRange(1, 40).Draw(r, "batch"),
-			OnFlush: func(o stream.Outcome) { appended += o.Appended },
+			Linger: forGood, MaxBatch: batch,
+			OnFlush: func(o stream.Outcome) { appended, largest = appended+o.Appended, max(largest, o.Appended) },
 		})
 		want := map[string]int64{}
 		for _, e := range list {
@@ -104,10 +93,14 @@ func TestProducerKeepsEverySum(t *testing.T) {
 		for key, counts := range stored(t, c, k) {
 			for _, n := range counts {
 				got[key] += n
+				if n > api.MaxCount {
+					r.Fatalf("an entry of %s has %d", key, n)
+				}
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" || appended != len(list) {
-			r.Fatalf("%d of %d events; sums (-want +got):\n%s", appended, len(list), diff)
+		if diff := cmp.Diff(want, got); diff != "" || appended != len(list) || largest > batch {
+			r.Fatalf("%d of %d events in batches of %d, at most %d are allowed; sums (-want +got):\n%s", appended,
+				len(list), largest, batch, diff)
 		}
 	})
 }
@@ -128,25 +121,6 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	testkit.Must(t, p.Flush(t.Context()))
 	if n := len(stored(t, c, k)); n != 200 || len(sizes) > 2 {
 		t.Errorf("%d events went in batches of %v, want 200 in one or two", n, sizes)
-	}
-}
-
-func TestProducerSplitsWhatIsMoreThanABatch(t *testing.T) {
-	log, c, k := embeddedLog(t)
-	var sizes []int
-	p := newProducer(t, log, stream.ProducerConfig{MaxBatch: 4, Linger: forGood,
-		OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
-	put(t, p, events(10)...)
-	testkit.Must(t, p.Close(t.Context()))
-	sum := 0
-	for _, n := range sizes {
-		sum += n
-		if n > 4 {
-			t.Errorf("batches of %v, want at most 4 each", sizes)
-		}
-	}
-	if n := len(stored(t, c, k)); n != 10 || sum != 10 {
-		t.Errorf("%d keys from batches of %v, want 10", n, sizes)
 	}
 }
 

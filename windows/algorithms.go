@@ -3,30 +3,13 @@ package windows
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// algorithmOf gives the algorithm that counts a window of the rule; "" for one that counts what is
-// reserved alone. Exact ones say the same of the same events, so all windows that name one share that of the
-// longest of them: then what a key has spent can pass to any other (carry.go).
-func (r *Rule) algorithmOf(w Window) string {
-	a := r.namedFor(w)
-	if !lua.IsExact(a) {
-		return a
-	}
-	longest := time.Duration(0)
-	for _, other := range r.Windows {
-		if name := r.namedFor(other); other.Per > longest && lua.IsExact(name) {
-			a, longest = name, other.Per
-		}
-	}
-	return a
-}
-
-// namedFor gives the algorithm that the rule names for a window.
-func (r *Rule) namedFor(w Window) string {
+// AlgorithmOf gives the algorithm that counts a window of the rule; "" for one that counts what is
+// reserved alone.
+func (r *Rule) AlgorithmOf(w Window) string {
 	switch {
 	case w.InFlight:
 		return ""
@@ -36,32 +19,45 @@ func (r *Rule) namedFor(w Window) string {
 	return cmp.Or(w.Algorithm, r.Algorithm)
 }
 
-// exact gives the exact algorithm of the rule's windows; "" where none is.
-func (r *Rule) exact() string {
-	for _, a := range r.Algorithms() {
-		if lua.IsExact(a) {
-			return a
+// CountedAnew gives the windows of the rule that it had before, too, and counts by another algorithm or in other
+// buckets now: what keys have spent in them is forgotten once.
+func (r *Rule) CountedAnew(before *Rule) (list []Window) {
+	for _, w := range r.Windows {
+		for _, old := range before.Windows {
+			if w.InFlight || !w.Same(old) {
+				continue
+			}
+			is, was := r.AlgorithmOf(w), before.AlgorithmOf(old)
+			if is != was || is == SlidingBuckets && r.Buckets != before.Buckets {
+				list = append(list, w)
+			}
 		}
 	}
-	return ""
+	return list
 }
 
-// withExact gives the rule with another exact algorithm for the windows that have one.
-func (r *Rule) withExact(to string) *Rule {
-	if r == nil || to == "" || r.exact() == "" || r.exact() == to {
-		return r
+// Same tells whether two windows are of the same span, whatever their limits are.
+func (w Window) Same(o Window) bool {
+	sameUnit := w.Calendar.Unit == o.Calendar.Unit
+	return w.InFlight == o.InFlight && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
+}
+
+// algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,
+// or else of its longest one, so that what a key has spent goes on counting.
+func (r *Rule) algorithmFor(w Window) string {
+	if w.Calendar.Unit != "" {
+		return ""
 	}
-	c := *r
-	c.Windows = slices.Clone(r.Windows)
-	if lua.IsExact(c.Algorithm) {
-		c.Algorithm = to
-	}
-	for i := range c.Windows {
-		if lua.IsExact(c.Windows[i].Algorithm) {
-			c.Windows[i].Algorithm = to
+	best := Window{}
+	for _, old := range r.Windows {
+		if a := r.AlgorithmOf(old); a == "" || a == lua.Calendar {
+			continue
+		}
+		if old.Per == w.Per || best.Per != w.Per && old.Per > best.Per {
+			best = old
 		}
 	}
-	return &c
+	return best.Algorithm
 }
 
 // Algorithms gives the algorithms that count the rule's windows, each once: one of Algorithms, or
@@ -69,7 +65,7 @@ func (r *Rule) withExact(to string) *Rule {
 func (r *Rule) Algorithms() []string {
 	var list []string
 	for _, w := range r.Windows {
-		if a := r.algorithmOf(w); a != "" && !slices.Contains(list, a) {
+		if a := r.AlgorithmOf(w); a != "" && !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -64,49 +63,82 @@ func TestEveryCounterExpires(t *testing.T) {
 	})
 }
 
-// Where a rule changes its algorithm while its keys live, an exact one takes over what
-// another exact one has counted, and any other begins with nothing; an old counter ends by
-// itself, and a reset forgets all.
+// Where a rule changes its algorithm while its keys live, each begins with nothing, and a throttled key is
+// released at once. An old counter is not read, ends by itself, and is removed by a reset.
 func TestChangeOfAlgorithm(t *testing.T) {
+	for _, from := range windows.Algorithms {
+		for _, to := range windows.Algorithms {
+			if from == to {
+				continue
+			}
+			t.Run(from+" to "+to, func(t *testing.T) {
+				eachRedis(t, nil, func(t *testing.T, s *store) {
+					x := changing(t, s, from, "{limit: 10, per: 1h}")
+					p := s.keys.Partition("k")
+					old := x.counter("k")
+					x.check("k", 10)
+					x.expect("raised r/k 80% used 10", "raised r/k 100% used 10", "throttled r/k 100% used 10")
+					x = changing(t, s, to, "{limit: 10, per: 1h}")
+					x.sweepLevels(p)
+					x.expect("released r/k 100% used 0", "cleared r/k 100% used 0", "cleared r/k 80% used 0")
+					if due := x.due("k"); due != -1 {
+						t.Errorf("k is due in %d ms, expected never", due)
+					}
+					if v := x.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {
+						t.Fatalf("it begins with %+v", v)
+					}
+					if ttl := s.redis.PTTL(t.Context(), old).Val(); ttl <= 0 || ttl > 2*time.Hour {
+						t.Errorf("%s lives for %v", old, ttl)
+					}
+					had, err := s.Reset(t.Context(), s.rules.Match("k"), "k")
+					if n := s.redis.Exists(t.Context(), old, x.counter("k")).Val(); !had || err != nil || n != 0 {
+						t.Errorf("reset: %t, %v, and %d counters are left", had, err, n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Slots that are in flight stay taken when their rule changes its algorithm, and so does the decision about them.
+func TestSlotsOutliveAChangeOfAlgorithm(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		ctx := context.Background()
-		spent := int64(0) // by the exact ones
-		for _, a := range windows.Algorithms {
-			x := reloaded(one(t, s, a, 100, time.Hour))
-			want := int64(3)
-			if exact(a) {
-				spent += 3
-				want = spent
-			}
-			if v := x.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != want {
-				t.Fatalf("%s begins with %+v, expected %d", a, v, want)
-			}
+		slots := "{limit: 2, in_flight: 1m}, {limit: 100, per: 1h}"
+		x := changing(t, s, windows.DefaultAlgorithm, slots)
+		id, v := x.reserve("a", "k", 2, time.Minute)
+		if s.transitions(t); !v.Allowed {
+			t.Fatalf("%+v", v)
 		}
-		x := reloaded(one(t, s, windows.DefaultAlgorithm, 100, time.Hour))
-		if n := used(t, s, "k"); n != spent {
-			t.Fatalf("used %d, expected the %d of before", n, spent)
-		}
-		for _, a := range windows.Algorithms {
-			name := s.keys.Counter(s.keys.Partition("k"), lua.Form(a), "k")
-			if exact(a) && a != windows.DefaultAlgorithm {
-				if text := s.redis.Get(ctx, name).Val(); !strings.HasPrefix(text, "carried:") {
-					t.Errorf("%s has %q, expected a marker", name, text)
-				}
-			} else if ttl := s.redis.PTTL(ctx, name).Val(); ttl <= 0 {
-				t.Errorf("%s lives for %v", name, ttl)
+		for _, a := range append(windows.Algorithms, windows.DefaultAlgorithm) {
+			x = changing(t, s, a, slots)
+			x.sweepLevels(s.keys.Partition("k"))
+			x.expect()
+			if _, v := x.reserve("b", "k", 1, time.Second); v.Allowed || v.Items[0].Windows[0].Used != 2 {
+				t.Errorf("%s: %+v", a, v)
 			}
 		}
-		if had, err := s.Reset(ctx, s.rules.Match("k"), "k"); !had || err != nil {
-			t.Fatalf("reset: %v, %v", had, err)
+		x.settle(windows.Commit, id, 2, time.Minute)
+		if _, v := x.reserve("c", "k", 1, time.Second); !v.Allowed || v.Items[0].Windows[1].Used != 3 {
+			t.Errorf("after the commit: %+v", v)
 		}
-		for _, a := range windows.Algorithms {
-			x = reloaded(one(t, s, a, 10, time.Hour))
-			if n := used(t, s, "k"); n != 0 {
-				t.Errorf("%s: used %d after the reset", a, n)
-			}
-		}
-		x.expect()
 	})
+}
+
+// changing gives a store one rule of an algorithm, as a reload does.
+func changing(t *testing.T, s *store, algorithm, list string) tale {
+	t.Helper()
+	x := tale{t, s}
+	x.rules("  - {name: r, match: '*', hold: 0s, alerts: [80%], algorithm: " + algorithm + ", windows: [" + list + "]}")
+	return x
+}
+
+// sweepLevels looks at each key of a partition that stands at a level, as a worker does after a reload.
+func (x tale) sweepLevels(p int) {
+	x.t.Helper()
+	fields, err := x.s.store.Levelled(x.t.Context(), p)
+	testkit.Must(x.t, err)
+	_, _, err = x.s.store.Sweep(x.t.Context(), p, x.s.rules, fields)
+	testkit.Must(x.t, err)
 }
 
 // Windows that a rule gets or loses do not disturb the ones it keeps.

@@ -26,6 +26,8 @@ type Request struct {
 	Key  string
 	Cost int64    // 0 charges nothing and requests whether one unit would be admitted
 	Mode api.Mode // empty: api.ModeTake. All requests of a call are of api.ModeCharge, or none is
+	// Reserves: the cost is to be reserved. Where that is denied nothing has happened yet, so nothing counts.
+	Reserves bool
 	// Idempotency, in the first request of a call, is the key of the whole call; nil: it has none.
 	Idempotency *Idempotency
 }
@@ -48,7 +50,7 @@ func (r Request) ChargesDenied() bool {
 	case api.ModeCharge:
 		return true
 	}
-	return r.Plan.Live != nil && r.Plan.Live.OnDeny == OnDenyCharge
+	return !r.Reserves && r.Plan.Live != nil && r.Plan.Live.OnDeny == OnDenyCharge
 }
 
 // Verdict is the answer to a check.
@@ -75,6 +77,7 @@ type KeyState struct {
 	// below 0 where it never can be (a cost above the limit of a shadow rule).
 	RetryAfter time.Duration
 	Windows    []api.WindowState // of the rule that decides; empty where there is none
+	Penalty    *api.Penalty      // of the rule that decides, while one is in force
 	// Shadows is where it stands under the shadow rules of its plan, in their order;
 	// nil where nobody has evaluated them.
 	Shadows []KeyState
@@ -92,6 +95,17 @@ func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) 
 	s.Shadows = append(s.Shadows, KeyState{NowMs: s.NowMs, RetryAfter: wait, Windows: states})
 }
 
+// setPenalty says which penalty the key has; one that has ended is none.
+func (s *KeyState) setPenalty(p *api.Penalty) {
+	if s.Penalty = nil; p == nil || p.UntilMs <= s.NowMs {
+		return
+	}
+	s.Penalty = p
+	for i, w := range s.Windows {
+		s.Windows[i] = w.InPenalty(p.UntilMs - s.NowMs)
+	}
+}
+
 // After is the state that many whole milliseconds later, if nothing was charged and nothing given
 // back meanwhile; see api.WindowState.After.
 func (s KeyState) After(passed time.Duration) KeyState {
@@ -104,6 +118,7 @@ func (s KeyState) After(passed time.Duration) KeyState {
 	for i, w := range s.Windows {
 		s.Windows[i] = w.After(ms)
 	}
+	s.setPenalty(s.Penalty)
 	s.Shadows = slices.Clone(s.Shadows)
 	for i, one := range s.Shadows {
 		s.Shadows[i] = one.After(passed)
@@ -125,7 +140,7 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 
 // KeyState words a peek for the wire.
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
-	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows}
+	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows, Penalty: s.Penalty}
 	for i, one := range s.Shadows {
 		if i == 0 && p.exempt != nil {
 			out.Rule, out.Windows = p.exempt.Name, one.Windows

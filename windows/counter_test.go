@@ -91,9 +91,6 @@ type recount interface {
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
-	if s.serve != nil { // what the quick script answers, the general one must answer alike
-		s.serve.LeaveToGeneral(rapid.Bool().Draw(t, "general"))
-	}
 	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulaOf(algorithm)},
 		keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
 	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}
@@ -255,12 +252,12 @@ func (l *timeline) compare(key string, st windows.KeyState) {
 			continue
 		}
 		// One ms before, all is as it is; then the first units are back, then all.
-		more, reset := got.NextFreeMs, got.ResetMs
+		more, empty := got.NextFreeMs, got.EmptyMs
 		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
 			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
 		}
-		if l.oracle.Used(key, now+reset-1, w.Ms) == 0 || l.oracle.Used(key, now+reset, w.Ms) != 0 {
-			l.Fatalf("window %d at %d: it is said to be empty in %d ms", w.Ms, now, reset)
+		if l.oracle.Used(key, now+empty-1, w.Ms) == 0 || l.oracle.Used(key, now+empty, w.Ms) != 0 {
+			l.Fatalf("window %d at %d: it is said to be empty in %d ms", w.Ms, now, empty)
 		}
 	}
 }

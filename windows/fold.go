@@ -3,7 +3,6 @@ package windows
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
@@ -50,9 +49,9 @@ type FoldedKey struct {
 type Batch struct {
 	Partition int
 	Events    []Event
-	// TraceParent is the W3C trace context of the fold, empty where it is not traced. It is the same for all
-	// batches of a call, and goes with the transitions.
-	TraceParent string
+	// TraceParent and TraceState are the W3C trace context of the fold, empty where it is not traced. They are the
+	// same for all batches of a call, and go with the transitions.
+	TraceParent, TraceState string
 }
 
 // Fold counts a batch of partition p, as FoldBatches does, and gives the IDs of events
@@ -71,15 +70,7 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
 	err error) {
 	s.noticeAll(rules)
-	keys := func() (keys []string) {
-		for _, b := range batches {
-			for _, e := range b.Events {
-				keys = append(keys, e.Key)
-			}
-		}
-		return keys
-	}
-	err = s.following(ctx, keys, func() error {
+	err = s.withinPeriod(func() error {
 		before := f.Folded // in a try that failed then
 		f, unmatched, err = s.foldBatches(ctx, rules, batches)
 		f.Folded, f.AlreadyCounted = f.Folded+before, max(0, f.AlreadyCounted-before)
@@ -90,42 +81,37 @@ func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 
 func (s *Redis) foldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
 	err error) {
-	if err := s.carryEvents(ctx, rules, batches); err != nil {
-		return Folded{}, make([][]string, len(batches)), err
-	}
 	args := lua.FoldArgs{
 		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
 		Partitions: make([]lua.FoldPartition, 0, len(batches)),
 	}
-	scripts := map[*planCounter]*lua.Rule{} // a rule is the same for all partitions of a call
+	scripts := map[*Plan]*lua.Plan{} // a plan is the same for all partitions of a call
 	unmatched = make([][]string, len(batches))
 	merged := 0
 	var folded []FoldedKey
 	for i, b := range batches {
-		args.TraceParent = b.TraceParent
-		var grouped []lua.FoldRule
+		args.TraceParent, args.TraceState = b.TraceParent, b.TraceState
+		var grouped []lua.FoldSection
 		grouped, unmatched[i] = s.group(b.Partition, rules, b.Events, scripts, &folded)
 		if len(grouped) == 0 {
 			continue
 		}
 		merged += len(b.Events) - len(unmatched[i])
-		for _, r := range grouped {
-			merged -= len(r.Groups)
+		for _, section := range grouped {
+			for i := range section.Keys {
+				merged -= len(section.Keys[i].Groups)
+			}
 		}
 		p := b.Partition
 		args.Partitions = append(args.Partitions, lua.FoldPartition{
 			Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-			IDs: s.keys.IDs(p), Rules: grouped,
+			IDs: s.keys.IDs(p), Sections: grouped,
 		})
 	}
 	if len(args.Partitions) == 0 {
 		return Folded{}, unmatched, nil
 	}
-	reply, err := lua.Fold(ctx, s.redis, args)
-	s.answeredQuick.Add(reply.Quick)
-	for _, counter := range reply.Left {
-		s.near.set(counter, true)
-	}
+	reply, err := s.lua.Fold(ctx, args)
 	f = Folded{
 		Folded: reply.Folded, Late: reply.Late, AlreadyCounted: reply.AlreadyCounted, Duplicate: reply.Duplicate,
 		Transitions: reply.Transitions, Corrupt: reply.Corrupt,
@@ -139,8 +125,7 @@ func (s *Redis) foldBatches(ctx context.Context, rules *Rules, batches []Batch) 
 // keyGroups is a key's groups while a batch is put together.
 type keyGroups struct {
 	key        string
-	counter    string // its first
-	resolution int64  // ms
+	resolution int64 // ms
 	groups     []lua.FoldGroup
 	firsts     []int64 // group → ms of its first event
 	begins     []int64 // ms at which periods of the calendar begin: no group has events of both sides
@@ -152,13 +137,13 @@ type keyGroups struct {
 // share a group, and so an entry in its log, when their counts are the same and
 // their times lie within the plan's resolution. The same count is what keeps
 // the gate exact: XACK tells how many of a group were pending, not which.
-func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCounter]*lua.Rule,
-	folded *[]FoldedKey) (folds []lua.FoldRule, unmatched []string) {
-	script := func(c *planCounter) *lua.Rule {
-		if scripts[c] == nil {
-			scripts[c] = s.script(c)
+func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*Plan]*lua.Plan,
+	folded *[]FoldedKey) (folds []lua.FoldSection, unmatched []string) {
+	script := func(p *Plan) *lua.Plan {
+		if scripts[p] == nil {
+			scripts[p] = s.script(p)
 		}
-		return scripts[c]
+		return scripts[p]
 	}
 	type planKeys struct {
 		plan   *Plan
@@ -171,7 +156,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 	for _, e := range events {
 		k := byKey[e.Key]
 		if k == nil {
-			plan := s.match(rules, e.Key)
+			plan := rules.Match(e.Key)
 			if plan == nil {
 				unmatched = append(unmatched, e.ID)
 				continue
@@ -179,8 +164,8 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 			pk := byPlan[plan]
 			if pk == nil {
 				pk = &planKeys{plan: plan}
-				for i := range plan.counters {
-					for _, w := range script(&plan.counters[i]).Windows {
+				for _, r := range script(plan).Rules {
+					for _, w := range r.Windows {
 						if w.FromMs > 0 {
 							pk.begins = append(pk.begins, w.FromMs)
 						}
@@ -189,56 +174,23 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*planCoun
 				byPlan[plan] = pk
 				order = append(order, pk)
 			}
-			k = &keyGroups{key: e.Key, counter: s.keys.Counter(p, plan.counters[0].form, e.Key),
-				resolution: plan.resolutionMs, begins: pk.begins}
+			k = &keyGroups{key: e.Key, resolution: plan.resolutionMs, begins: pk.begins}
 			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
 		}
 		k.add(e)
 	}
 	for _, pk := range order {
-		fold := lua.FoldRule{Rule: script(&pk.plan.counters[0])}
+		section := lua.FoldSection{Plan: script(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
 		rule := pk.plan.Rules()[0].Name
-		for _, k := range pk.keys {
+		for i, k := range pk.keys {
 			k.sort()
-			s.markQuick(pk.plan, k)
-			fold.Groups = append(fold.Groups, k.groups...)
+			section.Keys[i] = lua.FoldKey{Meters: s.meters(p, pk.plan.forms, k.key), Groups: k.groups}
 			*folded = append(*folded, FoldedKey{rule, k.key, k.events, k.units})
 		}
-		for i := range pk.plan.counters[1:] {
-			c := &pk.plan.counters[1+i]
-			beside := lua.FoldBeside{Rule: script(c)}
-			for _, k := range pk.keys {
-				beside.Counters = append(beside.Counters, slices.Repeat([]string{s.keys.Counter(p, c.form, k.key)},
-					len(k.groups))...)
-			}
-			fold.Beside = append(fold.Beside, beside)
-		}
-		folds = append(folds, fold)
+		folds = append(folds, section)
 	}
 	return folds, unmatched
-}
-
-// markQuick marks the groups of a key that the script of the common fold may take. One that was near a level
-// is tried again now and then, as a fold does not tell how near it is.
-func (s *Redis) markQuick(plan *Plan, k *keyGroups) {
-	if !plan.quickFold || s.general {
-		return
-	}
-	for i := range k.groups {
-		if k.groups[i].ProducerIDs != nil {
-			return
-		}
-	}
-	if s.near.has(k.counter) {
-		if rand.IntN(8) > 0 {
-			return
-		}
-		s.near.set(k.counter, false)
-	}
-	for i := range k.groups {
-		k.groups[i].Quick = true
-	}
 }
 
 func (k *keyGroups) add(e Event) {
@@ -253,7 +205,7 @@ func (k *keyGroups) add(e Event) {
 			return
 		}
 	}
-	g := lua.FoldGroup{Counter: k.counter, Count: e.Count, IDs: []string{e.ID}}
+	g := lua.FoldGroup{Count: e.Count, IDs: []string{e.ID}}
 	if e.ProducerID != "" {
 		g.ProducerIDs = []string{e.ProducerID}
 	}

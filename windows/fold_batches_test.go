@@ -95,8 +95,44 @@ func TestFoldingTogetherEqualsFoldingSeparately(t *testing.T) {
 		s.rules = foldRules(t)
 		other := s.twin(t)
 		other.separately = true
-		foldAlike(t, s, other, 700, nil)
+		n := 0
+		foldAlike(t, s, other, 700, func(random *rand.Rand) {
+			n++
+			key, what := "sliding-log/"+fmt.Sprint(random.IntN(5)), random.IntN(6)
+			s.meddle(t, what, key, n)
+			other.meddle(t, what, key, n)
+		})
 	})
+}
+
+// meddle does something to a log: another thing stands in its place, its newest entry is gone, it takes no
+// more IDs, units of its key are reserved or given back, numbers are none.
+func (s *store) meddle(t *testing.T, what int, key string, n int) {
+	ctx, counter := t.Context(), s.keys.Counter(s.keys.Partition(key), "log", key)
+	requests := []windows.Request{{Plan: s.rules.Match(key), Key: key, Cost: 2}}
+	var err error
+	switch what {
+	case 0:
+		err = s.redis.Set(ctx, counter, "x", 0).Err()
+	case 1:
+		if newest := s.redis.XRevRangeN(ctx, counter, "+", "-", 1).Val(); len(newest) > 0 {
+			err = s.redis.XDel(ctx, counter, newest[0].ID).Err()
+		}
+	case 2:
+		greatest := "18446744073709551615-18446744073709551615"
+		_ = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: counter, ID: greatest,
+			Values: []any{"count", 1, "total", 5}}).Err()
+	case 3:
+		_, err = s.serve.Reserve(ctx, s.serve.ReservationID(fmt.Sprint("r", n), requests), time.Second, "x", requests)
+	case 4:
+		_, _, err = s.serve.Refund(ctx, requests[0].Plan, key, 1)
+	case 5: // before one that reads well
+		for i, total := range []string{"nan", "50"} {
+			_ = s.redis.XAdd(ctx, &redis.XAddArgs{Stream: counter, ID: fmt.Sprintf("%d-%d", s.clock.ms, 100+i),
+				Values: []any{"count", total, "total", total}}).Err()
+		}
+	}
+	testkit.Must(t, err)
 }
 
 // twin makes a store with keys of its own that has the same clock and rules.
@@ -296,4 +332,39 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An event that comes late is in no window that has passed it, also where that is empty and a level near.
+func TestALateEventIsInNoShorterWindow(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{50}, Windows: []windows.Window{
+		{Limit: 4, Per: time.Second}, {Limit: 1000, Per: 10 * time.Second}}}
+	for _, algorithm := range []string{"sliding-log", "sliding-log-zset"} {
+		rule.Algorithm = algorithm
+		eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+			s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms, Count: 1})
+			s.clock.ms += 5000
+			s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms - 3000, Count: 2})
+			if n := s.redis.XLen(t.Context(), s.keys.Outbox(s.keys.Partition("k"))).Val(); n != 0 {
+				t.Errorf("%s: %d transitions, expected none", algorithm, n)
+			}
+		})
+	}
+}
+
+// An event that is too late for the windows of one meter counts in the others alone.
+func TestALateEventIsInTheMetersThatReachBackToIt(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{
+		{Limit: 100, Per: time.Second, Algorithm: "sliding-log-zset"}, {Limit: 1000, Per: time.Hour}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		late := s.append(t, windows.Event{Key: "k", Ms: s.clock.ms - 5000, Count: 2})
+		s.fold(t, nil, windows.Event{Key: "k", Ms: s.clock.ms, Count: 1})
+		for p, events := range late {
+			s.foldBatch(t, p, events)
+		}
+		st, err := s.store.Peek(t.Context(), planOf(s.rules), "k")
+		testkit.Must(t, err)
+		if st.Windows[0].Used != 1 || st.Windows[1].Used != 3 {
+			t.Errorf("used %d and %d, expected 1 and 3", st.Windows[0].Used, st.Windows[1].Used)
+		}
+	})
 }

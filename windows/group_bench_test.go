@@ -32,7 +32,7 @@ func BenchmarkGroup(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				grouped, unmatched := s.group(0, rules, events, map[*planCounter]*lua.Rule{}, new([]FoldedKey))
+				grouped, unmatched := s.group(0, rules, events, map[*Plan]*lua.Plan{}, new([]FoldedKey))
 				if len(grouped) != 1 || len(unmatched) != 0 {
 					b.Fatal(len(grouped), len(unmatched))
 				}

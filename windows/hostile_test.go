@@ -114,11 +114,6 @@ var garbageLike = map[string]func(now int64, add func(what string, between bool,
 		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5,
 			"0000000000000002:1"})
 	},
-	packed: func(now int64, add func(string, bool, ...[]any)) {
-		for what, text := range hostilePacked(now) {
-			add(what, strings.HasPrefix(what, "between"), []any{"SET", text})
-		}
-	},
 	"sliding-counter":      garbageOfTheClock,
 	"fixed-window":         garbageOfTheClock,
 	windows.SlidingBuckets: garbageRings,

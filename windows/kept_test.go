@@ -20,77 +20,44 @@ func (x tale) rules(yaml string) {
 	testkit.Must(x.t, x.s.learn())
 }
 
-func (x tale) expectUsed(key string, want ...int64) {
-	x.t.Helper()
-	st, err := x.s.Peek(x.t.Context(), x.s.rules.Match(key), key)
-	testkit.Must(x.t, err)
-	for i, w := range st.Windows {
-		if w.Used != want[i] {
-			x.t.Errorf("window %d: used %d, expected %d", w.WindowMs, w.Used, want[i])
-		}
-	}
-}
-
-// However a rule names exact algorithms for its windows, before and after a reload: what a key has spent in
-// each window stays, once.
-func TestAReloadBetweenMixesOfExactAlgorithms(t *testing.T) {
-	for _, before := range lua.Exact() {
-		for _, long := range lua.Exact() {
-			for _, after := range lua.Exact() {
-				for _, longAfter := range lua.Exact() {
-					t.Run(before+","+long+" to "+after+","+longAfter, func(t *testing.T) {
-						t.Parallel()
-						eachRedis(t, nil, func(t *testing.T, s *store) {
-							x := tale{t, s}
-							form := "  - {name: r, match: '*', windows: [{limit: 50, per: 3s, algorithm: %s}, " +
-								"{limit: 100, per: 1h, algorithm: %s}]}"
-							x.rules(fmt.Sprintf(form, before, long))
-							x.check("k", 40)
-							s.clock.ms += 4000
-							x.check("k", 10)
-							s.clock.ms += 1000
-							x.check("k", 5)
-							x.rules(fmt.Sprintf(form, after, longAfter))
-							x.check("k", 1)
-							x.expectUsed("k", 16, 56)
-						})
-					})
-				}
-			}
-		}
-	}
-}
-
-// What was spent under an override stays spent when it ends: in windows that are longer than its own, and
-// under a rule of another exact algorithm.
+// What was spent under an override stays spent when it ends, in windows that are longer than its own, where both
+// are counted by one algorithm. A tier of another algorithm counts by itself.
 func TestWhatWasSpentUnderAnOverrideStays(t *testing.T) {
-	for _, algorithm := range lua.Exact() {
-		for name, one := range map[string]api.Override{
-			"limit": {Key: "k", Windows: []api.OverrideWindow{{Limit: 60, Per: "2s"}}},
-			"tier":  {Key: "k", Rule: "stone"},
-		} {
-			t.Run(algorithm+" "+name, func(t *testing.T) {
-				eachRedis(t, nil, func(t *testing.T, s *store) {
-					x := tale{t, s}
-					x.rules("  - {name: stone, windows: [{limit: 60, per: 2s}]}\n" +
-						"  - {name: api, match: '*', algorithm: " + algorithm + ", windows: [{limit: 100, per: 20s}]}")
-					x.check("k", 7)
-					all := windows.NewOverrides(s.serve, nil)
-					s.rules = s.rules.With(all)
-					_, err := all.Set(t.Context(), s.rules, one, 0)
-					testkit.Must(t, err)
-					for range 3 {
-						if ws := x.check("k", 10).Items[0].Windows; len(ws) != 1 || ws[0].WindowMs != 2000 {
-							t.Fatalf("under the override: %+v", ws)
-						}
-						s.clock.ms += 3000
+	limit := api.Override{Key: "k", Windows: []api.OverrideWindow{{Limit: 60, Per: "2s"}}, Only: true}
+	tier := api.Override{Key: "k", Rule: "stone"}
+	for name, c := range map[string]struct {
+		stone, named string
+		override     api.Override
+		want         int64
+	}{
+		"a limit":                           {"sliding-log", "", limit, 37},
+		"a limit beside a named algorithm":  {"sliding-log", ", algorithm: sliding-log-zset", limit, 37},
+		"a tier":                            {"sliding-log", "", tier, 37},
+		"a tier of another exact algorithm": {"sliding-log-zset", "", tier, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) {
+				x := tale{t, s}
+				x.rules("  - {name: stone, algorithm: " + c.stone + ", windows: [{limit: 60, per: 2s}]}\n" +
+					"  - {name: api, match: '*', windows: [{limit: 100, per: 20s" + c.named + "}]}")
+				x.check("k", 7)
+				all := windows.NewOverrides(s.serve, nil)
+				s.rules = s.rules.With(all)
+				_, err := all.Set(t.Context(), s.rules, c.override, 0)
+				testkit.Must(t, err)
+				for range 3 {
+					if ws := x.check("k", 10).Items[0].Windows; len(ws) != 1 || ws[0].WindowMs != 2000 {
+						t.Fatalf("under the override: %+v", ws)
 					}
-					_, err = all.Clear(t.Context(), "k", "", "", "")
-					testkit.Must(t, err)
-					x.expectUsed("k", 37)
-				})
+					s.clock.ms += 3000
+				}
+				_, err = all.Clear(t.Context(), "k", "", "", "")
+				testkit.Must(t, err)
+				if n := used(t, s, "k"); n != c.want {
+					t.Errorf("used %d, expected %d", n, c.want)
+				}
 			})
-		}
+		})
 	}
 }
 

@@ -124,8 +124,8 @@ func spentRule(rt *rapid.T) *windows.Rule {
 	limit := func(least int64, what string) int64 { return rapid.Int64Range(least, 2*least).Draw(rt, what) }
 	rule := &windows.Rule{Name: "a", Match: "*"}
 	rule.Windows = []windows.Window{{Limit: limit(20, "limit"), Per: time.Second}}
-	rule.Algorithm = rapid.SampledFrom([]string{"sliding-log", "sliding-log-packed", "sliding-log-zset",
-		"sliding-buckets"}).Draw(rt, "algorithm")
+	rule.Algorithm = rapid.SampledFrom([]string{"sliding-log", "sliding-log-zset", "sliding-buckets"}).Draw(rt,
+		"algorithm")
 	if rapid.Bool().Draw(rt, "frees") {
 		rule.OnExpire = windows.OnExpireFree
 	}

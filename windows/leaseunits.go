@@ -63,42 +63,19 @@ func (p *Plan) leaseTime() time.Duration {
 func (s *Redis) RenewLease(ctx context.Context, plan *Plan, lease Lease, ask Renewal) (Leased, error) {
 	requests := []Request{{Plan: plan, Key: lease.Key, Cost: ask.Used}}
 	var out Leased
-	err := s.counted(ctx, requests, func(now []*Plan) error {
-		args := lua.LeaseArgs{ReservationArgs: s.reservationArgs(lease.ID, now, requests), Had: lease.Units,
+	err := s.reserving(requests, func() error {
+		args := lua.LeaseArgs{ReservationArgs: s.reservationArgs(lease.ID, requests), Had: lease.Units,
 			TTLMs: lease.TTL.Milliseconds(), Keep: ask.Keep, Want: ask.Want, Least: max(1, ask.Least)}
 		args.Keys[0].Leased = true
-		reply, err := s.renewLease(ctx, now[0], lease.Key, args)
+		reply, err := s.lua.LeaseUnits(ctx, args)
 		if err != nil {
 			return err
 		}
 		out = Leased{Stood: reply.Stood, Units: reply.Units, Resets: reply.Resets}
-		if now[0] != nil {
-			out.State = now[0].state(reply.Counters)
+		if plan != nil {
+			out.State = plan.state(reply.Key)
 		}
 		return nil
 	})
 	return out, err
-}
-
-// renewLease asks the quick script where it may know the answer, and the general one otherwise.
-func (s *Redis) renewLease(ctx context.Context, plan *Plan, key string, args lua.LeaseArgs) (lua.LeaseReply, error) {
-	if plan == nil || !plan.quickLease || s.general {
-		return lua.LeaseUnits(ctx, s.redis, args)
-	}
-	counter := args.Keys[0].Counters[0]
-	if args.Had > 0 && args.Want > 0 && args.Keys[0].Units > 0 && !s.near.has(counter.Name) {
-		if reply, ok, err := lua.QuickLease(ctx, s.redis, args, key); ok || err != nil {
-			s.answeredQuick.Add(1)
-			return reply, err
-		}
-	}
-	reply, err := lua.LeaseUnits(ctx, s.redis, args)
-	if err == nil {
-		near := false
-		for w, state := range reply.Counters[0].Windows {
-			near = near || state.Used >= counter.Rule.Windows[w].Lowest
-		}
-		s.near.set(counter.Name, near)
-	}
-	return reply, err
 }

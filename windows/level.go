@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // threshold is the lowest use of a window that stands at pct percent of its limit.
@@ -15,39 +14,16 @@ func threshold(limit int64, pct int) int64 {
 	return max(1, (limit*int64(pct)+99)/100)
 }
 
-// outOfReach is more than any window can hold: with it as the lowest level the
-// scripts never look for one.
-const outOfReach = 1<<53 - 1
-
-// lowest is the least use of a window that stands at a level.
-func (r *Rule) lowest(w Window) int64 {
-	switch {
-	case r.Unlevelled:
-		return outOfReach
-	case len(r.Alerts) > 0:
-		return threshold(w.Limit, r.Alerts[0])
-	}
-	return w.Limit
-}
-
-// appendLevels writes a rule's levels in the form that levels.lua reads.
-func (r *Rule) appendLevels(b []byte, windows []lua.Window) []byte {
-	shadow := 0
-	if r.Shadow {
-		shadow = 1
-	}
-	b = fmt.Appendf(b, "%s;%s;%d;%d", r.Name, r.countedBy(), r.Hold.Milliseconds(), shadow)
+// steps gives the levels of a window, as the library takes them: of each the percentage, and the use at which it
+// begins.
+func (r *Rule) steps(w Window) (steps []int64) {
 	if r.Unlevelled {
-		return b // no window has any
+		return nil
 	}
-	for _, w := range windows {
-		b = fmt.Appendf(b, "|%d,%d", w.Ms, w.Limit)
-		for _, pct := range r.Alerts {
-			b = fmt.Appendf(b, ",%d=%d", pct, threshold(w.Limit, pct))
-		}
-		b = fmt.Appendf(b, ",%d=%d", api.LevelThrottled, w.Limit)
+	for _, pct := range r.Alerts {
+		steps = append(steps, int64(pct), threshold(w.Limit, pct))
 	}
-	return b
+	return append(steps, int64(api.LevelThrottled), w.Limit)
 }
 
 // countedBy names what counts the rule's windows: levels that another algorithm has raised are looked
@@ -61,12 +37,12 @@ func (r *Rule) countedBy() string {
 	}
 	h := crc32.NewIEEE()
 	for _, w := range r.Windows {
-		fmt.Fprintf(h, "%s,", r.algorithmOf(w))
+		fmt.Fprintf(h, "%s,", r.AlgorithmOf(w))
 	}
 	if r.punishes() {
 		fmt.Fprint(h, r.Penalty)
 	}
-	return fmt.Sprintf("%s:%x:%d", lua.Mixed, h.Sum32(), r.Buckets)
+	return fmt.Sprintf("mixed:%x:%d", h.Sum32(), r.Buckets)
 }
 
 // parseThrottle reads the throttle decision out of a field of the levels hash

@@ -52,6 +52,7 @@ func Parse(name string, data []byte) (*Rules, error) {
 	return rules, nil
 }
 
+// readRule takes the fields of a rule; fields_test.go documents each of them and of readWindow.
 func readRule(d *document.Document, r *Rule) document.Setter {
 	type field = document.Field
 	return d.Mapping(

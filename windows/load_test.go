@@ -35,6 +35,7 @@ var busted = map[string][2]string{
 	"alerts_twice":               {"4:24", `80%: want each percentage once; first in line 4`},
 	"alerts_zero":                {"4:14", `0%`},
 	"algorithm":                  {"4:16", `"leaky-bucket": want sliding-log`},
+	"algorithm_removed":          {"4:16", "use sliding-log"},
 	"alias":                      {"8:14", `*span`},
 	"buckets_elsewhere":          {"5:14", `only sliding-buckets has buckets, not fixed-window`},
 	"buckets_high":               {"5:14", `buckets 1001: want a whole number from 1 to 1000`},
@@ -215,7 +216,6 @@ func TestWorkingFiles(t *testing.T) {
 		"algorithms": func() (list []*Rule) {
 			for _, r := range []Rule{
 				{Name: "log", Match: "log:*", Algorithm: "sliding-log"},
-				{Name: "packed", Match: "packed:*", Algorithm: "sliding-log-packed"},
 				{Name: "zset", Match: "zset:*", Algorithm: "sliding-log-zset"},
 				{Name: "counter", Match: "counter:*", Algorithm: "sliding-counter"},
 				{Name: "default-buckets", Match: "default:*", Algorithm: "sliding-buckets", Buckets: 60},

@@ -9,12 +9,19 @@ import (
 // Local counts in this process, exactly, whatever the algorithm of a rule. It
 // answers while Redis is away, and tests compare the scripts with it. A key that
 // has gone quiet is forgotten in passing.
-type Local struct{ counter *inprocess.Counter }
+type Local struct {
+	counter *inprocess.Counter
+	// Instances is how many processes share the limits: each counts up to the limit divided by it, rounded
+	// down, at least 1. Below 2 the limits are whole. Set it before the first use.
+	Instances int
+}
 
 // NewLocal counts up to maxKeys keys, each once per rule of its plan; 0: no bound. A
 // further key takes the place of one that was used long ago, whose count then starts from zero.
 // now is the clock in ms since 1970; nil means this machine's.
-func NewLocal(maxKeys int, now func() int64) *Local { return &Local{inprocess.New(maxKeys, now)} }
+func NewLocal(maxKeys int, now func() int64) *Local {
+	return &Local{counter: inprocess.New(maxKeys, now)}
+}
 
 // Len is how many keys it holds.
 func (l *Local) Len() int { return l.counter.Len() }
@@ -23,7 +30,7 @@ func (l *Local) Len() int { return l.counter.Len() }
 // window of a rule counts nothing there.
 func (l *Local) Add(plan *Plan, key string, ms, count int64) {
 	for _, at := range plan.places {
-		l.counter.Add(at.inProcess, key, ms, count)
+		l.counter.Add(at.inProcess.Share(l.Instances), key, ms, count)
 	}
 }
 
@@ -32,8 +39,8 @@ func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	list := make([]inprocess.Request, 0, len(requests))
 	for _, a := range requests {
 		for _, at := range a.Plan.places {
-			list = append(list, inprocess.Request{Rule: at.inProcess, Key: a.Key, Cost: a.Cost, Mode: a.Mode,
-				ChargesDenied: a.ChargesDenied()})
+			list = append(list, inprocess.Request{Rule: at.inProcess.Share(l.Instances), Key: a.Key,
+				Cost: a.Cost, Mode: a.Mode, ChargesDenied: a.ChargesDenied()})
 		}
 	}
 	states, allowed := l.counter.Check(list)
@@ -49,7 +56,7 @@ func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 func (l *Local) Peek(_ context.Context, plan *Plan, key string) (KeyState, error) {
 	states := make([]inprocess.State, len(plan.places))
 	for i, at := range plan.places {
-		states[i] = l.counter.Peek(at.inProcess, key)
+		states[i] = l.counter.Peek(at.inProcess.Share(l.Instances), key)
 	}
 	return plan.localState(states), nil
 }
@@ -78,7 +85,7 @@ func (r *Rule) inProcess() inprocess.Rule {
 func (p *Plan) localState(states []inprocess.State) KeyState {
 	s := newKeyState(states[0].NowMs)
 	for i, r := range p.Rules() {
-		s.add(r == p.Live, states[i].Windows, longer(0, states[i].RetryAfterMs))
+		s.add(r == p.Live, r.markInFlight(states[i].Windows), longer(0, states[i].RetryAfterMs))
 	}
 	return s
 }

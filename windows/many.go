@@ -8,56 +8,46 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// A script call ends after the check that brings it to so many counters, as Redis answers nobody meanwhile:
-// some 20 to 40 ms.
-const (
-	maxQuickCounters = 4096
-	maxCheckCounters = 1024
-)
+// maxCheckKeys is how many keys one call takes: it ends after the check that brings it to so many, as Redis answers
+// nobody meanwhile: some 20 to 40 ms.
+const maxCheckKeys = 1024
 
 // CheckMany answers calls that came at the same time: each as Check would, one after
-// the other, and independent of the others; first those that the quick script answers. All
+// the other, and independent of the others. All
 // keys lie in one shard. Transitions are those of all calls, in the first verdict. With an
 // error come the verdicts of the calls that were answered nevertheless; the others' have no Items.
-func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) ([]Verdict, error) {
-	verdicts := make([]Verdict, len(calls))
-	s.noticeRules(calls)
-	if err := s.carryCalls(ctx, calls); err != nil {
-		return verdicts, err
-	}
-	todo, err := s.quick(ctx, s.followCalls(calls), verdicts)
-	if err != nil {
-		return verdicts, err
-	}
-	for moves := 0; len(todo) > 0; {
-		todo, err = s.checkSome(ctx, s.followCalls(calls), todo, verdicts)
-		switch {
-		case err == nil:
-		case moves < maxMoves && s.outOfPeriod(err):
-			moves++
-		case moves < maxMoves && lua.IsCarried(err):
-			moves++
-			if err := s.carriedMeanwhile(ctx, calls, todo); err != nil {
-				return verdicts, err
-			}
-		default:
-			return verdicts, err
+func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Verdict, err error) {
+	verdicts = make([]Verdict, len(calls))
+	for _, call := range calls {
+		for _, a := range call {
+			s.noticePlan(a.Plan)
 		}
 	}
-	return verdicts, nil
+	todo := make([]int, len(calls))
+	for i := range todo {
+		todo[i] = i
+	}
+	for err == nil && len(todo) > 0 {
+		err = s.withinPeriod(func() (err error) {
+			todo, err = s.checkSome(ctx, calls, todo, verdicts)
+			return err
+		})
+	}
+	return verdicts, err
 }
 
-// checkSome asks the general script of those calls in todo that can share a run, and
+// checkSome asks for those calls in todo that can share a run, and
 // gives the others. With an error it gives all of todo.
 func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (later []int,
 	err error) {
 	b := newCheckBatch(s, len(todo))
 	var taken []int
 	for n, i := range todo {
-		if len(b.args.Counters) >= maxCheckCounters {
+		if len(b.args.Keys) >= maxCheckKeys {
 			later = append(later, todo[n:]...)
 			break
 		}
@@ -72,69 +62,66 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 		}
 	}
 	b.arrange()
-	reply, err := lua.Check(ctx, s.redis, b.args)
+	reply, err := s.lua.Check(ctx, b.args)
+	if redisclient.IsWrongType(err) && len(taken) > 1 {
+		return later, s.checkEach(ctx, calls, taken, verdicts)
+	}
 	if err != nil {
 		return todo, err
 	}
 	for n, i := range taken {
 		verdicts[i] = verdictOf(calls[i], reply.Calls[n])
-		s.noteLevels(calls[i], verdicts[i])
 	}
 	verdicts[0].Transitions += reply.Transitions
 	return later, nil
 }
 
-// carriedMeanwhile is called where a key of some calls was carried to another algorithm after
-// this process had looked: it carries it back, or follows it where this process has older rules.
-func (s *Redis) carriedMeanwhile(ctx context.Context, calls [][]Request, some []int) error {
-	var keys []string
-	of := make([][]Request, 0, len(some))
-	for _, i := range some {
-		of = append(of, calls[i])
-		for _, a := range calls[i] {
-			keys = append(keys, a.Key)
+// checkEach asks for calls one by one: a key of another type, which somebody else has written, has Redis refuse all
+// of a run. The first error is given, and the others are answered.
+func (s *Redis) checkEach(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (first error) {
+	for _, i := range todo {
+		err := s.withinPeriod(func() error { // within the one of the whole run, which would not ask for these again
+			_, err := s.checkSome(ctx, calls, []int{i}, verdicts)
+			return err
+		})
+		if err != nil && first == nil {
+			first = err
 		}
 	}
-	if err := s.carryCalls(ctx, of); err != nil {
-		return err
-	}
-	return s.noteMoved(ctx, keys)
+	return first
 }
 
 func verdictOf(requests []Request, call lua.CheckCall) Verdict {
 	v := Verdict{Allowed: call.Allowed, Atomic: true, Replayed: call.Replayed, OtherBody: call.OtherBody,
 		Items: make([]KeyState, len(requests))}
-	items := call.Items
 	for i, a := range requests {
-		n := len(a.Plan.counters)
-		v.Items[i], items = a.Plan.state(items[:n]), items[n:]
+		v.Items[i] = a.Plan.state(call.Items[i])
 	}
 	return v
 }
 
 // checkBatch puts calls into the shape that check.lua takes, in which each
-// partition, rule and counter stands once.
+// partition, plan and key stands once.
 type checkBatch struct {
 	store      *Redis
 	args       lua.CheckArgs
-	partitions map[int]int          // partition → index in args
-	rules      map[*planCounter]int // what a counter counts → index in args
+	partitions map[int]int   // partition → index in args
+	plans      map[*Plan]int // index in args
 	keys       map[string]askedKey
 }
 
-// askedKey is a key of the batch. Its counters stand in args one after the other. Another plan can count
-// it in the same keys of Redis under other names, so there is one.
+// askedKey is a key of the batch. Another plan can count it in the same keys of Redis, so there is one.
 type askedKey struct {
-	plan  *Plan
-	first int // index of its first counter in args
+	plan *Plan
+	at   int // index in args
 }
 
 func newCheckBatch(s *Redis, calls int) *checkBatch {
-	b := &checkBatch{store: s, partitions: map[int]int{}, rules: map[*planCounter]int{},
+	b := &checkBatch{store: s, partitions: make(map[int]int, 1), plans: make(map[*Plan]int, 1),
 		keys: make(map[string]askedKey, calls)}
 	b.args.Now = s.now()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
-	b.args.Counters = make([]lua.CheckCounter, 0, calls)
+	b.args.Keys = make([]lua.CheckKey, 0, calls)
 	return b
 }
 
@@ -190,9 +177,7 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 		default:
 			return false, nil
 		}
-		for c := range a.Plan.counters {
-			items = append(items, lua.CheckItem{Counter: k.first + c, Cost: a.Cost, Kind: a.kind()})
-		}
+		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})
 	}
 	if key != nil {
 		b.args.Remember = append(b.args.Remember, lua.Idempotency{Call: len(b.args.Calls), Name: remembered,
@@ -203,48 +188,45 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 }
 
 func (b *checkBatch) addKey(a Request) askedKey {
-	k, p := askedKey{a.Plan, len(b.args.Counters)}, b.store.keys.Partition(a.Key)
+	k, p := askedKey{a.Plan, len(b.args.Keys)}, b.store.keys.Partition(a.Key)
 	b.keys[a.Key] = k
-	for c := range a.Plan.counters {
-		of := &a.Plan.counters[c]
-		b.args.Counters = append(b.args.Counters, lua.CheckCounter{Counter: b.store.keys.Counter(p, of.form, a.Key),
-			Rule: b.rule(of), Partition: b.partition(p)})
-	}
+	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.forms, a.Key),
+		Plan: b.plan(a.Plan), Partition: b.partition(p)})
 	return k
 }
 
-// arrange puts counters of the same rule and partition together.
+// arrange puts keys of the same plan and partition together.
 func (b *checkBatch) arrange() {
-	if len(b.args.Partitions) == 1 && len(b.args.Rules) == 1 {
+	if len(b.args.Partitions) == 1 && len(b.args.Plans) == 1 {
 		return
 	}
-	order := make([]int, len(b.args.Counters)) // new place → old
+	order := make([]int, len(b.args.Keys)) // new place → old
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int {
-		x, y := b.args.Counters[i], b.args.Counters[j]
-		return cmp.Or(cmp.Compare(x.Partition, y.Partition), cmp.Compare(x.Rule, y.Rule))
+		x, y := b.args.Keys[i], b.args.Keys[j]
+		return cmp.Or(cmp.Compare(x.Partition, y.Partition), cmp.Compare(x.Plan, y.Plan))
 	})
 	place := make([]int, len(order)) // old place → new
-	counters := make([]lua.CheckCounter, len(order))
+	keys := make([]lua.CheckKey, len(order))
 	for to, from := range order {
-		place[from], counters[to] = to, b.args.Counters[from]
+		place[from], keys[to] = to, b.args.Keys[from]
 	}
-	b.args.Counters = counters
+	b.args.Keys = keys
 	for _, call := range b.args.Calls {
 		for i := range call {
-			call[i].Counter = place[call[i].Counter]
+			call[i].Key = place[call[i].Key]
 		}
 	}
 }
 
-func (b *checkBatch) rule(c *planCounter) int {
-	i, known := b.rules[c]
+func (b *checkBatch) plan(p *Plan) int {
+	i, known := b.plans[p]
 	if !known {
-		i = len(b.args.Rules)
-		b.rules[c] = i
-		b.args.Rules = append(b.args.Rules, b.store.script(c))
+		i = len(b.args.Plans)
+		b.plans[p] = i
+		b.args.Plans = append(b.args.Plans, b.store.script(p))
 	}
 	return i
 }

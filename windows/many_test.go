@@ -7,22 +7,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ask sends calls in one run, or where there is none (in process) one by one. It gives them in the order in
-// which they were answered.
-func (l *timeline) ask(calls [][]windows.Request) ([][]windows.Request, []windows.Verdict) {
+// ask sends calls in one run, or where there is none (in process) one by one.
+func (l *timeline) ask(calls [][]windows.Request) (got []windows.Verdict) {
 	if l.s.serve != nil {
-		calls, got, _, err := l.s.serve.CheckInOrder(context.Background(), calls)
+		got, err := l.s.serve.CheckMany(context.Background(), calls)
 		if err != nil {
 			l.Fatal(err)
 		}
-		return calls, got
+		return got
 	}
-	var got []windows.Verdict
 	for _, asks := range calls {
 		v, err := l.s.Check(context.Background(), asks)
 		if err != nil {
@@ -30,7 +29,35 @@ func (l *timeline) ask(calls [][]windows.Request) ([][]windows.Request, []window
 		}
 		got = append(got, v)
 	}
-	return calls, got
+	return got
+}
+
+// A key of another type, which somebody else has written, has its own calls refused; the others of the run are
+// answered, and stay answered.
+func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{80},
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		plan, ctx := planOf(s.rules), t.Context()
+		calls := [][]windows.Request{}
+		for i := range 20 {
+			calls = append(calls, []windows.Request{{Plan: plan, Key: fmt.Sprint("k", i), Cost: 1}})
+		}
+		calls[3][0].Cost = 9
+		p := s.keys.Partition(calls[3][0].Key)
+		testkit.Must(t, s.redis.Set(ctx, s.keys.Levels(p), "a stranger's", 0).Err())
+		got, err := s.serve.CheckMany(ctx, calls)
+		if !redisclient.IsRefusal(err) {
+			t.Errorf("error %v, want a refusal", err)
+		}
+		for i, v := range got {
+			st, err := s.serve.Peek(ctx, plan, calls[i][0].Key)
+			testkit.Must(t, err)
+			if answered := i != 3; v.Answered() != answered || st.Windows[0].Used > 0 != answered {
+				t.Errorf("call %d: answered %t, %d used", i, v.Answered(), st.Windows[0].Used)
+			}
+		}
+	})
 }
 
 // What a run charges to one key is one entry, however many calls it answers, and

@@ -150,11 +150,8 @@ func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
 // add takes in a window of the rule.
 func (o *mixedOracle) add(l *timeline, w windows.Window) {
 	name, span := w.Algorithm, w.Per.Milliseconds()
-	switch {
-	case w.Calendar.Unit != "":
+	if w.Calendar.Unit != "" {
 		name, l.calendars[span] = "calendar", w.Calendar
-	case exact(name): // those of one rule share a log
-		name = windows.DefaultAlgorithm
 	}
 	if l.s.serve == nil {
 		o.addInProcess(l, span)
@@ -250,7 +247,7 @@ func TestPartsHaveTheirOwnClocks(t *testing.T) {
 		}
 		s.rules = mixed
 		v := x.check("k", 6)
-		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[0].ResetMs != 10_000 || ws[1].Used != 7 {
+		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[0].EmptyMs != 10_000 || ws[1].Used != 7 {
 			t.Errorf("under both: %+v", v)
 		}
 		s.clock.ms += 4000

@@ -36,7 +36,7 @@ func (l *timeline) many() {
 			}
 		}
 	}
-	calls, got := l.ask(calls)
+	got := l.ask(calls)
 	for n, asks := range calls {
 		if l.answeredBefore(asks, got[n]) {
 			continue

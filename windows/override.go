@@ -10,10 +10,10 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Override is what an operator has set for a key or a pattern. It never changes: another
+// Override is what an operator has set for a key, a pattern or a network. It never changes: another
 // takes its place.
 type Override struct {
-	target    string // a key, or a line feed and a pattern
+	target    string // a key, or a line feed and a pattern or a network
 	what      unique.Handle[what]
 	untilMs   int64 // 0: it does not end by itself
 	atMs      int64
@@ -30,6 +30,7 @@ type what struct {
 	block, exempt bool
 	rule          string
 	windows       string // "500/1m,20000/month Europe/Berlin 15"
+	only          bool   // the windows replace all of the rule's
 }
 
 // newOverride reads what Redis holds under a target; nil where that is corrupt or foreign.
@@ -42,7 +43,8 @@ func newOverride(of *Overrides, p int, target, text string) *Override {
 	for i, w := range o.Windows {
 		list[i] = strings.TrimRight(fmt.Sprintf("%d/%s %s %s", w.Limit, w.Per, w.Zone, w.Starts), " ")
 	}
-	w := what{block: o.Block, exempt: o.Exempt, rule: o.Rule, windows: strings.Join(list, ",")}
+	w := what{block: o.Block, exempt: o.Exempt, rule: o.Rule, windows: strings.Join(list, ","),
+		only: o.Only}
 	if len(list) > 0 && w.parsed() == nil {
 		return nil
 	}
@@ -51,17 +53,16 @@ func newOverride(of *Overrides, p int, target, text string) *Override {
 }
 
 // parsed gives the windows; nil where they are no windows.
-func (w what) parsed() []Window {
-	var out []Window
+func (w what) parsed() []overrideWindow {
+	var out []overrideWindow
 	for one := range strings.SplitSeq(w.windows, ",") {
-		as := wordsOf(one)
-		window := Window{Limit: as.Limit}
-		if _, err := window.setPer(as.Per, as.Zone, as.Starts); err != nil {
+		window, _, _, err := readOverrideWindow(wordsOf(one))
+		if err != nil {
 			return nil
 		}
 		out = append(out, window)
 	}
-	if len(out) == 0 || (&Rule{Windows: out}).validateWindows() != nil {
+	if len(out) == 0 || (&Rule{Windows: plain(out)}).validateWindows() != nil {
 		return nil
 	}
 	return out
@@ -78,10 +79,10 @@ func wordsOf(one string) api.OverrideWindow {
 // API words it for the wire.
 func (o *Override) API() api.Override {
 	w := o.what.Value()
-	out := api.Override{Block: w.block, Exempt: w.exempt, Rule: w.rule, UntilMs: o.untilMs, Reason: o.reason.Value(),
-		By: o.by.Value(), AtMs: o.atMs}
-	if pattern, ok := strings.CutPrefix(o.target, "\n"); ok {
-		out.Pattern = pattern
+	out := api.Override{Block: w.block, Exempt: w.exempt, Rule: w.rule, Only: w.only, UntilMs: o.untilMs,
+		Reason: o.reason.Value(), By: o.by.Value(), AtMs: o.atMs}
+	if several, ok := strings.CutPrefix(o.target, "\n"); ok {
+		out.SetTarget("", several)
 	} else {
 		out.Key = o.target
 	}
@@ -104,7 +105,7 @@ func (o *Override) Left() time.Duration {
 	return time.Duration(o.untilMs-o.clock()) * time.Millisecond
 }
 
-// OfPattern is true for that of a pattern.
+// OfPattern is true for that of a pattern or a network.
 func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }
 
 // Exempts reports whether every check is admitted.
@@ -116,7 +117,7 @@ func (o *Override) Reason() string { return o.reason.Value() }
 // stands is false from the millisecond on at which it ends, by the clock of its partition.
 func (o *Override) stands() bool { return o.untilMs == 0 || o.clock() < o.untilMs }
 
-// targetOf names a key or a pattern as Redis has it.
+// targetOf names a key, or a pattern or a network, as Redis has it.
 func targetOf(key, pattern string) string {
 	if pattern != "" {
 		return "\n" + pattern
@@ -124,9 +125,9 @@ func targetOf(key, pattern string) string {
 	return key
 }
 
-// validateOverride reports the first thing wrong with what is to be set, by field, under the rules
+// ValidateOverride reports the first thing wrong with what is to be set, by field, under the rules
 // of this process. The error wraps api.ErrBadOverride.
-func validateOverride(o *api.Override, rules *Rules) error {
+func ValidateOverride(o *api.Override, rules *Rules) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %w", api.ErrBadOverride, fmt.Errorf(format, args...))
 	}
@@ -154,24 +155,31 @@ func validateOverride(o *api.Override, rules *Rules) error {
 		}
 	}
 	if o.Windows == nil {
+		if o.Only {
+			return bad(`only: true without "windows": it says that they replace all windows of the rule`)
+		}
 		return nil
 	}
 	list := make([]Window, len(o.Windows))
 	for i, w := range o.Windows {
-		list[i].Limit = w.Limit
-		if field, err := list[i].setPer(w.Per, w.Zone, w.Starts); err != nil {
-			value := map[string]string{"per": w.Per, "zone": w.Zone, "starts": w.Starts}[field]
+		one, field, value, err := readOverrideWindow(w)
+		if err != nil {
 			return bad("windows[%d].%s: %s, expected %w", i, field, api.Shorten(value), err)
 		}
-		o.Windows[i].Per = list[i].PerText()
+		list[i], o.Windows[i].Per = one.Window, one.PerText()
 	}
 	if f := (&Rule{Windows: list}).validateWindows(); f != nil {
 		return bad("%s: %s", f.at, f.msg)
 	}
 	if o.Key != "" {
-		if plan := rules.Written(o.Key); plan == nil || plan.Live == nil {
-			return bad("windows: no rule matches the key %s, so nothing says how it is counted; give it a rule",
-				api.Shorten(o.Key))
+		plan := rules.Written(o.Key)
+		if plan == nil || plan.Live == nil {
+			return bad("windows: no rule matches the key %s, so nothing says how it is counted; give it a rule (%s)",
+				api.Shorten(o.Key), rules.matches())
+		}
+		if f := plan.Live.refuses(*o); f != nil {
+			return bad("windows: beside those of rule %q: %s: %s; \"only\": true replaces all of them", plan.Live.Name,
+				f.at, f.msg)
 		}
 	}
 	return nil
@@ -182,6 +190,16 @@ func orNothing(s string) string {
 		return "none"
 	}
 	return s
+}
+
+// networkOf is the network of a target; false where it is a key or a pattern.
+func networkOf(target string) (api.Network, bool) {
+	several, ok := strings.CutPrefix(target, "\n")
+	if !ok {
+		return api.Network{}, false
+	}
+	n, ok, err := api.ParseNetwork(several)
+	return n, ok && err == nil
 }
 
 // glob is the pattern of an override.

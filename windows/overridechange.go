@@ -18,14 +18,19 @@ import (
 // The error wraps api.ErrBadOverride or ErrBadKey where it cannot be set.
 func (o *Overrides) Set(ctx context.Context, rules *Rules, one api.Override, lasts time.Duration) (api.Override,
 	error) {
-	if err := validateOverride(&one, rules); err != nil {
+	if err := ValidateOverride(&one, rules); err != nil {
 		return one, err
+	}
+	if n, ok := networkOf("\n" + one.Network); ok && o.set.networks.Load().get(n) == nil &&
+		o.set.networks.Load().size() >= MaxOverrideNetworks {
+		return one, fmt.Errorf("%w: there are %d networks, expected at most that many", api.ErrBadOverride,
+			MaxOverrideNetworks)
 	}
 	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.globs()) >= MaxOverridePatterns {
 		return one, fmt.Errorf("%w: there are %d patterns, expected at most %d", api.ErrBadOverride,
 			len(o.set.globs()), MaxOverridePatterns)
 	}
-	p := o.store.keys.Partition(one.Key + one.Pattern)
+	p := o.store.keys.Partition(one.Key + one.Several())
 	one.AtMs = o.clock(p)
 	for attempt := 1; ; attempt++ {
 		r, err := o.setAt(ctx, p, &one, lasts)
@@ -55,12 +60,12 @@ func (o *Overrides) setAt(ctx context.Context, p int, one *api.Override, lasts t
 			api.ErrBadOverride)
 	}
 	stored := *one
-	stored.Key, stored.Pattern = "", ""
+	stored.SetTarget("", "")
 	value, err := json.Marshal(stored)
 	if err != nil {
 		return r, err
 	}
-	r, err = o.change(ctx, p, targetOf(one.Key, one.Pattern), string(value), one.By, one.Reason, from)
+	r, err = o.change(ctx, p, targetOf(one.Key, one.Several()), string(value), one.By, one.Reason, from)
 	switch {
 	case err != nil:
 	case r.Outcome == lua.OverridePast:
@@ -84,7 +89,7 @@ func (o *Overrides) Clear(ctx context.Context, key, pattern, by, reason string) 
 
 func (o *Overrides) change(ctx context.Context, p int, target, value, by, reason string, from int64,
 ) (lua.OverrideReply, error) {
-	r, err := lua.SetOverride(ctx, o.store.redis, o.store.overridePartition(p), o.store.now(), lua.OverrideChange{
+	r, err := o.store.lua.SetOverride(ctx, o.store.overridePartition(p), o.store.now(), lua.OverrideChange{
 		Target: target, Override: value, By: by, Reason: reason, Keep: auditEntries, FromMs: from})
 	if err != nil {
 		return r, err
@@ -129,7 +134,7 @@ func (o *Overrides) Page(n int, after string) []api.Override {
 }
 
 // PageAfter is the `after` of the page that follows one which ends with this override.
-func PageAfter(o api.Override) string { return targetOf(o.Key, o.Pattern) }
+func PageAfter(o api.Override) string { return targetOf(o.Key, o.Several()) }
 
 // Change is one change of an override as the audit stream has it.
 type Change struct {

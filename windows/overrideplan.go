@@ -33,9 +33,9 @@ func (r *Rules) Overridden(key string) bool {
 	return r.overrides != nil && r.overrides.Find(key) != nil
 }
 
-// BlockedByPattern reports whether the pattern of a block applies to a key now.
+// BlockedByPattern reports whether the pattern or the network of a block applies to a key now.
 func (r *Rules) BlockedByPattern(key string) bool {
-	if r.overrides == nil || len(r.overrides.set.globs()) == 0 {
+	if r.overrides == nil || len(r.overrides.set.globs()) == 0 && r.overrides.set.networks.Load().size() == 0 {
 		return false
 	}
 	o := r.overrides.Find(key)
@@ -103,8 +103,8 @@ func (r *Rules) change(plan *Plan, w what) *Plan {
 	// What is counted meanwhile is kept for as long as without the override: it may end.
 	kept := map[string]int64{}
 	if plan != nil {
-		for part := range plan.parts() {
-			kept[part.form] = part.spanMs
+		for _, m := range plan.fresh.meters {
+			kept[m.form] = m.spanMs
 		}
 	}
 	var out *Plan
@@ -119,17 +119,14 @@ func (r *Rules) change(plan *Plan, w what) *Plan {
 		if tier == nil || tier.Shadow {
 			return plan
 		}
-		// The count goes on: nothing is carried to another log and back.
-		if live != nil {
-			tier = tier.withExact(live.exact())
-		}
 		out = newPlanThatKeeps(tier, shadows, kept)
 	case w.windows != "" && live != nil:
-		other := *live
-		if other.Windows = w.parsed(); other.Windows == nil {
+		list := w.parsed()
+		other, _ := live.withWindows(list, w.only)
+		if list == nil || other.validateWindows() != nil {
 			return plan
 		}
-		out = newPlanThatKeeps(other.withExact(live.exact()), shadows, kept)
+		out = newPlanThatKeeps(other, shadows, kept)
 	default:
 		return plan
 	}
@@ -140,16 +137,13 @@ func (r *Rules) change(plan *Plan, w what) *Plan {
 	return out
 }
 
-// keepLonger has the expiry of counters renewed at each write where they are kept longer than the
+// keepLonger has the expiry of meters renewed at each write where they are kept longer than the
 // plan before has them kept: who wrote last may have had that one.
 func (p *Plan) keepLonger(before *Plan) {
-	for i := range p.counters {
-		c := &p.counters[i]
-		for _, mine := range c.fresh.parts {
-			for b := range before.parts() {
-				if b.form == mine.form && b.spanMs < mine.spanMs {
-					c.settled = c.fresh
-				}
+	for _, mine := range p.fresh.meters {
+		for _, m := range before.fresh.meters {
+			if m.form == mine.form && m.spanMs < mine.spanMs {
+				p.settled = p.fresh
 			}
 		}
 	}

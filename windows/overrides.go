@@ -67,12 +67,13 @@ func (o *Overrides) Len() int {
 	return o.set.count
 }
 
-// Find gives what is in effect for a key now: its own, else that of the most specific
-// pattern which it fits (with the longest text before its first * or ?). Nil: none.
+// Find gives what is in effect for a key now: its own, else that of the smallest network which has its
+// address, else that of the most specific pattern which it fits (with the longest text before its first * or ?).
+// Nil: none.
 func (o *Overrides) Find(key string) *Override { return o.set.find(key) }
 
 // FindPattern is Find without the key's own.
-func (o *Overrides) FindPattern(key string) *Override { return o.set.pattern(key) }
+func (o *Overrides) FindPattern(key string) *Override { return o.set.several(key) }
 
 // clock is that of a partition's server, in ms, as far as it is known.
 func (o *Overrides) clock(p int) int64 {

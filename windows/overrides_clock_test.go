@@ -78,7 +78,7 @@ func (b *beforeScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 
 func (b *beforeScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if do := b.do; do != nil && strings.HasPrefix(cmd.Name(), "eval") {
+		if do := b.do; do != nil && (strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")) {
 			b.do = nil
 			do()
 		}

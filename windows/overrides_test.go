@@ -223,3 +223,62 @@ func BenchmarkOverrides(b *testing.B) {
 		}
 	}
 }
+
+// Who folds and who sweeps looks at the keys of a blocked network as at those of a pattern, and all processes have
+// the same networks.
+func TestNetworksAreFollowed(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		o := newOperators(t, c)
+		blocked := func() (list []string) {
+			for _, key := range []string{"ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1"} {
+				if o.rules.With(o.a).BlockedByPattern(key) {
+					list = append(list, key)
+				}
+			}
+			o.same("ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1")
+			return list
+		}
+		for _, network := range []string{"ip:10.0.0.0/8", "ip:fd00::/8", "net:10.0.0.0/8"} {
+			_, err := o.a.Set(t.Context(), o.rules, api.Override{Network: network, Block: true}, 0)
+			testkit.Must(t, err)
+		}
+		_, err := o.a.Set(t.Context(), o.rules, api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
+		testkit.Must(t, err)
+		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // its own
+		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1"}) {
+			t.Errorf("blocked by a network are %q", got)
+		}
+		o.clock.Add(1000)
+		_, err = o.a.Clear(t.Context(), "", "ip:fd00::/8", "", "")
+		testkit.Must(t, err)
+		if got := blocked(); !slices.Equal(got, []string{"ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1"}) {
+			t.Errorf("after the exemption, and without fd00::/8, blocked by a network are %q", got)
+		}
+		fits := windows.Matcher("\nip:10.0.0.0/8")
+		if !fits("ip:10.9.9.9") || fits("ip:11.0.0.1") || fits("ip:10.x") || windows.Matcher("ip:10.0.0.0/8") != nil {
+			t.Error("the matcher of a network")
+		}
+	})
+}
+
+// What a check of a key costs that is in no network, where none is set and where 1,000 are.
+func BenchmarkNetworks(b *testing.B) {
+	for _, n := range []int{0, 1000} {
+		o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))
+		o.set("user:other", api.Override{Block: true}, 0)
+		for i := range n {
+			_, err := o.a.Set(b.Context(), o.rules, api.Override{Block: true,
+				Network: fmt.Sprintf("ip:10.%d.%d.0/24", i/250, i%250)}, 0)
+			testkit.Must(b, err)
+		}
+		rules := o.rules.With(o.a)
+		for _, key := range []string{"user:42", "ip:192.0.2.1", "ip:10.0.7.1"} {
+			b.Run(fmt.Sprintf("%d/%s", n, key), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					rules.Match(key)
+				}
+			})
+		}
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 // overrideShards: a change copies the map of one, a look-up takes no lock.
@@ -21,6 +23,7 @@ type overrideSet struct {
 	changes  atomic.Uint64
 	keys     [overrideShards]atomic.Pointer[map[string]*Override]
 	patterns atomic.Pointer[[]*glob] // the most specific first
+	networks atomic.Pointer[networks]
 
 	mu    sync.Mutex
 	count int
@@ -32,7 +35,8 @@ func (s *overrideSet) shard(key string) *atomic.Pointer[map[string]*Override] {
 	return &s.keys[maphash.String(s.seed, key)%overrideShards]
 }
 
-// find gives what is in effect for a key: its own, else that of the most specific pattern which it fits.
+// find gives what is in effect for a key: its own, else that of the smallest network which has its address, else that
+// of the most specific pattern which it fits.
 func (s *overrideSet) find(key string) *Override {
 	if !s.any.Load() {
 		return nil
@@ -42,11 +46,14 @@ func (s *overrideSet) find(key string) *Override {
 			return o
 		}
 	}
-	return s.pattern(key)
+	return s.several(key)
 }
 
-// pattern gives the most specific pattern that a key fits.
-func (s *overrideSet) pattern(key string) *Override {
+// several is find without the key's own.
+func (s *overrideSet) several(key string) *Override {
+	if o := s.networks.Load().find(key); o != nil {
+		return o
+	}
 	list := s.patterns.Load()
 	if list == nil {
 		return nil
@@ -61,6 +68,9 @@ func (s *overrideSet) pattern(key string) *Override {
 
 // get gives what stands under a target, ended or not.
 func (s *overrideSet) get(target string) *Override {
+	if n, ok := networkOf(target); ok {
+		return s.networks.Load().get(n)
+	}
 	if strings.HasPrefix(target, "\n") {
 		for _, g := range s.globs() {
 			if g.override.target == target {
@@ -88,7 +98,12 @@ func (s *overrideSet) put(changes map[string]*Override) {
 	defer s.mu.Unlock()
 	byShard := map[*atomic.Pointer[map[string]*Override]][]string{}
 	globs, changed := s.globs(), false
+	networks := map[api.Network]*Override{}
 	for target, o := range changes {
+		if n, ok := networkOf(target); ok {
+			networks[n] = o
+			continue
+		}
 		if !strings.HasPrefix(target, "\n") {
 			at := s.shard(target)
 			byShard[at] = append(byShard[at], target)
@@ -109,6 +124,12 @@ func (s *overrideSet) put(changes map[string]*Override) {
 				cmp.Compare(a.override.target, b.override.target))
 		})
 		s.patterns.Store(&globs)
+	}
+	if len(networks) > 0 {
+		old := s.networks.Load()
+		next := old.put(networks)
+		s.count += next.size() - old.size()
+		s.networks.Store(next)
 	}
 	for at, targets := range byShard {
 		next := map[string]*Override{}
@@ -139,6 +160,7 @@ func (s *overrideSet) each(visit func(*Override)) {
 			}
 		}
 	}
+	s.networks.Load().each(visit)
 	for _, g := range s.globs() {
 		visit(g.override)
 	}

@@ -17,10 +17,13 @@ const overrideField = "\n" + api.OverrideRule
 // OverrideField is what Sweep takes to look at the override of a target that OnChange gave.
 func OverrideField(target string) string { return target + overrideField }
 
-// Matcher gives what tells whether the pattern of a target fits a key; nil for the target of a key.
+// Matcher gives what tells whether the pattern or the network of a target fits a key; nil for the target of a key.
 func Matcher(target string) func(key string) bool {
 	if !strings.HasPrefix(target, "\n") {
 		return nil
+	}
+	if n, ok := networkOf(target); ok {
+		return n.Contains
 	}
 	g := newGlob(&Override{target: target})
 	return g.Fits
@@ -54,7 +57,7 @@ func (s *Redis) sweepOverrides(ctx context.Context, p int, rules *Rules, fields 
 	if len(items) == 0 {
 		return fields, 0, nil
 	}
-	written, _, err = lua.ExpireOverrides(ctx, s.redis, s.overridePartition(p), s.now(), auditEntries, restate, items)
+	written, _, err = s.lua.ExpireOverrides(ctx, s.overridePartition(p), s.now(), auditEntries, restate, items)
 	return rest, written, err
 }
 

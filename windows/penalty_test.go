@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -82,6 +83,25 @@ func (p *punished) sweep(now int64) {
 	}
 }
 
+// says fails unless a state tells of the penalty that is in force, and leaves nothing while one is.
+func (p *punished) says(t interface{ Fatalf(string, ...any) }, now int64, got *api.Penalty, list []api.WindowState) {
+	if now >= p.ends {
+		if got != nil {
+			t.Fatalf("at %d it tells of %+v, the model has %+v", now, got, p)
+		}
+		return
+	}
+	want := api.Penalty{Step: p.step, Of: len(p.steps), UntilMs: p.ends}
+	if got == nil || *got != want {
+		t.Fatalf("at %d it tells of %+v, want %+v", now, got, want)
+	}
+	for _, w := range list {
+		if w.Remaining != 0 || w.NextFreeMs < p.ends-now || w.Used != p.Used("k", now, punishedPer) {
+			t.Fatalf("at %d, in a penalty until %d, the window says %+v", now, p.ends, w)
+		}
+	}
+}
+
 // TestPenaltiesEqualTheModel: checks, events, resets and the passing of time in any order.
 func TestPenaltiesEqualTheModel(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Penalty: []time.Duration{ms(1200), ms(2500), ms(9000)},
@@ -116,6 +136,7 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 					if want {
 						p.charge(now, cost)
 					}
+					p.says(rt, now, v.Items[0].Penalty, v.Items[0].Windows)
 				case "fold":
 					count := rapid.Int64Range(1, 3).Draw(rt, "count")
 					s.fold(rt, nil, windows.Event{Key: "k", Ms: now, Count: count})
@@ -134,6 +155,12 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 				if len(throttled) != min(1, int(p.until)) || len(throttled) == 1 && throttled[0].UntilMs != p.until {
 					rt.Fatalf("at %d throttled are %+v, the model says %+v", s.clock.ms, throttled, p)
 				}
+				if len(throttled) == 1 {
+					p.says(rt, s.clock.ms, throttled[0].Penalty, nil)
+				}
+				peeked, err := s.Peek(t.Context(), s.rules.Match("k"), "k")
+				testkit.Must(t, err)
+				p.says(rt, s.clock.ms, peeked.Penalty, peeked.Windows)
 			}
 		})
 	})

@@ -2,7 +2,6 @@ package windows
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -19,10 +18,8 @@ import (
 const MaxShadows = 8
 
 // Plan is what is evaluated for a key: the rule that decides, and beside it the
-// shadow rules that match, on the same count. It is compiled to counters, one per
-// form of state in Redis, each with a list of windows, and each window belongs to
-// one of the rules: rules of one algorithm share a counter. Where one of them mixes algorithms
-// there is one counter for all, with a part per form. What a plan says never changes.
+// shadow rules that match, on the same count. It is compiled to meters: each is one key in Redis, in which
+// one algorithm counts the windows that name it, of whichever rule. What a plan says never changes.
 // Rules.Match gives them, and PlanOf one of a rule alone.
 type Plan struct {
 	// Live decides; nil where only shadow rules match. Then nothing is denied.
@@ -30,49 +27,33 @@ type Plan struct {
 	// Shadows are evaluated and published and never decide; in file order.
 	Shadows []*Rule
 
-	rules    []*Rule // Live and Shadows
-	counters []planCounter
-	places   []place // rule, as in Rules() → where its windows stand
+	rules  []*Rule  // Live and Shadows
+	forms  []string // of the meters: their words in the names of keys
+	places []place  // rule, as in Rules() → where its windows stand
+	// What the library is told. A meter's expiry is renewed once per everyMs, an eighth of its longest
+	// window. In the first such eighth after a change of the rules it is renewed at
+	// each write (fresh), as one that was written under a shorter window would
+	// end too early.
+	fresh, settled *scriptPlan
+	everyMs        int64
 	// resolutionMs is how far apart events of one key may lie and still share an
 	// entry: as the rule with the shortest window has it.
 	resolutionMs int64
-	// quick is the algorithm whose script for the common check may be asked; none where there are shadows, or no
-	// such script.
-	quick string
-	// quickLease: the same of the common renewal of a lease.
-	quickLease bool
-	// quickFold: the same of the common fold.
-	quickFold bool
-	lease     time.Duration // see LeaseTime
-	carry     planCarry
-
-	mu    sync.Mutex
-	moved map[[2]string]*Plan // algorithms, from and to → the plan with the other one
+	lease        time.Duration // see LeaseTime
 
 	// Of a plan that an override made: written is the one before, which may be nil. exempt is the rule
 	// that would decide, where nothing is denied.
 	written *Plan
 	exempt  *Rule
-	kept    map[string]int64 // form of a part → for how long it keeps at least what it counts, in ms
+	kept    map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
 }
 
-// planCounter is one counter of a key.
-type planCounter struct {
-	form string // its word in the name of the counter
-	// A counter's expiry is renewed once per everyMs, an eighth of its longest
-	// window. In the first such eighth after a change of the rules it is renewed at
-	// each write (fresh), as a counter that was written under a shorter window would
-	// end too early.
-	fresh, settled *scriptRule
-	everyMs        int64
-}
-
-// place says which windows are a rule's: those of counters[counter] from `from` on.
+// place says where a rule's windows begin among those of the plan.
 type place struct {
-	counter, from int
-	// alone is the rule without the others of its counter, for who only reads, and form that of its counter.
-	alone     *scriptRule
-	form      string
+	from int
+	// alone is the rule without the others of its plan, for who only reads, and forms those of its meters.
+	alone     *scriptPlan
+	forms     []string
 	inProcess inprocess.Rule
 }
 
@@ -86,91 +67,61 @@ func PlanOf(r *Rule) *Plan {
 
 func newPlan(live *Rule, shadows []*Rule) *Plan { return newPlanThatKeeps(live, shadows, nil) }
 
-// newPlanThatKeeps makes one whose counters keep what they count for some time at least: kept has it in ms,
-// by the form of a part.
+// newPlanThatKeeps makes one whose meters keep what they count for some time at least: kept has it in ms,
+// by their form.
 func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan {
 	p := &Plan{Live: live, Shadows: shadows, rules: shadows, kept: kept}
 	if live != nil {
 		p.rules = append([]*Rule{live}, shadows...)
 	}
 	p.lease = p.leaseTime()
-	p.places = make([]place, len(p.Rules()))
-	for c, members := range p.members() {
-		var rules []*Rule
-		from := 0
-		for _, i := range members {
-			r := p.rules[i]
-			rules = append(rules, r)
-			p.places[i] = place{counter: c, from: from, inProcess: r.inProcess()}
-			from += len(r.Windows)
-		}
-		p.counters = append(p.counters, p.newCounter(rules))
-		for _, i := range members {
-			at, one := &p.places[i], p.counters[c]
-			if len(members) > 1 {
-				one = p.newCounter([]*Rule{p.rules[i]})
-			}
-			at.alone, at.form = one.fresh, one.form
-		}
+	p.fresh, p.forms = p.script(p.rules, false)
+	p.settled, p.everyMs = p.fresh, max(1, p.fresh.spanMs()/8)
+	if !p.rules[0].Unlevelled {
+		p.settled, _ = p.script(p.rules, true)
 	}
-	for _, r := range p.Rules() {
+	from := 0
+	for _, r := range p.rules {
+		at := place{from: from, inProcess: r.inProcess(), alone: p.fresh, forms: p.forms}
+		if len(p.rules) > 1 {
+			at.alone, at.forms = p.script([]*Rule{r}, false)
+		}
+		p.places = append(p.places, at)
+		from += len(r.Windows)
 		if ms := r.Resolution().Milliseconds(); p.resolutionMs == 0 || ms < p.resolutionMs {
 			p.resolutionMs = ms
 		}
 	}
-	if first := p.counters[0].fresh; live != nil && len(shadows) == 0 && live.InFlight() == 0 && first.fixed != nil {
-		algorithm := first.fixed.Algorithm
-		if lua.HasQuick(algorithm) {
-			p.quick = algorithm
-		}
-		p.quickLease = lua.HasQuickLease(algorithm) && live.shortest() >= time.Second // quick-lease-sliding-log.lua
-		p.quickFold = lua.HasQuickFold(algorithm)
-	}
-	p.setCarry()
 	return p
 }
 
-// members gives the rules of each counter, by their place in Rules: those of one form, or all where one
-// of them mixes several.
-func (p *Plan) members() (members [][]int) {
-	var forms []string
-	for i, r := range p.Rules() {
-		parts := p.partsOf([]*Rule{r})
-		if len(parts) > 1 {
-			members = [][]int{{}}
-			for i := range p.Rules() {
-				members[0] = append(members[0], i)
-			}
-			return members
-		}
-		c := slices.Index(forms, parts[0].form)
-		if c < 0 {
-			c = len(forms)
-			forms, members = append(forms, parts[0].form), append(members, nil)
-		}
-		members[c] = append(members[c], i)
+// script gives what the library is told about rules of the plan, and the forms of their meters.
+func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []string) {
+	meters := p.metersOf(rules)
+	for _, m := range meters {
+		forms = append(forms, m.form)
 	}
-	return members
+	return newScriptPlan(rules, meters, p.calendarIDs(rules), settled), forms
 }
 
-// partsOf gives what each algorithm counts of some rules of the plan.
-func (p *Plan) partsOf(rules []*Rule) (parts []scriptPart) {
-	add := func(r *Rule, algorithm string) *scriptPart {
+// metersOf gives what each algorithm counts of some rules of the plan.
+func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
+	add := func(r *Rule, algorithm string) *scriptMeter {
 		form := p.formFor(r, algorithm)
-		i := slices.IndexFunc(parts, func(s scriptPart) bool { return s.form == form })
+		i := slices.IndexFunc(meters, func(m scriptMeter) bool { return m.form == form })
 		if i < 0 {
-			i = len(parts)
-			parts = append(parts, scriptPart{form: form, algorithm: algorithm, buckets: r.Buckets,
+			i = len(meters)
+			meters = append(meters, scriptMeter{form: form, algorithm: algorithm, buckets: r.Buckets,
 				spanMs: max(1, p.kept[form])})
 		}
-		return &parts[i]
+		return &meters[i]
 	}
 	window := 0
 	for _, r := range rules {
 		for _, w := range r.Windows {
-			if a := r.algorithmOf(w); a != "" {
-				part := add(r, a)
-				part.windows, part.spanMs = append(part.windows, window), max(part.spanMs, w.Per.Milliseconds())
+			if a := r.AlgorithmOf(w); a != "" {
+				m := add(r, a)
+				m.windows, m.spanMs = append(m.windows, window), max(m.spanMs, w.Per.Milliseconds())
 			}
 			window++
 		}
@@ -178,15 +129,15 @@ func (p *Plan) partsOf(rules []*Rule) (parts []scriptPart) {
 			add(r, lua.Penalty)
 		}
 		if !r.charges() {
-			part := add(r, r.Algorithm)
-			part.spanMs = max(part.spanMs, r.Longest().Milliseconds())
+			m := add(r, r.Algorithm)
+			m.spanMs = max(m.spanMs, r.Longest().Milliseconds())
 		}
 	}
-	return parts
+	return meters
 }
 
-// formFor gives the form of the counter of an algorithm that a rule takes. Buckets of two sizes do
-// not fit into one counter: the first rule has the form's name, another its own.
+// formFor gives the form of the meter of an algorithm that a rule takes. Buckets of two sizes do
+// not fit into one meter: the first rule has the form's name, another its own.
 func (p *Plan) formFor(r *Rule, algorithm string) string {
 	form := lua.Form(algorithm)
 	if algorithm != SlidingBuckets {
@@ -201,21 +152,6 @@ func (p *Plan) formFor(r *Rule, algorithm string) string {
 		}
 	}
 	return form
-}
-
-// newCounter gives the counter that rules of the plan share.
-func (p *Plan) newCounter(rules []*Rule) planCounter {
-	parts, ids := p.partsOf(rules), p.calendarIDs(rules)
-	forms := make([]string, len(parts))
-	for i, part := range parts {
-		forms[i] = part.form
-	}
-	c := planCounter{form: lua.MixedForm(forms), fresh: newScriptRule(rules, parts, ids, false)}
-	c.settled, c.everyMs = c.fresh, max(1, c.fresh.spanMs()/8)
-	if !rules[0].Unlevelled {
-		c.settled = newScriptRule(rules, parts, ids, true)
-	}
-	return c
 }
 
 // calendarIDs gives which of the calendar's windows those of some rules are, one number per window: 0
@@ -248,59 +184,63 @@ func (p *Plan) Rules() []*Rule {
 	return p.rules
 }
 
-// state puts together what the plan's counters say of a key: one result each, in
-// their order.
-func (p *Plan) state(counters []lua.CheckResult) KeyState {
-	s := newKeyState(counters[0].NowMs)
-	for _, c := range counters {
-		s.RetryAfter = longer(s.RetryAfter, c.RetryMs)
-	}
+// state words what the library says of a key.
+func (p *Plan) state(got lua.CheckResult) KeyState {
+	s := newKeyState(got.NowMs)
+	s.RetryAfter = longer(0, got.RetryMs)
+	shadow := 0 // where the rule's windows begin among those that do not decide
 	for i, r := range p.Rules() {
-		at, c := p.places[i], counters[p.places[i].counter]
-		var wait time.Duration
-		if c.ShadowMs != nil && r != p.Live {
-			first := at.from - (len(c.Windows) - len(c.ShadowMs))
-			for _, ms := range c.ShadowMs[first : first+len(r.Windows)] {
+		from := p.places[i].from
+		states, wait := r.states(got.NowMs, got.Windows[from:from+len(r.Windows)]), time.Duration(0)
+		if r == p.Live {
+			s.add(true, states, 0)
+			s.setPenalty(r.penalty(got.Penalty))
+			continue
+		}
+		if got.ShadowMs != nil {
+			for _, ms := range got.ShadowMs[shadow : shadow+len(r.Windows)] {
 				wait = longer(wait, ms)
 			}
 		}
-		s.add(r == p.Live, r.states(c.NowMs, c.Windows[at.from:at.from+len(r.Windows)]), wait)
+		shadow += len(r.Windows)
+		s.add(false, states, wait)
 	}
 	return s
-}
-
-// parts gives what each algorithm counts of the plan.
-func (p *Plan) parts() iter.Seq[scriptPart] {
-	return func(yield func(scriptPart) bool) {
-		for i := range p.counters {
-			for _, part := range p.counters[i].fresh.parts {
-				if !yield(part) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// has tells whether one of the counter's parts has this form.
-func (c *planCounter) has(form string) bool {
-	return slices.ContainsFunc(c.fresh.parts, func(p scriptPart) bool { return p.form == form })
 }
 
 // states gives what the scripts say of the rule's windows.
 func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 	out := make([]api.WindowState, len(list))
 	for i, u := range list {
-		var nextFree, reset time.Duration
+		var nextFree, empty time.Duration
 		if u.Used > 0 {
 			nextFree = time.Duration(u.NextFreeMs-nowMs) * time.Millisecond
-			reset = time.Duration(u.ResetMs-nowMs) * time.Millisecond
+			empty = time.Duration(u.EmptyMs-nowMs) * time.Millisecond
 		}
 		length := time.Duration(r.Windows[i].lengthMs(nowMs)) * time.Millisecond
-		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, reset)
+		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, empty)
 		out[i].Calendar = r.Windows[i].Calendar.Unit
 	}
-	return out
+	return r.markInFlight(out)
+}
+
+// markInFlight marks the states of in-flight windows in those of all windows of the rule.
+func (r *Rule) markInFlight(states []api.WindowState) []api.WindowState {
+	for i, w := range r.Windows {
+		if w.InFlight {
+			states[i] = states[i].AsInFlight()
+		}
+	}
+	return states
+}
+
+// penalty words what the scripts say of one; nil where none is in force.
+func (r *Rule) penalty(p lua.PenaltyState) *api.Penalty {
+	if p.Step < 1 || !r.punishes() {
+		return nil
+	}
+	of := len(r.Penalty) // the rule can have lost steps since the penalty began
+	return &api.Penalty{Step: min(int(p.Step), of), Of: of, UntilMs: p.UntilMs}
 }
 
 // Name is that of the rule that decides; empty where there is none.

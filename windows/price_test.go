@@ -2,9 +2,13 @@ package windows_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,14 +22,23 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Prices are counted in CPU of Redis's main thread (INFO cpu), which is steadier
-// than wall time, and stand beside a yardstick measured in the same run.
+// Prices are CPU of Redis's main thread (INFO cpu), which is steadier than wall time, beside a
+// yardstick of the same run. Where STREAMCOUNTER_TEST_CALLGRIND has the address, the process and
+// the output file of a redis-server under callgrind, as `go -C tools run ./instructions` does, they are
+// instructions, which are steady on any machine.
 
 func priceRedis(b *testing.B) *redis.Client {
 	b.Helper()
+	if addr, _, found := strings.Cut(os.Getenv(callgrind), ","); found {
+		return streamtest.Connect(b, "redis://"+addr, func(o *redis.Options) {
+			o.ReadTimeout, o.PoolSize = time.Minute, 1
+		})
+	}
 	own := streamtest.OwnRedis(b, "--stream-node-max-bytes", "512", "--save", "", "--appendonly", "no")
 	return streamtest.Connect(b, own.URL(), func(o *redis.Options) { o.ReadTimeout = time.Minute })
 }
+
+const callgrind = "STREAMCOUNTER_TEST_CALLGRIND"
 
 // cpu is what Redis's main thread has used, in µs.
 func cpu(b *testing.B, c *redis.Client) float64 {
@@ -33,6 +46,47 @@ func cpu(b *testing.B, c *redis.Client) float64 {
 	used, err := measure.CPU(context.Background(), c)
 	testkit.Must(b, err)
 	return float64(used.Nanoseconds()) / 1000
+}
+
+// reportPrice runs b.N calls of so many operations each, and reports what one operation costs Redis.
+func reportPrice(b *testing.B, c *redis.Client, operations int, call func(i int) error) {
+	b.Helper()
+	price, unit := cpu, "redis-µs/op"
+	if os.Getenv(callgrind) != "" {
+		price, unit = instructions, "redis-instructions/op"
+	}
+	for i := range 20 { // loads the script, and what is made once
+		testkit.Must(b, call(i))
+	}
+	before := price(b, c)
+	b.ResetTimer()
+	for i := range b.N {
+		testkit.Must(b, call(i))
+	}
+	b.StopTimer()
+	b.ReportMetric((price(b, c)-before)/float64(b.N*operations), unit)
+}
+
+// instructions is what the server under callgrind has executed since it started.
+func instructions(b *testing.B, _ *redis.Client) float64 {
+	b.Helper()
+	server := strings.SplitN(os.Getenv(callgrind), ",", 3)
+	pid, out := server[1], server[2]
+	if text, err := exec.Command("callgrind_control", "--dump", pid).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, text)
+	}
+	var sum float64 // a dump has what came since the one before
+	for i := 1; ; i++ {
+		text, err := os.ReadFile(out + "." + strconv.Itoa(i))
+		if errors.Is(err, os.ErrNotExist) && i > 1 {
+			return sum
+		}
+		testkit.Must(b, err)
+		_, total, _ := strings.Cut(string(text), "\ntotals: ")
+		n, err := strconv.ParseFloat(strings.TrimSpace(total), 64)
+		testkit.Must(b, err)
+		sum += n
+	}
 }
 
 // BenchmarkFold reads and folds b.N events, as a worker does: the price of one

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"iter"
 	"slices"
 	"strconv"
@@ -26,6 +25,7 @@ import (
 // check that is sent twice charges twice.
 type Redis struct {
 	redis redis.UniversalClient
+	lua   *lua.Server
 	keys  *stream.Keys
 
 	// Now stands in for Redis's clock in tests; nil means Redis's own.
@@ -34,27 +34,14 @@ type Redis struct {
 	// default stream.DefaultRetention.
 	Remember time.Duration
 
-	changed atomic.Int64   // ms: when the rules became what they are, at the latest
-	ahead   atomic.Int64   // ms: how far Redis's clock was found to be ahead of this machine's
-	near    rememberedKeys // keys near a level
-	unfit   rememberedKeys // keys that kept calls of several from the quick script, by what their logs hold
-	carried carriedKeys
-	moved   movedKeys
+	changed atomic.Int64                  // ms: when the rules became what they are, at the latest
+	ahead   atomic.Int64                  // ms: how far Redis's clock was found to be ahead of this machine's
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
-	// logs are the exact algorithms that rules have ever counted by here; nil: perhaps all.
-	logs atomic.Pointer[[]string]
-	// carryUntil is until when any key may have an old counter, in ms; 0 until RecordRules.
-	carryUntil atomic.Int64
-	// general leaves all to the general script, and answeredQuick is how many calls the quick
-	// one answered; for tests.
-	general       bool
-	answeredQuick atomic.Int64
 }
 
 // NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
 func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
-	seed := maphash.MakeSeed()
-	s := &Redis{redis: c, keys: k, near: rememberedKeys{seed: seed}, unfit: rememberedKeys{seed: seed}}
+	s := &Redis{redis: c, lua: lua.NewServer(c), keys: k}
 	s.changed.Store(time.Now().UnixMilli())
 	return s
 }
@@ -63,17 +50,17 @@ func NewRedis(c redis.UniversalClient, k *stream.Keys) *Redis {
 // redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// script gives a counter's rule as the scripts take it now.
-func (s *Redis) script(c *planCounter) *lua.Rule {
+// script gives a plan as the library takes it now.
+func (s *Redis) script(p *Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
-	if now < s.changed.Load()+c.everyMs {
-		return c.fresh.at(s.calendarNow(now))
+	if now < s.changed.Load()+p.everyMs {
+		return p.fresh.at(s.calendarNow(now))
 	}
-	return c.settled.at(s.calendarNow(now))
+	return p.settled.at(s.calendarNow(now))
 }
 
 // calendarNow is about the clock of Redis. Where it differs from that at the end of a period, the script
-// says so (outOfPeriod).
+// says so (withinPeriod).
 func (s *Redis) calendarNow(ms int64) int64 {
 	if s.Now != nil {
 		return s.Now()
@@ -81,14 +68,20 @@ func (s *Redis) calendarNow(ms int64) int64 {
 	return ms + s.ahead.Load()
 }
 
-// outOfPeriod notes the clock of Redis where a script ended, before it wrote anything, as it was
-// handed a period of the calendar that this is not in.
-func (s *Redis) outOfPeriod(err error) bool {
-	now, ok := lua.IsOutOfPeriod(err)
-	if ok {
+// maxPeriods is how often a script is asked again because a period of the calendar is over.
+const maxPeriods = 8
+
+// withinPeriod runs do, and again where its script ended before it wrote anything because the clock of Redis
+// is in another period of the calendar than the one that it was handed.
+func (s *Redis) withinPeriod(do func() error) error {
+	for n := 0; ; n++ {
+		err := do()
+		now, over := lua.IsOutOfPeriod(err)
+		if !over || n == maxPeriods {
+			return err
+		}
 		s.ahead.Store(now - time.Now().UnixMilli())
 	}
-	return ok
 }
 
 func (s *Redis) now() lua.Now {
@@ -98,15 +91,19 @@ func (s *Redis) now() lua.Now {
 	return lua.Now(s.Now())
 }
 
-// counters gives the counters of a key.
-func (s *Redis) counters(plan *Plan, key string) []lua.Counter {
-	p := s.keys.Partition(key)
-	out := make([]lua.Counter, len(plan.counters))
-	for i := range plan.counters {
-		c := &plan.counters[i]
-		out[i] = lua.Counter{Name: s.keys.Counter(p, c.form, key), Levels: s.keys.Levels(p), Rule: s.script(c)}
+// meters gives the names in Redis of a key's meters.
+func (s *Redis) meters(p int, forms []string, key string) []string {
+	names := make([]string, len(forms))
+	for i, form := range forms {
+		names[i] = s.keys.Counter(p, form, key)
 	}
-	return out
+	return names
+}
+
+// key gives a key, and what it is counted by now.
+func (s *Redis) key(plan *Plan, key string) lua.Key {
+	p := s.keys.Partition(key)
+	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.forms, key), Plan: s.script(plan)}
 }
 
 func (s *Redis) partition(p int) lua.CheckPartition {
@@ -141,19 +138,15 @@ func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) 
 // Peek implements Counter.
 func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, error) {
 	s.noticePlan(plan)
-	var st KeyState
-	err := s.following(ctx, func() []string { return []string{key} }, func() error {
-		if err := s.carry(ctx, plan, key); err != nil {
-			return err
-		}
-		now := s.follow(plan, key)
-		counters, err := lua.Peek(ctx, s.redis, s.now(), s.counters(now, key))
-		if err == nil {
-			st = now.state(counters)
-		}
+	var got []lua.CheckResult
+	err := s.withinPeriod(func() (err error) {
+		got, err = s.lua.Peek(ctx, s.now(), []lua.Key{s.key(plan, key)})
 		return err
 	})
-	return st, err
+	if err != nil {
+		return KeyState{}, err
+	}
+	return plan.state(got[0]), nil
 }
 
 // Reset implements Counter. It forgets the key under every algorithm: what one
@@ -165,29 +158,23 @@ func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error)
 		shadows = append(shadows, r.Name)
 	}
 	had := false
-	err := s.following(ctx, func() []string { return []string{key} }, func() (err error) {
-		now := s.follow(plan, key)
-		counters := s.counters(now, key)
-		had, _, err = lua.Reset(ctx, s.redis, s.partition(p), s.now(), s.keys.Holds(p, key), counters,
-			s.othersOf(now, key, counters), shadows)
+	err := s.withinPeriod(func() (err error) {
+		own := s.key(plan, key)
+		had, _, err = s.lua.Reset(ctx, s.partition(p), s.now(), s.keys.Holds(p, key), own,
+			s.othersOf(key, own.Meters), shadows)
 		return err
 	})
 	return had, err
 }
 
-// othersOf names what a key may have in Redis besides some counters: those of other algorithms, and parts.
-func (s *Redis) othersOf(plan *Plan, key string, counters []lua.Counter) (others []string) {
+// othersOf names what a key may have in Redis besides some meters: those of other algorithms.
+func (s *Redis) othersOf(key string, meters []string) (others []string) {
 	forms := []string{lua.Form(lua.Calendar), lua.Form(lua.Penalty)}
 	for _, a := range Algorithms {
 		forms = append(forms, lua.Form(a))
 	}
-	for part := range plan.parts() {
-		forms = append(forms, part.form)
-	}
-	slices.Sort(forms)
-	for _, form := range slices.Compact(forms) {
-		name := s.keys.Counter(s.keys.Partition(key), form, key)
-		if !slices.ContainsFunc(counters, func(c lua.Counter) bool { return c.Name == name }) {
+	for _, name := range s.meters(s.keys.Partition(key), forms, key) {
+		if !slices.Contains(meters, name) {
 			others = append(others, name)
 		}
 	}
@@ -269,27 +256,15 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *Rules, fields []string,
 	if err != nil || len(fields) == 0 {
 		return written, 0, err
 	}
-	keys := make([]string, len(fields))
-	for i, field := range fields {
-		keys[i], _, _ = strings.Cut(field, "\n")
-	}
-	err = s.following(ctx, func() []string { return keys }, func() error {
-		err := s.carryKeys(ctx, func(take func(plan *Plan, key string)) {
-			for _, key := range keys {
-				take(rules.Match(key), key)
-			}
-		})
-		if err != nil {
-			return err
-		}
+	err = s.withinPeriod(func() error {
 		items := make([]lua.SweepItem, 0, len(fields))
 		for _, field := range fields {
 			items = s.sweepField(items, p, rules, field)
 			own := &items[len(items)-1]
-			own.Restate = restate && own.Rule != nil
+			own.Restate = restate && own.Plan != nil
 		}
 		levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
-		transitions, forgotten, err = lua.Sweep(ctx, s.redis, levels, due, outbox, s.now(), items)
+		transitions, forgotten, err = s.lua.Sweep(ctx, levels, due, outbox, s.now(), items)
 		return err
 	})
 	return written + transitions, forgotten, err
@@ -300,12 +275,12 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *Rules, fields []string,
 // where its rule has become a shadow or live, and ends where that is gone.
 func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field string) []lua.SweepItem {
 	key, name, shadow := strings.Cut(field, "\n")
-	end := lua.SweepItem{Counter: s.keys.Counter(p, lua.Form(DefaultAlgorithm), field)}
-	plan := s.match(rules, key)
+	end := lua.SweepItem{Meters: []string{s.keys.Counter(p, lua.Form(DefaultAlgorithm), field)}}
+	plan := rules.Match(key)
 	item := func(i int, moved bool) lua.SweepItem {
 		at := plan.places[i]
-		return lua.SweepItem{Counter: s.keys.Counter(p, at.form, key), Moved: moved,
-			Rule: at.alone.at(s.calendarNow(time.Now().UnixMilli()))}
+		return lua.SweepItem{Meters: s.meters(p, at.forms, key), Moved: moved,
+			Plan: at.alone.at(s.calendarNow(time.Now().UnixMilli()))}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })

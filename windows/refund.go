@@ -12,18 +12,14 @@ import (
 // and must not be sent again where its outcome is unknown.
 func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64) (given int64, st KeyState, err error) {
 	s.noticePlan(plan)
-	err = s.following(ctx, func() []string { return []string{key} }, func() error {
-		if err := s.carry(ctx, plan, key); err != nil {
-			return err
-		}
-		now := s.follow(plan, key)
+	var got lua.CheckResult
+	err = s.withinPeriod(func() (err error) {
 		p := s.partition(s.keys.Partition(key))
-		var counters []lua.CheckResult
-		if given, counters, err = lua.Refund(ctx, s.redis, p, s.now(), units, s.counters(now, key)); err != nil {
-			return err
-		}
-		st = now.state(counters)
-		return nil
+		given, got, err = s.lua.Refund(ctx, p, s.now(), units, s.key(plan, key))
+		return err
 	})
-	return given, st, err
+	if err != nil {
+		return 0, KeyState{}, err
+	}
+	return given, plan.state(got), nil
 }

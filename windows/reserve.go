@@ -67,9 +67,8 @@ func (s *Redis) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 	Reservation, error,
 ) {
 	var out Reservation
-	err := s.counted(ctx, requests, func(now []*Plan) error {
-		args := s.reservationArgs(id, now, requests)
-		reply, err := lua.Reserve(ctx, s.redis, args, ttl.Milliseconds(), fingerprint)
+	err := s.reserving(requests, func() error {
+		reply, err := s.lua.Reserve(ctx, s.reservationArgs(id, requests), ttl.Milliseconds(), fingerprint)
 		if err != nil {
 			return err
 		}
@@ -77,8 +76,8 @@ func (s *Redis) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 		out = Reservation{State: reply.State, ExpiresMs: reply.ExpiresMs}
 		out.Verdict = Verdict{Allowed: allowed, Atomic: true, Transitions: reply.Transitions,
 			Items: make([]KeyState, len(requests))}
-		for i, plan := range now {
-			out.Items[i] = plan.state(reply.Counters[i])
+		for i, a := range requests {
+			out.Items[i] = a.Plan.state(reply.Keys[i])
 		}
 		return nil
 	})
@@ -92,44 +91,32 @@ func (s *Redis) Withdraw(ctx context.Context, id string, requests []Request) err
 	for i := range free {
 		free[i].Cost = 0
 	}
-	return s.counted(ctx, free, func(now []*Plan) error {
-		_, err := lua.Settle(ctx, s.redis, s.reservationArgs(id, now, free), lua.Withdraw, s.rememberMs(), "-")
+	return s.reserving(free, func() error {
+		_, err := s.lua.Settle(ctx, s.reservationArgs(id, free), lua.Withdraw, s.rememberMs(), "-")
 		return err
 	})
 }
 
-// counted calls do with the plans under which the keys of some requests are counted now, and
-// again where they turn out to be counted under others (moved.go).
-func (s *Redis) counted(ctx context.Context, requests []Request, do func(now []*Plan) error) error {
-	keys := make([]string, len(requests))
-	for i, a := range requests {
-		keys[i] = a.Key
+// reserving runs a script that reserves or settles what requests ask for, under their plans.
+func (s *Redis) reserving(requests []Request, do func() error) error {
+	for _, a := range requests {
 		s.noticePlan(a.Plan)
 	}
-	return s.following(ctx, func() []string { return keys }, func() error {
-		now := make([]*Plan, len(requests))
-		for i, a := range requests {
-			if err := s.carry(ctx, a.Plan, a.Key); err != nil {
-				return err
-			}
-			now[i] = s.follow(a.Plan, a.Key)
-		}
-		return do(now)
-	})
+	return s.withinPeriod(do)
 }
 
 func (s *Redis) rememberMs() int64 { return cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds() }
 
-// reservationArgs names the keys of requests, with what their cost is, under the plans given.
-func (s *Redis) reservationArgs(id string, plans []*Plan, requests []Request) lua.ReservationArgs {
+// reservationArgs names the keys of requests, with what their cost is.
+func (s *Redis) reservationArgs(id string, requests []Request) lua.ReservationArgs {
 	args := lua.ReservationArgs{Now: s.now(), ID: id}
-	for i, a := range requests {
-		s.addKey(&args, plans[i], a.Key, a.Cost)
+	for _, a := range requests {
+		s.addKey(&args, a.Plan, a.Key, a.Cost)
 	}
 	return args
 }
 
-// addKey puts a key into the arguments; without a plan it has no counters.
+// addKey puts a key into the arguments; without a plan it has no meters.
 func (s *Redis) addKey(args *lua.ReservationArgs, plan *Plan, key string, units int64) {
 	p := s.keys.Partition(key)
 	names := s.reservationPartition(p)
@@ -140,7 +127,8 @@ func (s *Redis) addKey(args *lua.ReservationArgs, plan *Plan, key string, units 
 	}
 	k := lua.ReservationKey{Partition: at, Holds: s.keys.Holds(p, key), Units: units}
 	if plan != nil {
-		k.Counters = s.counters(plan, key)
+		own := s.key(plan, key)
+		k.Meters, k.Plan = own.Meters, own.Plan
 		k.Frees = plan.Live != nil && plan.Live.OnExpire == OnExpireFree
 	}
 	args.Keys = append(args.Keys, k)

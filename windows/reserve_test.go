@@ -97,7 +97,7 @@ func (l *ledger) compareHeld(what, key string, st windows.KeyState) {
 			l.Fatalf("%s: key %s window %d: used %d, recount says %d, of it %d reserved", what, key, l.limits[w].Ms,
 				state.Used, want, l.outstanding(key))
 		}
-		if state.Used > 0 && (state.NextFreeMs < 1 || state.ResetMs < state.NextFreeMs) {
+		if state.Used > 0 && (state.NextFreeMs < 1 || state.EmptyMs < state.NextFreeMs) {
 			l.Fatalf("%s: key %s: %+v", what, key, state)
 		}
 	}

@@ -2,6 +2,7 @@ package windows_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"testing"
 	"time"
@@ -171,6 +172,57 @@ func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
 	})
 }
 
+// The wait beside a reservation that is charged at its end is exact, by a look in the last millisecond that is denied
+// and one in the first that is not. The first case is one where sliding-counter said 13,334 ms.
+func TestTheWaitBesideAReservationIsExact(t *testing.T) {
+	const per = 10_000
+	seed := rand.Uint64()
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 20, Per: per * time.Millisecond}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		ctx, random := t.Context(), rand.New(rand.NewPCG(seed, 0))
+		for n := range 60 {
+			key := fmt.Sprint("k", n)
+			plan := s.rules.Match(key)
+			check := func(cost int64, mode api.Mode) windows.KeyState {
+				v, err := s.serve.Check(ctx, []windows.Request{{Plan: plan, Key: key, Cost: cost, Mode: mode}})
+				testkit.Must(t, err)
+				return v.Items[0]
+			}
+			at, used, reserved, ttl, cost := int64(0), int64(3), int64(5), int64(2000), int64(13)
+			if n > 0 {
+				at, used, reserved = random.Int64N(per), 1+random.Int64N(9), 1+random.Int64N(9)
+				ttl, cost = 100+random.Int64N(2*per), 1+random.Int64N(20)
+			}
+			s.clock.ms += 3*per - s.clock.ms%per + at
+			check(used, api.ModeTake)
+			requests := []windows.Request{{Plan: plan, Key: key, Cost: reserved}}
+			id := s.serve.ReservationID(key, requests)
+			_, err := s.serve.Reserve(ctx, id, time.Duration(ttl)*time.Millisecond, "-", requests)
+			testkit.Must(t, err)
+			told := check(cost, api.ModeLook).RetryAfter.Milliseconds()
+			began, p := s.clock.ms, s.serve.Partition(key)
+			for _, after := range []int64{told - 1, told} {
+				if after < 0 {
+					continue
+				}
+				if end := began + ttl; began+after >= end {
+					s.clock.ms = max(s.clock.ms, end)
+					fields, err := s.serve.Due(ctx, p, s.clock.ms, 1000)
+					testkit.Must(t, err)
+					_, _, err = s.serve.Sweep(ctx, p, s.rules, fields)
+					testkit.Must(t, err)
+				}
+				s.clock.ms = began + after
+				if left := check(cost, api.ModeLook).RetryAfter.Milliseconds(); left != told-after {
+					t.Errorf("seed %d, case %d (%d ms into the window, %d used, %d reserved for %d ms, "+
+						"a look for %d): to wait for %d ms, and after %d ms for %d more", seed, n, at, used,
+						reserved, ttl, cost, told, after, left)
+				}
+			}
+		}
+	})
+}
+
 // A reservation leaves a mark in the log of its key, which is no use of it: the wait told is until there is room, by
 // looks in each millisecond.
 func TestWaitsBesideReservations(t *testing.T) {
@@ -227,8 +279,8 @@ func TestWaitsBesideReservations(t *testing.T) {
 		st, err := s.Peek(ctx, plan, "k")
 		if before := s.clock.ms; err != nil || st.Windows[0].Used == 1 {
 			wait("after many", 10)
-			if reset := s.clock.ms - before; st.Windows[0].ResetMs != reset {
-				t.Errorf("all is free after %d ms, told %d, %v", reset, st.Windows[0].ResetMs, err)
+			if empty := s.clock.ms - before; st.Windows[0].EmptyMs != empty {
+				t.Errorf("all is free after %d ms, told %d, %v", empty, st.Windows[0].EmptyMs, err)
 			}
 		}
 	})

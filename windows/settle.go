@@ -57,21 +57,21 @@ func (s *Redis) Settle(ctx context.Context, rules *Rules, id string, parts []int
 		}
 	}
 	var out Settlement
-	err = s.counted(ctx, requests, func(now []*Plan) error {
-		args := s.reservationArgs(id, now, requests)
+	err = s.reserving(requests, func() error {
+		args := s.reservationArgs(id, requests)
 		if len(keys) == 0 { // the script forgets that it was due, if nobody knows it then either
 			for _, p := range parts {
 				args.Partitions = append(args.Partitions, s.reservationPartition(p))
 			}
 		}
-		reply, err := lua.Settle(ctx, s.redis, args, op, ms, fingerprint)
+		reply, err := s.lua.Settle(ctx, args, op, ms, fingerprint)
 		if err != nil {
 			return err
 		}
 		out = Settlement{State: reply.State, ExpiresMs: reply.ExpiresMs, SettledMs: reply.SettledMs, Keys: keys}
-		for i, plan := range now {
-			if keys[i].Plan = plan; plan != nil {
-				keys[i].State = plan.state(reply.Counters[i])
+		for i, a := range requests {
+			if keys[i].Plan = a.Plan; a.Plan != nil {
+				keys[i].State = a.Plan.state(reply.Keys[i])
 			}
 		}
 		return nil

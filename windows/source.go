@@ -32,6 +32,9 @@ func Fixed(r *Rules) *Source { return &Source{reload.Fixed(r)} }
 // Rules are the present ones.
 func (s *Source) Rules() *Rules { return s.files.Value() }
 
+// Refused is the error of the last attempt to reload; nil: the files are in force.
+func (s *Source) Refused() error { return s.files.Refused() }
+
 // OnReload adds a function to call after each attempt to reload, with nil or
 // the error. Calls come one at a time; none may call Reload or OnReload.
 func (s *Source) OnReload(hook func(err error)) { s.files.OnReload(hook) }

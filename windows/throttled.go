@@ -90,13 +90,7 @@ func (s *Redis) fillUsed(ctx context.Context, rules *Rules, list []api.Throttled
 	}
 	for _, mine := range byShard {
 		for step := range slices.Chunk(mine, peekStep) {
-			keys := make([]string, len(step))
-			for j, i := range step {
-				keys[j] = list[i].Key
-			}
-			err := s.following(ctx, func() []string { return keys }, func() error {
-				return s.fillStep(ctx, rules, list, step)
-			})
+			err := s.withinPeriod(func() error { return s.fillStep(ctx, rules, list, step) })
 			if err != nil {
 				return fmt.Errorf("looking at throttled keys: %w", err)
 			}
@@ -106,40 +100,41 @@ func (s *Redis) fillUsed(ctx context.Context, rules *Rules, list []api.Throttled
 }
 
 func (s *Redis) fillStep(ctx context.Context, rules *Rules, list []api.Throttled, step []int) error {
-	var counters []lua.Counter
+	var keys []lua.Key
 	plans := make([]*Plan, len(step))
 	for j, i := range step {
-		if plans[j] = s.match(rules, list[i].Key); plans[j] != nil {
-			counters = append(counters, s.counters(plans[j], list[i].Key)...)
+		if plans[j] = rules.Match(list[i].Key); plans[j] != nil {
+			keys = append(keys, s.key(plans[j], list[i].Key))
 		}
 	}
-	got, err := lua.Peek(ctx, s.redis, s.now(), counters)
+	got, err := s.lua.Peek(ctx, s.now(), keys)
 	if err != nil {
 		return err
 	}
 	for j, i := range step {
 		if plan := plans[j]; plan != nil {
-			list[i].Used = plan.usedOf(got[:len(plan.counters)], list[i])
-			got = got[len(plan.counters):]
+			plan.fillWindow(got[0], &list[i])
+			if plan.Live != nil && plan.Live.Name == list[i].Rule {
+				list[i].Penalty = plan.state(got[0]).Penalty
+			}
+			got = got[1:]
 		}
 	}
 	return nil
 }
 
-// usedOf gives what the window of a decision holds.
-func (p *Plan) usedOf(counters []lua.CheckResult, t api.Throttled) int64 {
+// fillWindow puts in what the window of a decision holds, and whether it is in flight.
+func (p *Plan) fillWindow(got lua.CheckResult, t *api.Throttled) {
 	for i, r := range p.Rules() {
 		if r.Name != t.Rule {
 			continue
 		}
 		for w, window := range r.Windows {
-			got := counters[p.places[i].counter]
 			if window.lengthMs(got.NowMs) == t.WindowMs {
-				return got.Windows[p.places[i].from+w].Used
+				t.Used, t.InFlight = got.Windows[p.places[i].from+w].Used, window.InFlight
 			}
 		}
 	}
-	return 0
 }
 
 // throttledPlace is where a decision stands in the list.

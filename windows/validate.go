@@ -38,8 +38,9 @@ func (r *Rule) validate() *fault {
 		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)
 	case (len(r.Match)-len(strings.TrimRight(r.Match, `\`)))%2 == 1:
 		return faultf("match", `match %s: want a character after the last \; \\ is the backslash itself`, r.Match)
-	case !slices.Contains(Algorithms, r.Algorithm):
-		return faultf("algorithm", "algorithm %q: want %s", r.Algorithm, strings.Join(Algorithms, ", "))
+	}
+	if err := CheckAlgorithm(r.Algorithm); err != nil {
+		return faultf("algorithm", "%v", err)
 	}
 	if f := r.validateWindows(); f != nil {
 		return f
@@ -157,8 +158,20 @@ func (r *Rule) validateAlgorithm(i int) *fault {
 	case w.Calendar.Unit != "":
 		return faultf(at, "algorithm %q: want none, as a %s is counted exactly in one integer", w.Algorithm,
 			w.Calendar.Unit)
-	case !slices.Contains(Algorithms, w.Algorithm):
-		return faultf(at, "algorithm %q: want %s", w.Algorithm, strings.Join(Algorithms, ", "))
+	}
+	if err := CheckAlgorithm(w.Algorithm); err != nil {
+		return faultf(at, "%v", err)
+	}
+	return nil
+}
+
+// CheckAlgorithm gives the error of a name that no rule's algorithm can have.
+func CheckAlgorithm(name string) error {
+	switch {
+	case name == "sliding-log-packed":
+		return fmt.Errorf("algorithm %q: it was removed; use %s, which counts exactly the same", name, DefaultAlgorithm)
+	case !slices.Contains(Algorithms, name):
+		return fmt.Errorf("algorithm %q: want %s", name, strings.Join(Algorithms, ", "))
 	}
 	return nil
 }

@@ -114,27 +114,10 @@ type world struct {
 	prefix    string
 	dir, path string
 	publisher *alerts.Publisher
-	log       *syncBuffer
+	log       *testkit.Log
 	version   int64
 	drain     time.Duration // of a stop; default 1s
 	replicas  int           // of the streams; default 1
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func newWorld(t *testing.T, url string) *world {
@@ -144,7 +127,7 @@ func newWorld(t *testing.T, url string) *world {
 
 func newWorldOf(t *testing.T, url string, replicas int) *world {
 	t.Helper()
-	w := &world{t: t, url: url, replicas: replicas, prefix: streamtest.Prefix(t), dir: t.TempDir(), log: &syncBuffer{}}
+	w := &world{t: t, url: url, replicas: replicas, prefix: streamtest.Prefix(t), dir: t.TempDir(), log: &testkit.Log{}}
 	w.path = filepath.Join(w.dir, "sinks.yml")
 	w.write("secret", secret+"\n")
 	var err error

@@ -119,8 +119,28 @@ func (l *lease) end() {
 	_ = l.give(within, l.sequence) // else it ends by itself
 }
 
-// lease takes the sink's lease, and keeps it until its end.
-func (s state) lease(ctx context.Context, name string) (*lease, error) {
+// rival is the lease of another process as this one last saw it, by its own clock.
+type rival struct {
+	holder   string
+	sequence uint64
+	stored   time.Time // by the server's clock: a stream that is made anew begins its sequence again
+	since    time.Time // when it was first seen like this
+	over     bool      // it was taken over
+}
+
+// see notes the lease that stands, and reports whether nobody renews it: whoever holds it does so every
+// leaseEvery, and has stopped by leaseEnd. The server should have removed it after leaseTTL. It does not
+// always: after a clean stop and a kill, an older message can stand again without its time to live.
+func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
+	now := time.Now()
+	if m.Sequence != r.sequence || !m.Time.Equal(r.stored) {
+		*r = rival{holder: string(m.Data), sequence: m.Sequence, stored: m.Time, since: now}
+	}
+	return now.Sub(r.since) > leaseTTL
+}
+
+// lease takes the sink's lease, and keeps it until its end. r is what the caller knows of another's.
+func (s state) lease(ctx context.Context, name string, r *rival) (*lease, error) {
 	subject := s.subject("lease")
 	put := func(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
 		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(last, subject),
@@ -154,7 +174,12 @@ func (s state) lease(ctx context.Context, name string) (*lease, error) {
 		switch {
 		case err != nil:
 			return 0, err
-		case held == nil || string(held.Data) != name:
+		case held == nil:
+			return 0, errHeld
+		case string(held.Data) == name:
+		case last == 0 && r.see(held):
+			r.over = true
+		default:
 			return 0, errHeld
 		}
 		return put(ctx, message(name, leaseTTL.String()), held.Sequence)

@@ -65,12 +65,12 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	testkit.Must(t, err)
 	s := state{js, streamtest.Prefix(t), "am"}
 	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
-	first, err := s.lease(t.Context(), "first")
+	first, err := s.lease(t.Context(), "first", &rival{})
 	testkit.Must(t, err)
 	defer first.end()
 	a := Sample(api.StateRaised, time.Now())
 	testkit.Must(t, s.note(t.Context(), first, a))
-	if _, err := s.lease(t.Context(), "second"); !errors.Is(err, errHeld) {
+	if _, err := s.lease(t.Context(), "second", &rival{}); !errors.Is(err, errHeld) {
 		t.Fatalf("two hold it: %v", err)
 	}
 	first.sending.Lock() // it is frozen from here on
@@ -83,7 +83,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	stream, err := js.Stream(t.Context(), StreamName(s.prefix))
 	testkit.Must(t, err)
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
-	second, err := s.lease(t.Context(), "second")
+	second, err := s.lease(t.Context(), "second", &rival{})
 	testkit.Must(t, err)
 	defer second.end()
 	a.State = api.StateCleared
@@ -101,5 +101,44 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	}
 	if list, err := s.standing(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%v stand, %v", list, err)
+	}
+}
+
+// A lease message stands without its time to live, as after a clean stop and a kill of nats-server: it is taken
+// over once nobody has renewed it for leaseTTL by our own clock. One that is renewed is not, however long that is.
+func TestALeaseThatNobodyRenews(t *testing.T) {
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
+	js, err := jetstream.New(nc)
+	testkit.Must(t, err)
+	s := state{js, streamtest.Prefix(t), "pager"}
+	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
+	publish := func() {
+		t.Helper()
+		_, err := js.Publish(t.Context(), s.subject("lease"), []byte("dead"))
+		testkit.Must(t, err)
+	}
+	r := &rival{}
+	refused := func(when string) {
+		t.Helper()
+		if _, err := s.lease(t.Context(), "living", r); !errors.Is(err, errHeld) {
+			t.Fatalf("%s: %v", when, err)
+		}
+	}
+	publish()
+	refused("at first")
+	if r.holder != "dead" {
+		t.Errorf("the holder is %q", r.holder)
+	}
+	r.since = r.since.Add(-leaseTTL + leaseEvery) // as if it had been seen so long ago
+	refused("before its time")
+	r.since = r.since.Add(-leaseTTL)
+	publish()
+	refused("renewed meanwhile")
+	r.since = r.since.Add(-leaseTTL - time.Millisecond)
+	l, err := s.lease(t.Context(), "living", r)
+	testkit.Must(t, err)
+	defer l.end()
+	if !r.over || !l.holds() {
+		t.Errorf("%+v, holds %v", r, l.holds())
 	}
 }

@@ -9,10 +9,15 @@ import (
 type Metrics struct {
 	deliveries *prometheus.CounterVec
 	oldest     *prometheus.GaugeVec
+	delivering *prometheus.GaugeVec
+	leases     *prometheus.CounterVec
 }
 
 // outcomes of a delivery.
 var outcomes = []string{"delivered", "retried", "dropped", "expired"}
+
+// leaseOutcomes are those of an attempt to take a lease.
+var leaseOutcomes = []string{"taken", "taken_over", "refused", "failed"}
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -25,6 +30,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		oldest: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_sink_oldest_undelivered_seconds",
 			Help: "Age of the oldest alert that the sink's endpoint has not taken yet; 0: there is none, or another " +
 				"process delivers for the sink."}, []string{"sink"}),
+		delivering: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_sink_delivering",
+			Help: "1 while this process delivers for the sink, 0 while it stands by or cannot reach JetStream."},
+			[]string{"sink"}),
+		leases: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_sink_leases_total",
+			Help: "Attempts to take the sink's lease, by outcome: taken, taken_over (nobody renewed it, and NATS " +
+				"did not remove it), refused (another process holds it), failed."}, []string{"sink", "outcome"}),
 	}
 }
 
@@ -33,8 +44,15 @@ func (m *Metrics) begin(sink string) {
 	for _, outcome := range outcomes {
 		m.deliveries.WithLabelValues(sink, outcome)
 	}
+	for _, outcome := range leaseOutcomes {
+		m.leases.WithLabelValues(sink, outcome)
+	}
 	m.oldest.WithLabelValues(sink).Set(0)
+	m.delivering.WithLabelValues(sink).Set(0)
 }
 
-// end removes the age of a sink that is gone; what was counted stays.
-func (m *Metrics) end(sink string) { m.oldest.DeleteLabelValues(sink) }
+// end removes the gauges of a sink that is gone; what was counted stays.
+func (m *Metrics) end(sink string) {
+	m.oldest.DeleteLabelValues(sink)
+	m.delivering.DeleteLabelValues(sink)
+}

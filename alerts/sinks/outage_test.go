@@ -117,6 +117,40 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 	}
 }
 
+// Alerts are purged while no process delivers: each that nobody has delivered is counted, also where no alert
+// follows, and none that was delivered. A restart without a purge counts none.
+func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	js := streamtest.JetStream(t, w.url)
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	first := w.start()
+	w.ready(r)
+	w.raised(5)
+	r.awaitOf(5)
+	first.stop()
+	again := w.start()
+	w.raised(2)
+	r.awaitOf(7)
+	again.stop()
+	if n := again.count(t, "pager", "expired"); n != 0 {
+		t.Errorf("%d alerts are lost at a restart", n)
+	}
+	w.raised(7)
+	stream, err := js.Stream(t.Context(), w.stream())
+	testkit.Must(t, err)
+	testkit.Must(t, stream.Purge(t.Context()))
+	last := w.start()
+	streamtest.Eventually(t, 30*time.Second, "the loss is counted", func() (bool, string) {
+		n := last.count(t, "pager", "expired")
+		return n == 7, fmt.Sprint(n, " lost\n", w.log)
+	})
+	if !strings.Contains(w.log.String(), `alerts=7`) {
+		t.Errorf("the log does not say it:\n%s", w.log)
+	}
+}
+
 // A process that stops has an attempt under way for longer than a lease lives by itself: nobody else sends
 // meanwhile.
 func TestAStopKeepsTheLease(t *testing.T) {
@@ -171,6 +205,7 @@ func TestAStopKeepsTheLease(t *testing.T) {
 // On a cluster, which refuses two messages at a time that name one lease: all comes, also while the leader of the
 // sinks' stream is killed, and what stands is kept.
 func TestOnACluster(t *testing.T) {
+	t.Parallel()
 	c := streamtest.OwnNATSCluster(t)
 	w := newWorldOf(t, c.URL(), 3)
 	r, a := newReceiver(t), newFakeAM(t)

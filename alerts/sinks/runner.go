@@ -25,6 +25,8 @@ type runner struct {
 	log    *slog.Logger
 
 	standing *standing // nil but for Alertmanager
+	rival    rival     // the lease of another process
+	holder   string    // whom the log has named last
 }
 
 func newRunner(g *Group, s *Sink) *runner {
@@ -60,64 +62,127 @@ func (r *runner) run(ctx context.Context) {
 
 // hold takes the lease and delivers until it is lost, or ctx ends.
 func (r *runner) hold(ctx context.Context) error {
-	if err := ensure(ctx, r.group.js, r.config.Prefix, r.config.Replicas); err != nil {
-		return err
-	}
-	l, err := r.state.lease(ctx, r.config.Name)
+	l, err := r.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.end()
+	delivering := r.config.Metrics.delivering.WithLabelValues(r.sink.Name)
+	delivering.Set(1)
+	defer delivering.Set(0)
 	if err = r.deliver(ctx, l); err == nil {
 		err = context.Cause(l.ctx)
 	}
 	return err
 }
 
-// consumer gives the sink's durable consumer, and up to which sequence of the stream all is delivered; back says
-// that the stream itself is another, or an older state of it. The consumer is made anew, rather than taken as it
+// take takes the lease, and says in log and metric what came of it.
+func (r *runner) take(ctx context.Context) (*lease, error) {
+	outcome := "failed"
+	defer func() { r.config.Metrics.leases.WithLabelValues(r.sink.Name, outcome).Inc() }()
+	if err := ensure(ctx, r.group.js, r.config.Prefix, r.config.Replicas); err != nil {
+		return nil, err
+	}
+	l, err := r.state.lease(ctx, r.config.Name, &r.rival)
+	switch {
+	case errors.Is(err, errHeld):
+		outcome = "refused"
+		if r.holder != r.rival.holder {
+			r.holder = r.rival.holder
+			r.log.Info("another process delivers for the sink, this one stands by", "by", r.holder)
+		}
+	case err != nil:
+	case r.rival.over:
+		outcome = "taken_over"
+		r.log.Warn("the lease of the sink was not renewed and not removed by NATS: it is taken over", "from",
+			r.rival.holder, "after", time.Since(r.rival.since).Round(time.Second).String())
+	default:
+		outcome = "taken"
+	}
+	if err == nil {
+		r.rival, r.holder = rival{}, ""
+	}
+	return l, err
+}
+
+// start is where a process begins to deliver.
+type start struct {
+	consumer jetstream.Consumer
+	floor    uint64 // up to which sequence of the stream all is delivered, or gone
+	removed  uint64 // alerts before it that were removed from the stream, and that nobody had delivered
+	back     bool   // the stream itself is another, or an older state of it
+}
+
+// start makes the sink's durable consumer. It is made anew, rather than taken as it
 // stands: what the process before has not acknowledged would come after AckWait, and so after later alerts of its
 // key. What that has delivered beyond comes again.
-func (r *runner) consumer(ctx context.Context, l *lease) (c jetstream.Consumer, floor uint64, back bool, err error) {
-	_, stream := alerts.StreamNames(r.config.Prefix)
-	js, name := r.group.js, consumerName(r.sink.Name)
-	fail := func(err error) (jetstream.Consumer, uint64, bool, error) {
-		return nil, 0, false, fmt.Errorf("the consumer of %s: %w", stream, err)
+func (r *runner) start(ctx context.Context, l *lease) (start, error) {
+	at, err := r.startAt(ctx, l)
+	if err != nil {
+		_, stream := alerts.StreamNames(r.config.Prefix)
+		return start{}, fmt.Errorf("the consumer of %s: %w", stream, err)
 	}
-	config := jetstream.ConsumerConfig{
+	return at, nil
+}
+
+// consumerConfig is that of a sink without a position, which begins with the next alert.
+func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
 		Durable: name, FilterSubject: r.config.Prefix + ".alert.>", DeliverPolicy: jetstream.DeliverNewPolicy,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: r.config.AckWait, MaxAckPending: maxHeld, MaxDeliver: -1,
 		InactiveThreshold: 8 * 24 * time.Hour, // of a sink that is gone: by then its alerts are, too
 	}
+}
+
+func (r *runner) startAt(ctx context.Context, l *lease) (at start, err error) {
+	_, stream := alerts.StreamNames(r.config.Prefix)
+	js, name := r.group.js, consumerName(r.sink.Name)
+	config := r.consumerConfig(name)
 	create := func() error {
-		c, err = js.CreateOrUpdateConsumer(ctx, stream, config)
+		at.consumer, err = js.CreateOrUpdateConsumer(ctx, stream, config)
+		if err == nil {
+			at.floor = at.consumer.CachedInfo().AckFloor.Stream
+		}
 		return err
 	}
-	from := func(floor uint64) {
-		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, floor+1
-	}
-	before, err := js.Consumer(ctx, stream, name)
-	if err == nil {
-		floor = before.CachedInfo().AckFloor.Stream
-		// A crash between the two finds the position there.
-		if err := r.state.setPosition(ctx, l, floor); err != nil {
-			return fail(err)
-		}
-		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
-			return fail(err)
-		}
-		from(floor)
-		if err := create(); err != nil {
-			return fail(err)
-		}
-		return c, floor, false, nil
-	}
-	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fail(err)
+	createFrom := func(floor uint64) error {
+		config.DeliverPolicy, config.OptStartSeq, config.OptStartTime = jetstream.DeliverByStartSequencePolicy,
+			floor+1, nil
+		return create()
 	}
 	known, err := r.state.position(ctx)
 	if err != nil {
-		return fail(err)
+		return at, err
+	}
+	before, err := js.Consumer(ctx, stream, name)
+	if err == nil {
+		acked := before.CachedInfo().AckFloor.Stream
+		// A crash between the two finds the position there.
+		if err := r.state.setPosition(ctx, l, acked); err != nil {
+			return at, err
+		}
+		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
+			return at, err
+		}
+		if known == nil || known.sequence >= acked {
+			return at, createFrom(acked)
+		}
+		// A purge moves what is acknowledged to its end. What a new consumer finds first tells how much of
+		// what is beyond the position is gone.
+		if err := createFrom(known.sequence); err != nil {
+			return at, err
+		}
+		at.removed = at.floor - known.sequence
+		if at.floor >= acked {
+			return at, nil
+		}
+		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
+			return at, err
+		}
+		return at, createFrom(acked)
+	}
+	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return at, err
 	}
 	if known != nil {
 		// What was delivered is older than the position. If the first alert since then has a sequence below it, the
@@ -125,24 +190,20 @@ func (r *runner) consumer(ctx context.Context, l *lease) (c jetstream.Consumer, 
 		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
 	}
 	if err := create(); err != nil {
-		return fail(err)
+		return at, err
 	}
-	floor = c.CachedInfo().AckFloor.Stream
-	if known != nil && floor >= known.sequence {
+	if known != nil && at.floor >= known.sequence {
 		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
-			return fail(err)
+			return at, err
 		}
-		config.OptStartTime = nil
-		from(known.sequence)
-		if err := create(); err != nil {
-			return fail(err)
+		if err := createFrom(known.sequence); err != nil {
+			return at, err
 		}
-		return c, known.sequence, false, nil
+		at.removed = at.floor - known.sequence
+		return at, nil
 	}
-	if err := r.state.setPosition(ctx, l, floor); err != nil {
-		return fail(err)
-	}
-	return c, floor, known != nil, nil
+	at.back = known != nil
+	return at, r.state.setPosition(ctx, l, at.floor)
 }
 
 // deliver reads alerts and sends them until ctx ends or the lease is lost.
@@ -151,7 +212,7 @@ func (r *runner) deliver(ctx context.Context, l *lease) error {
 	work, stop := context.WithCancel(l.ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	consumer, floor, back, err := r.consumer(work, l)
+	at, err := r.start(work, l)
 	if err != nil {
 		return err
 	}
@@ -160,15 +221,18 @@ func (r *runner) deliver(ctx context.Context, l *lease) error {
 			return err
 		}
 	}
-	s := newSession(work, r, l, floor)
+	s := newSession(work, r, l, at)
 	defer s.end()
 	defer stop() // before the end, which waits for what work ends
-	if back {
+	if at.removed > 0 {
+		s.lost(work, at.removed)
+	}
+	if at.back {
 		s.log.Error("the stream of alerts was made anew or restored: alerts may be missing or come again", "stream",
-			stream, "from", floor+1)
+			stream, "from", at.floor+1)
 		s.missed(work)
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(maxHeld/2), jetstream.PullExpiry(5*time.Second))
+	messages, err := at.consumer.Messages(jetstream.PullMaxMessages(maxHeld/2), jetstream.PullExpiry(5*time.Second))
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", stream, err)
 	}
@@ -180,7 +244,7 @@ func (r *runner) deliver(ctx context.Context, l *lease) error {
 		case work.Err() != nil || errors.Is(err, jetstream.ErrMsgIteratorClosed):
 			return nil
 		case errors.Is(err, jetstream.ErrNoHeartbeat): // it asks again by itself, also a consumer that is gone
-			if _, err = consumer.Info(work); !errors.Is(err, jetstream.ErrConsumerNotFound) &&
+			if _, err = at.consumer.Info(work); !errors.Is(err, jetstream.ErrConsumerNotFound) &&
 				!errors.Is(err, jetstream.ErrStreamNotFound) {
 				continue
 			}

@@ -21,6 +21,7 @@ const maxHeld = 1000
 type session struct {
 	*runner
 	lease    *lease
+	consumer jetstream.Consumer
 	queue    *queue
 	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
 	cancel   context.CancelFunc
@@ -29,13 +30,15 @@ type session struct {
 	mu        sync.Mutex
 	held      map[uint64]*held // sequence → what is not acknowledged
 	done      *simplelru.LRU[uint64, struct{}]
-	delivered uint64    // the last sequence that came
+	delivered uint64    // the last sequence that came, or was gone before
+	noted     uint64    // position that the next process will find; of the heartbeat, and then of the end
 	logged    time.Time // when the log last said that the endpoint fails
 }
 
-// newSession begins one, which ends after ctx and not after the lease. What was delivered ends with a sequence.
-func newSession(ctx context.Context, r *runner, l *lease, delivered uint64) *session {
-	s := &session{runner: r, lease: l, held: map[uint64]*held{}, delivered: delivered}
+// newSession begins one, which ends after ctx and not after the lease.
+func newSession(ctx context.Context, r *runner, l *lease, at start) *session {
+	s := &session{runner: r, lease: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
+		noted: at.floor}
 	s.done, _ = simplelru.NewLRU[uint64, struct{}](4*maxHeld, nil) // the error is for a size below 1
 	s.attempts, s.cancel = context.WithCancel(l.ctx)
 	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: r.sink.GiveUp,
@@ -55,6 +58,9 @@ func (s *session) end() {
 	s.queue.working.Wait()
 	s.cancel()
 	s.beating.Wait()
+	within, cancel := context.WithTimeout(context.WithoutCancel(s.lease.ctx), leaseEvery)
+	defer cancel()
+	s.notePosition(within)
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
 }
 
@@ -79,14 +85,18 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 		s.log.Error("a message that is no alert is passed over", "subject", m.Subject(), "error", err)
 		was = true
 	}
-	if was || t.State != api.StateRaised && t.State != api.StateCleared || !s.sink.takes(t) {
+	h := &held{m, sequence, t}
+	passed := was || t.State != api.StateRaised && t.State != api.StateCleared || !s.sink.takes(t)
+	s.mu.Lock()
+	s.delivered = max(s.delivered, sequence)
+	if !passed {
+		s.held[sequence] = h
+	}
+	s.mu.Unlock()
+	if passed {
 		_ = m.Ack() // one that is lost comes again
 		return
 	}
-	h := &held{m, sequence, t}
-	s.mu.Lock()
-	s.held[sequence] = h
-	s.mu.Unlock()
 	s.queue.add(ctx, h)
 }
 
@@ -95,12 +105,36 @@ func (s *session) gap(ctx context.Context, meta *jetstream.MsgMetadata) {
 	if meta.Sequence.Stream <= s.delivered {
 		return
 	}
-	if lost := meta.Sequence.Stream - s.delivered - 1; lost > 0 {
-		s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, "expired").Add(float64(lost))
-		s.log.Error("alerts were removed from JetStream before the sink had read them", "alerts", lost)
-		s.missed(ctx)
+	if removed := meta.Sequence.Stream - s.delivered - 1; removed > 0 {
+		s.lost(ctx, removed)
 	}
-	s.delivered = meta.Sequence.Stream
+}
+
+// lost counts alerts that were removed from JetStream, by age or by somebody, before they were delivered.
+func (s *session) lost(ctx context.Context, alerts uint64) {
+	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, "expired").Add(float64(alerts))
+	s.log.Error("alerts were removed from JetStream before the sink had read them", "alerts", alerts)
+	s.missed(ctx)
+}
+
+// notePosition keeps up to where all is delivered, if that has changed: a purge moves what JetStream
+// itself knows of it. The consumer is asked for first, as a stream that is made anew has none.
+func (s *session) notePosition(ctx context.Context) {
+	s.mu.Lock()
+	position := s.delivered
+	for sequence := range s.held {
+		position = min(position, sequence-1)
+	}
+	s.mu.Unlock()
+	if position == s.noted {
+		return
+	}
+	if _, err := s.consumer.Info(ctx); err != nil {
+		return // whoever begins next finds the position before, and may deliver again
+	}
+	if err := s.state.setPosition(ctx, s.lease, position); err == nil {
+		s.noted = position
+	}
 }
 
 // missed is called where alerts did not come: one of them may have said that another has cleared.
@@ -194,5 +228,6 @@ func (s *session) heartbeat(ctx context.Context) {
 		for _, h := range list {
 			_ = h.msg.InProgress()
 		}
+		s.notePosition(ctx)
 	}
 }

@@ -92,6 +92,7 @@ func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
 // What the endpoint refuses for good is counted and logged, and holds up nothing; what it could take later is
 // tried again, and Retry-After is kept to. Redirects are not followed.
 func TestAnswersOfTheEndpoint(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	r, elsewhere := newReceiver(t), newReceiver(t)
 	w.sinks(w.webhook("pager", r, ""))
@@ -153,31 +154,9 @@ func TestAnswersOfTheEndpoint(t *testing.T) {
 	r.awaitOf(4)
 }
 
-// An alert that nobody takes within give_up is given up, counted and logged.
-func TestGiveUp(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, streamtest.NATS(t))
-	r := newReceiver(t)
-	w.sinks(w.webhook("pager", r, ", give_up: 5s"))
-	p := w.start()
-	w.ready(r)
-	r.answers(down)
-	lost := w.publish(w.alert("a", 80, api.StateRaised))[0]
-	streamtest.Eventually(t, time.Minute, "it is given up", func() (bool, string) {
-		for line := range strings.Lines(w.log.String()) {
-			if strings.Contains(line, "given up") && strings.Contains(line, lost.ID) {
-				return p.count(t, "pager", "expired") > 0, "it is not counted"
-			}
-		}
-		return false, w.log.String()
-	})
-	r.answers(nil)
-	after := w.publish(w.alert("a", 95, api.StateRaised))
-	wantInOrder(t, r.awaitOf(1), after)
-}
-
 // Each sink gets what its filters say, with its own text.
 func TestFilters(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	all, keys, levels, up := newReceiver(t), newReceiver(t), newReceiver(t), newReceiver(t)
 	w.sinks(w.webhook("all", all, ", shadow: true") +

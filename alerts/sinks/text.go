@@ -20,8 +20,9 @@ const (
 )
 
 const defaultText = `{{.Key}} {{if .Raised}}` +
-	`{{if .Throttled}}is throttled{{else}}has reached {{.Level}} % of its limit{{end}}: {{.Used}} of {{.Limit}} per ` +
-	`{{.Window}}{{else}}is below {{.Level}} % of {{.Limit}} per {{.Window}} again{{end}} (rule {{.Rule}})`
+	`{{if .Throttled}}is throttled{{else}}has reached {{.Level}} % of its limit{{end}}: {{.Used}} of {{.Limit}} ` +
+	`{{else}}is below {{.Level}} % of {{.Limit}} {{end}}{{if .InFlight}}in flight{{else}}per {{.Window}}{{end}}` +
+	`{{if not .Raised}} again{{end}} (rule {{.Rule}})`
 
 // Fields is what a template sees of an alert.
 type Fields struct {
@@ -32,6 +33,7 @@ type Fields struct {
 	Level            int  // percent
 	Limit, Used      int64
 	Window           string // 1m, 1h, 31d
+	InFlight         bool   // Limit units may be reserved at once
 	At, Since, Until time.Time
 	Shadow           bool
 }
@@ -40,7 +42,8 @@ func fieldsOf(t api.Transition, escape func(string) string) Fields {
 	return Fields{ID: t.ID, Rule: t.Rule, Key: escape(t.Key), State: string(t.State),
 		Raised: t.State == api.StateRaised, Throttled: t.Level == api.LevelThrottled, Level: t.Level, Limit: t.Limit,
 		Used: t.Used, Window: windows.FormatDuration(time.Duration(t.WindowMs) * time.Millisecond), At: t.At(),
-		Since: time.UnixMilli(t.SinceMs).UTC(), Until: time.UnixMilli(t.UntilMs).UTC(), Shadow: t.Shadow}
+		Since: time.UnixMilli(t.SinceMs).UTC(), Until: time.UnixMilli(t.UntilMs).UTC(), Shadow: t.Shadow,
+		InFlight: t.InFlight}
 }
 
 // text makes the text of an alert.

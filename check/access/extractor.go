@@ -15,6 +15,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/forwarded"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
 // extractor takes the key, and the cost, from a request that a proxy asks for.
@@ -85,6 +86,7 @@ func (x *extractor) value(r *http.Request) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("%w: %w", ErrMissing, err)
 		}
+		tracing.SetClient(r.Context(), addr.String())
 		if addr.Is6() && x.bits < int64(addr.BitLen()) {
 			return netip.PrefixFrom(addr, int(x.bits)).Masked().String(), nil
 		}
@@ -105,7 +107,7 @@ func one(h http.Header, name string) (string, error) {
 	list := h.Values(name)
 	switch {
 	case len(list) > 1:
-		return "", fmt.Errorf("%w: the header %s stands %d times", api.ErrBadRequest, name, len(list))
+		return "", fmt.Errorf("%w: the header %s is given %d times", api.ErrBadRequest, name, len(list))
 	case len(list) == 0 || list[0] == "":
 		return "", fmt.Errorf("%w: no header %s", ErrMissing, name)
 	}

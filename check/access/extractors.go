@@ -43,6 +43,9 @@ func NewExtractors(path string, log *slog.Logger) (*Extractors, error) {
 // Reload reads the file again; on an error the present ones stay.
 func (e *Extractors) Reload() error { return e.files.Reload() }
 
+// Refused is the error of the last attempt to reload; nil: the file is in force.
+func (e *Extractors) Refused() error { return e.files.Refused() }
+
 // OnReload adds what is called after each attempt to reload.
 func (e *Extractors) OnReload(outcome func(error)) { e.files.OnReload(outcome) }
 

@@ -71,6 +71,9 @@ func (t *table) find(bearer string) (grant, bool) {
 type Tokens struct {
 	files   *reload.Files[*table]
 	refused map[string]prometheus.Counter // reason → how often
+
+	log   *slog.Logger
+	first Refusals // of gRPC; HTTP's router has its own
 }
 
 // Reasons of a refusal, as labels of its metric.
@@ -93,7 +96,7 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 	}
 	vec := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_access_refused_total",
 		Help: "Requests refused: no_token, unknown_token, scope (the token has another)."}, []string{"reason"})
-	t := &Tokens{refused: map[string]prometheus.Counter{}}
+	t := &Tokens{log: log, refused: map[string]prometheus.Counter{}}
 	for _, reason := range []string{refusedNone, refusedUnknown, refusedScope} {
 		t.refused[reason] = vec.WithLabelValues(reason)
 	}
@@ -113,6 +116,9 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 
 // Reload reads the file again; on an error the present tokens stay.
 func (t *Tokens) Reload() error { return t.files.Reload() }
+
+// Refused is the error of the last attempt to reload; nil: the file is in force.
+func (t *Tokens) Refused() error { return t.files.Refused() }
 
 // OnReload adds what is called after each attempt to reload.
 func (t *Tokens) OnReload(outcome func(error)) { t.files.OnReload(outcome) }

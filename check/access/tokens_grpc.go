@@ -49,6 +49,9 @@ func (t *Tokens) allowCall(ctx context.Context, method string) error {
 		scope = ScopeRead
 	}
 	err := t.Allow(bearerOfCall(ctx), scope)
+	if err != nil {
+		t.first.Log(t.log, method[:strings.LastIndexByte(method, '/')+1], err.Error(), err)
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -203,21 +203,3 @@ streamcounter_access_refused_total{reason="unknown_token"} 6
 		t.Error(err)
 	}
 }
-
-func BenchmarkTokensAllow(b *testing.B) {
-	for _, n := range []int{1, 1000} {
-		var text strings.Builder
-		text.WriteString("tokens:\n")
-		for i := range n {
-			fmt.Fprintf(&text, "  - {name: n%d, token: %064d, scopes: [check]}\n", i, i)
-		}
-		tokens := newTokens(b, text.String())
-		bearer := fmt.Sprintf("%064d", n-1)
-		b.Run(fmt.Sprintf("tokens=%d", n), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				testkit.Must(b, tokens.Allow(bearer, access.ScopeCheck))
-			}
-		})
-	}
-}

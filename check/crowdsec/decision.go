@@ -19,8 +19,8 @@ import (
 const (
 	Origin = "streamcounter"
 	Type   = "ban"
-	// KeyPrefix begins the keys that are addresses.
-	KeyPrefix = "ip:"
+	// keyPrefix begins the keys that are addresses.
+	keyPrefix = "ip:"
 
 	scopeIP, scopeRange = "Ip", "Range"
 )
@@ -47,7 +47,7 @@ type Decision struct {
 // addressOf is the address or network that a key names. Addresses that are no client's are none: a firewall
 // that bans its own loopback cuts off the machine.
 func addressOf(key string) (netip.Prefix, bool) {
-	text, ok := strings.CutPrefix(key, KeyPrefix)
+	text, ok := strings.CutPrefix(key, keyPrefix)
 	if !ok {
 		return netip.Prefix{}, false
 	}

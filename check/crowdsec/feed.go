@@ -54,6 +54,7 @@ type Feed struct {
 	scannedMs int64
 	standing  map[netip.Prefix]*standing
 	deleted   []deletion // the oldest first
+	mostKept  int        // of them
 	forgotten uint64     // deletions up to this change are not known any more
 	change    uint64     // number of the newest
 	bouncers  *lru.Cache[string, uint64]
@@ -75,7 +76,8 @@ func NewFeed(c Config) (*Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Feed{config: c, rules: map[string]bool{}, standing: map[netip.Prefix]*standing{}, bouncers: bouncers}
+	f := &Feed{config: c, rules: map[string]bool{}, standing: map[netip.Prefix]*standing{}, mostKept: maxDeletions,
+		bouncers: bouncers}
 	for _, name := range c.Rules {
 		f.rules[name] = true
 	}
@@ -244,7 +246,7 @@ func (s *standing) toTell(now *standing, nowMs int64) bool {
 // trim forgets deletions that no bouncer needs, as what it was told of has ended there, and the oldest of
 // too many.
 func (f *Feed) trim(nowMs int64) {
-	n := max(0, len(f.deleted)-maxDeletions)
+	n := max(0, len(f.deleted)-f.mostKept)
 	for n < len(f.deleted) && nowMs-f.deleted[n].atMs >= longest.Milliseconds() {
 		n++
 	}

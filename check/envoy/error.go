@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/envoy/config"
 )
 
 // statuses: name of an error (api.NameOf) → its gRPC status.
@@ -34,7 +35,11 @@ func statusOf(err error) error {
 	if !known {
 		return status.Error(codes.Internal, check.ErrorText(err))
 	}
-	s := status.New(code, check.ErrorText(err))
+	text := check.ErrorText(err)
+	if errors.Is(err, config.ErrNoLimits) {
+		text = config.ErrNoLimits.Error()
+	}
+	s := status.New(code, text)
 	if with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: name, Domain: api.ErrorDomain}); err == nil {
 		s = with
 	}

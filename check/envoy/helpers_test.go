@@ -42,10 +42,10 @@ const (
 
 func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
-	return newWorldWithin(t, patience, c, rules...)
+	return newWorldWith(t, check.Config{Timeout: patience}, c, rules...)
 }
 
-func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
+func newWorldWith(t *testing.T, config check.Config, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	w := &world{}
 	w.clock.Store(1_700_000_000_000)
@@ -56,20 +56,10 @@ func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient
 	w.rules = windows.Fixed(loaded)
 	counter := windows.NewRedis(c, keys)
 	counter.Now = w.clock.Load
-	w.service, err = check.NewService(check.Config{
-		Counter: counter, Rules: w.rules.Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
-	})
+	config.Counter, config.Rules, config.Metrics = counter, w.rules.Rules, check.NewMetrics(prometheus.NewRegistry())
+	w.service, err = check.NewService(config)
 	testkit.Must(t, err)
 	return w
-}
-
-// onEveryRedis runs a test on the embedded and on a real one.
-func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
-	t.Run("embedded", func(t *testing.T) {
-		test(t, newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
-			rules...))
-	})
-	t.Run("real", func(t *testing.T) { test(t, newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), rules...)) })
 }
 
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }

@@ -1,23 +1,34 @@
 package envoy
 
 import (
-	"io"
+	"errors"
 	"net/http"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
 // maxJSON bounds a request, as gRPC's are.
 const maxJSON = 256 << 10
 
+// jsonMemory bounds the bodies of all requests together.
+const jsonMemory = 16 << 20
+
 // ServeHTTP answers a RateLimitRequest in JSON with a RateLimitResponse, for callers without
 // gRPC: 200 admitted, 429 over a limit, 400 where the request makes no sense, 500 where
 // nothing could be decided.
 func (r *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxJSON))
+	body, free, err := r.bodies.Read(w, req, maxJSON)
+	defer free()
+	if errors.Is(err, inflight.ErrFull) || errors.Is(err, inflight.ErrSlow) {
+		w.Header().Set("Retry-After", "2")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
 	message := &rlsv3.RateLimitRequest{}
 	if err == nil {
 		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, message)

@@ -26,7 +26,7 @@ func moved(t *testing.T, text string, c envoy.Config, options ...config.Option) 
 	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	limits, err := config.Load(path, options...)
 	testkit.Must(t, err)
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), limits.Rules()...)
+	w := newWorld(t, streamtest.AnyRedis(t), limits.Rules()...)
 	c.Limits = func() *config.Limits { return limits }
 	client := w.dial(t, c)
 	return func(r *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {

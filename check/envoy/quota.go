@@ -16,12 +16,14 @@ type quotas struct {
 	violations []any           // positions of descriptors that are over
 }
 
-func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over bool) {
+// add takes in a descriptor. One that the request has again is the same quota, which had some left if the first was
+// not over.
+func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over, again bool) {
 	if q.groups == nil {
 		q.groups = map[string]bool{}
 	}
 	group := quotaGroup(d)
-	q.groups[group] = q.groups[group] || over
+	q.groups[group] = q.groups[group] || over && !again
 	if over {
 		q.violations = append(q.violations, at)
 	}

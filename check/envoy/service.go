@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/inflight"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -27,6 +28,7 @@ type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 	checks *check.Service
 	config Config
+	bodies *inflight.Pool // of requests in JSON
 }
 
 // Config of a Service. Rules is required.
@@ -59,7 +61,7 @@ func NewService(checks *check.Service, c Config) *Service {
 	if c.Limits == nil {
 		c.Limits = func() *config.Limits { return nil }
 	}
-	return &Service{checks: checks, config: c}
+	return &Service{checks: checks, config: c, bodies: inflight.NewPool(jsonMemory)}
 }
 
 // descriptor is one descriptor on its way.
@@ -165,7 +167,7 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 		}
 		d.request = len(reqs)
 		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Mode: d.mode, Never: never,
-			AboveLimit: !detailed, Refund: d.back})
+			AboveLimit: !detailed, EachState: !detailed, Refund: d.back})
 		if !d.back {
 			totals[d.Key] += d.hits
 			d.upTo = totals[d.Key]

@@ -37,13 +37,15 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 	out := &rlsv3.RateLimitResponse{OverallCode: codeOK, Statuses: make([]*limitStatus, len(list))}
 	statuses := make([]limitStatus, len(list))
 	quotas, limits := quotas{}, r.config.Limits()
+	asked := map[string]bool{} // keys of quotas so far
 	for i := range list {
 		one := &list[i]
 		s := &statuses[i]
 		out.Statuses[i] = s
 		one.status(s, answer)
 		if one.isQuota() || limits.QuotaForAll() && !one.Unlimited {
-			quotas.add(req.Descriptors[i], i, s.Code == codeOver)
+			quotas.add(req.Descriptors[i], i, s.Code == codeOver, asked[one.Key])
+			asked[one.Key] = true
 		} else if s.Code == codeOver {
 			out.OverallCode = codeOver
 		}
@@ -140,11 +142,9 @@ func (n HeaderNames) of(list []descriptor, out *rlsv3.RateLimitResponse) (added 
 	return added
 }
 
-// isQuota reports whether the descriptor reports that it is over and denies nothing
-// by itself. A shadow limit does not even report.
-func (d *descriptor) isQuota() bool {
-	return d.limited && !d.skipped && !d.Unlimited && d.Quota && !d.Shadow
-}
+// isQuota reports whether the descriptor denies nothing by itself and says that it is over. A shadow limit is never
+// over: a quota that is one always has some left.
+func (d *descriptor) isQuota() bool { return d.limited && !d.skipped && !d.Unlimited && d.Quota }
 
 // status says what became of the descriptor.
 func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
@@ -164,7 +164,7 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 		s.Code, d.over = codeOver, true
 		if rule := d.rule(); rule != nil {
 			s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
-				WindowMs: rule.Windows[0].Per.Milliseconds()})
+				WindowMs: rule.Windows[0].Per.Milliseconds(), InFlight: rule.Windows[0].InFlight})
 		}
 		if wait := d.ownAnswer(answer).RetryAfterMs; wait > 0 {
 			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
@@ -205,7 +205,7 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
 		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
-			WindowMs: rule.Windows[0].Per.Milliseconds()})
+			WindowMs: rule.Windows[0].Per.Milliseconds(), InFlight: rule.Windows[0].InFlight})
 		return
 	}
 	states := slices.Clone(a.Windows)
@@ -216,12 +216,12 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	d.over, d.used = w.Remaining < ahead, w.Limit-w.Remaining+ahead
-	if d.over && (d.isQuota() || d.Watched && !d.Shadow || !rule.Shadow) {
+	d.over, d.used = w.Remaining < ahead || a.Penalty != nil && !a.Allowed, w.Limit-w.Remaining+ahead
+	if d.over && !d.Shadow && (d.isQuota() || d.Watched || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {
 		case ahead > w.Limit || a.RetryAfterMs < 0: // no wait helps, and none is shorter than this
-			reset = max(w.WindowMs, w.ResetMs)
+			reset = max(w.WindowMs, w.EmptyMs)
 		case a.RetryAfterMs > 0:
 			reset = a.RetryAfterMs
 		}
@@ -249,7 +249,7 @@ func (d *descriptor) ownAnswer(all api.ChecksAnswer) api.CheckAnswer {
 	a := all.Checks[d.request]
 	if rule := d.rule(); rule != nil && rule.Shadow && len(a.Shadow) > 0 {
 		own := a.Shadow[0]
-		a.Rule, a.Windows, a.RetryAfterMs = own.Rule, own.Windows, own.RetryAfterMs
+		a.Rule, a.Windows, a.RetryAfterMs, a.Penalty = own.Rule, own.Windows, own.RetryAfterMs, nil
 	}
 	return a
 }
@@ -277,6 +277,9 @@ func (d *descriptor) wire(w *api.WindowState) *limitWire {
 		return out
 	}
 	out.RequestsPerUnit = uint32(min(w.Limit, math.MaxUint32))
+	if w.InFlight {
+		return out
+	}
 	if w.Calendar != "" {
 		name := strings.ToUpper(w.Calendar)
 		out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[name])

@@ -20,7 +20,7 @@ import (
 // Events for a partition in which workers are too far behind are refused, and
 // said to be; those for others are taken.
 func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	c := streamtest.AnyRedis(t)
 	w := newWorld(t, c, rule("any", nil, windows.Window{Limit: 1, Per: time.Second}))
 	log, err := stream.NewLog(c, w.keys, time.Minute)
 	testkit.Must(t, err)

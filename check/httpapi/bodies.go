@@ -43,6 +43,7 @@ type (
 	clearedAnswer struct {
 		Key     string `json:"key,omitempty"`
 		Pattern string `json:"pattern,omitempty"`
+		Network string `json:"network,omitempty"`
 		Cleared bool   `json:"cleared"` // false: there was none
 	}
 	throttledAnswer struct {

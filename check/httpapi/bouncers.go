@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -28,18 +27,19 @@ func (s *Server) bouncerRoutes() []Route {
 
 func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) {
 	filter, err := crowdsec.ParseFilter(r.URL.Query())
-	var list []crowdsec.Decision
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		list, err = s.config.Bouncers.Active(ctx, filter)
-		err = storeError(r, err)
-	}
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
-	_ = writeDecisions(w, list) // the caller is gone if this fails
+	body, err := s.find(r, func(ctx context.Context) (any, error) {
+		list, err := s.config.Bouncers.Active(ctx, filter)
+		return list, storeError(r, err)
+	})
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	_ = s.sendDecisions(w, r, body) // the caller is gone, or has its problem
 }
 
 // getDecisionStream answers with what changed since the bouncer's last answer. HEAD, by which bouncers
@@ -51,20 +51,22 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		return
 	}
-	var changes crowdsec.Changes
-	var told func()
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		changes, told, err = s.config.Bouncers.Pull(ctx, bouncerOf(r), q.Get("startup") == "true", filter)
-		err = storeError(r, err)
+	if err != nil {
+		writeProblem(w, r, err)
+		return
 	}
+	var told func()
+	body, err := s.find(r, func(ctx context.Context) (any, error) {
+		changes, done, err := s.config.Bouncers.Pull(ctx, bouncerOf(r), q.Get("startup") == "true", filter)
+		told = done
+		return changes, storeError(r, err)
+	})
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
 	// The context says nothing here: a bouncer that has its answer may have closed the connection.
-	if writeDecisions(w, changes) == nil && http.NewResponseController(w).Flush() == nil {
+	if s.sendDecisions(w, r, body) == nil && http.NewResponseController(w).Flush() == nil {
 		told()
 	}
 }
@@ -83,15 +85,8 @@ func storeError(r *http.Request, err error) error {
 	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 }
 
-// writeDecisions ends without a line feed: bouncers compare the body with "null".
-func writeDecisions(w http.ResponseWriter, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
+// sendDecisions ends without a line feed: bouncers compare the body with "null".
+func (s *Server) sendDecisions(w http.ResponseWriter, r *http.Request, body []byte) error {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.Header().Set("Cache-Control", "no-store")
-	_, err = w.Write(body)
-	return err
+	return s.send(w, r, body)
 }

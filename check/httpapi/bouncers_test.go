@@ -90,72 +90,71 @@ const startup, pull = "/v1/decisions/stream?startup=true&scopes=ip%2Crange", "/v
 // The story of three bouncers: throttles of the chosen rules and blocks reach them, live and as changes,
 // each change once, and end.
 func TestBouncers(t *testing.T) {
-	onEveryRedis(t, func(t *testing.T, w *world) {
-		path := testkit.WriteFile(t, "tokens.yml", bouncerTokens)
-		tokens, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
-		testkit.Must(t, err)
-		server := httptest.NewServer(httpapi.NewRouter(tokens, w.server.Routes(nil)...))
-		defer server.Close()
-		at := server.URL
+	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
+	path := testkit.WriteFile(t, "tokens.yml", bouncerTokens)
+	tokens, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
+	testkit.Must(t, err)
+	server := httptest.NewServer(httpapi.NewRouter(tokens, w.server.Routes(nil)...))
+	defer server.Close()
+	at := server.URL
 
-		// nginx compares the whole body with null
-		if _, body := nginx.ask(t, at, "GET", "/v1/decisions?ip=192.0.2.1"); body != "null" {
-			t.Errorf("no decision is %q", body)
+	// nginx compares the whole body with null
+	if _, body := nginx.ask(t, at, "GET", "/v1/decisions?ip=192.0.2.1"); body != "null" {
+		t.Errorf("no decision is %q", body)
+	}
+	if _, body := firewall.ask(t, at, "GET", startup); body != `{"new":null,"deleted":null}` {
+		t.Errorf("no change is %q", body)
+	}
+	for _, key := range []string{"ip:192.0.2.1", "ip:2001:db8::/64", "ip:198.51.100.1"} {
+		wantStatus(t, w.get(t, key), 200)
+	}
+	wantStatus(t, put(t, w, "ip:203.0.113.7", `{"block":true,"for":"2h","reason":"abuse"}`), 200)
+	w.advance(time.Second)
+	const one, net, blocked = "+192.0.2.1 59s api", " +2001:db8::/64 59m59s login",
+		" +203.0.113.7 1h59m59s override"
+	firewall.want(t, at, pull, one+blocked+net)
+	firewall.want(t, at, pull, "")
+	traefik.want(t, at, startup, one+blocked+net)
+	nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", one)
+	nginx.want(t, at, "/v1/decisions?ip=2001:db8::77", net[1:])
+	nginx.want(t, at, "/v1/decisions?ip=203.0.113.7", blocked[1:])
+	traefik.want(t, at, "/v1/decisions?ip=198.51.100.1&banned=true", "")
+	for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
+		if status, body := traefik.ask(t, at, "HEAD", target); status != 200 || body != "" {
+			t.Errorf("HEAD %s: %d %q", target, status, body)
 		}
-		if _, body := firewall.ask(t, at, "GET", startup); body != `{"new":null,"deleted":null}` {
-			t.Errorf("no change is %q", body)
-		}
-		for _, key := range []string{"ip:192.0.2.1", "ip:2001:db8::/64", "ip:198.51.100.1"} {
-			wantStatus(t, w.get(t, key), 200)
-		}
-		wantStatus(t, put(t, w, "ip:203.0.113.7", `{"block":true,"for":"2h","reason":"abuse"}`), 200)
-		w.advance(time.Second)
-		const one, net, blocked = "+192.0.2.1 59s api", " +2001:db8::/64 59m59s login",
-			" +203.0.113.7 1h59m59s override"
-		firewall.want(t, at, pull, one+blocked+net)
-		firewall.want(t, at, pull, "")
-		traefik.want(t, at, startup, one+blocked+net)
-		nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", one)
-		nginx.want(t, at, "/v1/decisions?ip=2001:db8::77", net[1:])
-		nginx.want(t, at, "/v1/decisions?ip=203.0.113.7", blocked[1:])
-		traefik.want(t, at, "/v1/decisions?ip=198.51.100.1&banned=true", "")
-		for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
-			if status, body := traefik.ask(t, at, "HEAD", target); status != 200 || body != "" {
-				t.Errorf("HEAD %s: %d %q", target, status, body)
-			}
-		}
+	}
 
-		wantStatus(t, w.do(t, "DELETE", "/v1/overrides/ip:203.0.113.7", ""), 200)
-		w.advance(59 * time.Second)
-		wantStatus(t, w.get(t, "ip:192.0.2.2"), 200)
-		w.advance(time.Second)
-		const changed = "+192.0.2.2 59s api -192.0.2.1 -203.0.113.7"
-		traefik.want(t, at, pull+"&scenarios_not_containing=login", changed)
-		if status, _ := firewall.ask(t, at, "HEAD", pull); status != 200 { // is no pull
-			t.Error(status)
-		}
-		firewall.want(t, at, pull, changed)
-		firewall.want(t, at, pull, "")
-		nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", "")
+	wantStatus(t, w.do(t, "DELETE", "/v1/overrides/ip:203.0.113.7", ""), 200)
+	w.advance(59 * time.Second)
+	wantStatus(t, w.get(t, "ip:192.0.2.2"), 200)
+	w.advance(time.Second)
+	const changed = "+192.0.2.2 59s api -192.0.2.1 -203.0.113.7"
+	traefik.want(t, at, pull+"&scenarios_not_containing=login", changed)
+	if status, _ := firewall.ask(t, at, "HEAD", pull); status != 200 { // is no pull
+		t.Error(status)
+	}
+	firewall.want(t, at, pull, changed)
+	firewall.want(t, at, pull, "")
+	nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", "")
 
-		// A server that has just begun knows no bouncer: it tells all that stands.
-		other := newBouncerServer(t, w, tokens)
-		firewall.want(t, other, pull, "+192.0.2.2 59s api +2001:db8::/64 58m59s login")
+	// A server that has just started knows no bouncer, so it sends all current decisions.
+	other := newBouncerServer(t, w, tokens)
+	firewall.want(t, other, pull, "+192.0.2.2 59s api +2001:db8::/64 58m59s login")
 
-		// A token of another scope, none, and one that is revoked.
-		for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {
-			if status, _ := (bouncer{key, "curl"}).ask(t, at, "GET", pull); status != want {
-				t.Errorf("with the key %q: %d, want %d", key, status, want)
-			}
+	// A token of another scope, none, and one that is revoked.
+	for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {
+		if status, _ := (bouncer{key, "curl"}).ask(t, at, "GET", pull); status != want {
+			t.Errorf("with the key %q: %d, want %d", key, status, want)
 		}
-		testkit.Must(t, os.WriteFile(path, []byte(strings.Replace(bouncerTokens, firewall.key,
-			"another-0123456789", 1)), 0o600))
-		testkit.Must(t, tokens.Reload())
-		if status, body := firewall.ask(t, at, "GET", pull); status != 401 || strings.Contains(body, "192.0.2") {
-			t.Errorf("with a revoked key: %d %s", status, body)
-		}
-		nginx.want(t, at, "/v1/decisions?ip=192.0.2.2", "+192.0.2.2 59s api")
-	}, bouncerRules...)
+	}
+	testkit.Must(t, os.WriteFile(path, []byte(strings.Replace(bouncerTokens, firewall.key,
+		"another-0123456789", 1)), 0o600))
+	testkit.Must(t, tokens.Reload())
+	if status, body := firewall.ask(t, at, "GET", pull); status != 401 || strings.Contains(body, "192.0.2") {
+		t.Errorf("with a revoked key: %d %s", status, body)
+	}
+	nginx.want(t, at, "/v1/decisions?ip=192.0.2.2", "+192.0.2.2 59s api")
 }
 
 // newBouncerServer is another process over the same Redis.
@@ -174,7 +173,7 @@ func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
 
 // An application's own X-Api-Key is no token of ours where a proxy asks for a check.
 func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), bouncerRules...)
+	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
 	for _, route := range router.Routes() {
 		target := route.Path
@@ -200,7 +199,7 @@ func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
 
 // Without rules for bouncers there is nothing.
 func TestBouncersAreOff(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), bouncerRules...)
+	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	w = sharing(t, w, bouncerRules...)
 	for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
 		wantStatus(t, w.do(t, "GET", target, ""), 404)

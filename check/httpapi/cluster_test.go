@@ -14,12 +14,25 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// While the slot of one partition moves, checks of its keys follow on_error, at once
-// when the breaker has seen enough of them. Those of other partitions are answered.
-func TestAMovingPartitionDoesNotAnswerForTheOthers(t *testing.T) {
+// One Cluster serves all of these; each has keys of its own.
+func TestOnACluster(t *testing.T) {
+	t.Parallel()
 	c := streamtest.Cluster(t)
 	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
+	for name, test := range map[string]func(*testing.T, *redis.ClusterClient){
+		"each": eachOnACluster, "all or nothing": allOrNothing, "modes": modesOverPartitions,
+		"reservations": reservationsOnACluster,
+		"leases":       func(t *testing.T, client *redis.ClusterClient) { answersFromALease(t, client) },
+	} {
+		t.Run(name, func(t *testing.T) { test(t, client) })
+	}
+	t.Run("a partition that moves", func(t *testing.T) { aMovingPartition(t, c, client) })
+}
+
+// While the slot of one partition moves, checks of its keys follow on_error, at once
+// when the breaker has seen enough of them. Those of other partitions are answered.
+func aMovingPartition(t *testing.T, c *streamtest.RedisCluster, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
 	check := func(keys ...string) (api.Source, time.Duration) {
 		t.Helper()
@@ -74,10 +87,7 @@ func TestAMovingPartitionDoesNotAnswerForTheOthers(t *testing.T) {
 
 // Checks that each are decided by themselves go to their partitions side by side,
 // and each gets its own answer.
-func TestEachOnACluster(t *testing.T) {
-	c := streamtest.Cluster(t)
-	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = client.Close() })
+func eachOnACluster(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
 	var asks []api.CheckRequest
 	for i := range int64(20) {
@@ -94,10 +104,7 @@ func TestEachOnACluster(t *testing.T) {
 
 // Keys of one partition are charged in one step, those of several shard by shard; in both
 // cases all or none of them.
-func TestAllOrNothingOnACluster(t *testing.T) {
-	c := streamtest.Cluster(t)
-	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = client.Close() })
+func allOrNothing(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour}))
 	ask := func(keys []string) api.ChecksAnswer {
 		t.Helper()
@@ -128,10 +135,7 @@ func TestAllOrNothingOnACluster(t *testing.T) {
 
 // What one partition denies is taken back in the others, as if it had never been; all of a
 // reservation is settled by one id.
-func TestReservationsOnACluster(t *testing.T) {
-	c := streamtest.Cluster(t)
-	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = client.Close() })
+func reservationsOnACluster(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour},
 		windows.Window{Limit: 2, Per: time.Minute, InFlight: true}))
 	one, all := `{"key":"user:6"}`, `{"checks":[`
@@ -167,4 +171,60 @@ func TestReservationsOnACluster(t *testing.T) {
 	a := w.do(t, "POST", "/v1/reservations", all, again) // denied before, it is no other request
 	wantStatus(t, w.settle(t, idOf(t, a), "cancel", ""), 200)
 	used(1, 1)
+}
+
+// Calls over several partitions of a Cluster: looks, charges, denied ones that count, and calls
+// that are sent again.
+func modesOverPartitions(t *testing.T, client *redis.ClusterClient) {
+	tokens := rule("tokens", func(r *windows.Rule) { r.OnDeny = windows.OnDenyCharge },
+		windows.Window{Limit: 100, Per: time.Hour})
+	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 10, Per: time.Hour}), tokens)
+	if w.keys.Partition("user:1") == w.keys.Partition("user:2") {
+		t.Fatal("the keys share a partition")
+	}
+	used := func(want map[string]int64) {
+		t.Helper()
+		for key, want := range want {
+			if n := w.used(t, key); n != want {
+				t.Errorf("%s: used %d, want %d", key, n, want)
+			}
+		}
+	}
+	const both = `{"checks":[{"key":"user:1","cost":6},{"key":"user:2","cost":2}]}`
+	for i := range 3 {
+		a := w.post(t, both, "Idempotency-Key: a")
+		wantStatus(t, a, 200)
+		if replayed := a.body["replayed"] == true; replayed != (i > 0) {
+			t.Errorf("%d: %s", i, a.text)
+		}
+	}
+	wantProblem(t, w.post(t, `{"checks":[{"key":"user:1","cost":6},{"key":"user:2","cost":3}]}`, "Idempotency-Key: a"),
+		422, "idempotency-key-reused", "another body")
+	used(map[string]int64{"user:1": 6, "user:2": 2})
+
+	wantStatus(t, w.post(t, `{"mode":"look","checks":[{"key":"user:1","cost":4},{"key":"user:2","cost":8}]}`), 200)
+	wantStatus(t, w.post(t, `{"mode":"look","checks":[{"key":"user:1","cost":5},{"key":"user:2"}]}`), 429)
+	for range 2 {
+		a := w.post(t, `{"mode":"charge","checks":[{"key":"user:1","cost":50},{"key":"user:2"}]}`, "Idempotency-Key: b")
+		wantStatus(t, a, 200)
+		if nth(t, a, 0)["charged"] != true || nth(t, a, 1)["allowed"] != true || a.body["allowed"] != false {
+			t.Errorf("charges: %s", a.text)
+		}
+	}
+	used(map[string]int64{"user:1": 56, "user:2": 3})
+
+	for range 2 {
+		a := w.post(t, `{"checks":[{"key":"tokens:1","cost":30},{"key":"user:1"},{"key":"tokens:2","cost":101},
+			{"key":"user:2"}]}`, "Idempotency-Key: c")
+		wantStatus(t, a, 429)
+		for i, want := range []any{true, nil, true, nil} {
+			if nth(t, a, i)["charged"] != want {
+				t.Errorf("check %d: %s", i, a.text)
+			}
+		}
+		if nth(t, a, 2)["retry_after_ms"] != -1.0 || nth(t, a, 0)["retry_after_ms"] != 0.0 {
+			t.Errorf("waits: %s", a.text)
+		}
+	}
+	used(map[string]int64{"tokens:1": 30, "tokens:2": 101, "user:1": 56, "user:2": 3})
 }

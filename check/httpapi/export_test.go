@@ -1,5 +1,11 @@
 package httpapi
 
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/streamcounter/streamcounter/internal/inflight"
+)
+
 // ProblemTypes are those of errors.
 func ProblemTypes() (list []string) {
 	for _, p := range problems {
@@ -8,7 +14,23 @@ func ProblemTypes() (list []string) {
 	return list
 }
 
-var (
-	ReadBody     = readBody
-	DecodeEvents = decodeEvents
+var DecodeEvents = decodeEvents
+
+const (
+	ListingsAtOnce = listingsAtOnce
+	ListingsQueued = listingsQueued
 )
+
+// Listings is how many run or wait.
+func (s *Server) Listings() int { return int(s.listings.asked.Load()) }
+
+// ShareMemory changes how much there is, in bytes.
+func (s *Server) ShareMemory(bodies, events int64) {
+	s.bodies, s.events = inflight.NewPool(bodies), inflight.NewPool(events)
+}
+
+// Held is what bodies hold now.
+func (s *Server) Held() (bodies, events int64) { return s.bodies.Held(), s.events.Held() }
+
+// Busy counts refusals.
+func (m *Metrics) Busy(reason string) prometheus.Counter { return m.busy.WithLabelValues(reason) }

@@ -25,7 +25,7 @@ var bodies = map[string]any{
 	"Overrides": api.Overrides{}, "Override": api.Override{}, "SetOverride": overrideBody{}, "Cleared": clearedAnswer{},
 	"History": api.History{}, "OverrideWindow": api.OverrideWindow{}, "OverrideChange": api.OverrideChange{},
 	"HistoryEntry": api.HistoryEntry{}, "Transition": api.Transition{}, "Top": api.Top{}, "TopKeys": api.TopKeys{},
-	"TopKey":      api.TopKey{},
+	"TopKey": api.TopKey{}, "Penalty": api.Penalty{}, "OverrideSet": api.OverrideSet{}, "Covered": api.Covered{},
 	"Reservation": api.Reservation{}, "ReservationOfAll": api.ReservationOfAll{}, "Settlement": api.Settlement{},
 	"ReservationRequest": reservationBody{}, "CommitRequest": api.CommitRequest{}, "CommitCost": api.CommitCost{},
 	"RenewRequest": api.RenewRequest{}, "Decision": crowdsec.Decision{}, "DecisionChanges": crowdsec.Changes{},

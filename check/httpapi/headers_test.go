@@ -49,7 +49,7 @@ func parseItems(t interface{ Fatalf(string, ...any) }, h http.Header, name strin
 // the body, and send nobody back too early.
 func TestHeadersAreStructuredAndNeverTooEarly(t *testing.T) {
 	spans := []time.Duration{1500 * time.Millisecond, 10 * time.Second, time.Hour}
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
+	w := newWorld(t, streamtest.AnyRedis(t), rule("user", nil,
 		windows.Window{Limit: 5, Per: spans[0]}, windows.Window{Limit: 12, Per: spans[1]},
 		windows.Window{Limit: 40, Per: spans[2]}))
 	keys, denials := 0, 0

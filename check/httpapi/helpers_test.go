@@ -124,15 +124,6 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	return w
 }
 
-// onEveryRedis runs a test on the embedded and on a real one.
-func onEveryRedis(t *testing.T, test func(t *testing.T, w *world), rules ...*windows.Rule) {
-	t.Run("embedded", func(t *testing.T) {
-		test(t, newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
-			rules...))
-	})
-	t.Run("real", func(t *testing.T) { test(t, newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), rules...)) })
-}
-
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
 
 // rule matches "name:*" with windows of the limits and spans given in turn.
@@ -169,8 +160,11 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	rec := httptest.NewRecorder()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Add(name, value)
+		if name, value, _ := strings.Cut(h, ": "); name == "Peer" {
+			r.RemoteAddr = value
+		} else {
+			r.Header.Add(name, value)
+		}
 	}
 	w.handler.ServeHTTP(rec, r)
 	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
@@ -223,4 +217,39 @@ func wantProblem(t *testing.T, a answer, status int, name, says string) {
 	if a.status != status || a.str("type") != "urn:streamcounter:"+name || !strings.Contains(a.str("detail"), says) {
 		t.Errorf("%d %s, want %d, %s and a detail with %q", a.status, a.text, status, name, says)
 	}
+}
+
+var tenAMinute = rule("user", nil, windows.Window{Limit: 10, Per: time.Minute})
+
+// nth gives the answer to the nth check of several.
+func nth(t *testing.T, a answer, i int) map[string]any {
+	t.Helper()
+	list, _ := a.body["checks"].([]any)
+	if i >= len(list) {
+		t.Fatalf("no check %d in %s", i, a.text)
+	}
+	return list[i].(map[string]any)
+}
+
+func (w *world) reserve(t *testing.T, body string) answer {
+	t.Helper()
+	return w.do(t, http.MethodPost, "/v1/reservations", body)
+}
+
+func (w *world) settle(t *testing.T, id, verb, body string) answer {
+	t.Helper()
+	if verb == "cancel" {
+		return w.do(t, http.MethodDelete, "/v1/reservations/"+id, "")
+	}
+	return w.do(t, http.MethodPost, "/v1/reservations/"+id+"/"+verb, body)
+}
+
+func idOf(t *testing.T, a answer) string {
+	t.Helper()
+	wantStatus(t, a, 201)
+	id, _ := a.body["id"].(string)
+	if id == "" {
+		t.Fatalf("no id: %s", a.text)
+	}
+	return id
 }

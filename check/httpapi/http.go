@@ -33,8 +33,8 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 func (s *Server) Routes(ready func(context.Context) error) []Route {
 	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.overrideRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
-		{Method: "POST", Path: "/v1/check", Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
-		{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},
+		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
+		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},
 		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: http.HandlerFunc(s.postEvents)},
 		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: http.HandlerFunc(s.getKey)},
 		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.deleteKey)},
@@ -42,6 +42,9 @@ func (s *Server) Routes(ready func(context.Context) error) []Route {
 		{Method: "GET", Path: "/openapi.json", Scope: access.ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
 	}...)
 }
+
+// checkPath is that of checks.
+const checkPath = "/v1/check"
 
 // keysPath is what stands before a key in a path.
 const keysPath = "/v1/keys/"
@@ -68,7 +71,7 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 
 func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 	var body checkBody
-	if err := readJSON(w, r, &body); err != nil {
+	if err := s.readJSON(w, r, &body); err != nil {
 		writeProblem(w, r, err)
 		return
 	}
@@ -121,7 +124,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 	}
 	for name, values := range q {
 		if len(values) > 1 {
-			writeProblem(w, r, fmt.Errorf("%w: parameter %s stands %d times", api.ErrBadRequest, api.Shorten(name),
+			writeProblem(w, r, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
 				len(values)))
 			return
 		}
@@ -213,14 +216,20 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
 		return
 	}
-	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(w, denyStatus,
-		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule), a.RetryAfterMs), a})
+	detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
+	if p := a.Penalty; p != nil {
+		detail = fmt.Sprintf("%s is in a penalty of rule %q (step %d of %d)", api.Shorten(a.Key), a.Rule, p.Step, p.Of)
+	}
+	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
 }
 
 func overLimit(w http.ResponseWriter, status int, detail string, retryMs int64) api.Problem {
 	again := fmt.Sprintf("it is admitted again in %d ms", retryMs)
-	if retryMs < 0 {
+	switch {
+	case retryMs < 0:
 		again = "it can never be admitted: the cost is above the limit"
+	case retryMs == 0: // this process's own count: the note says why
+		again = "no wait is known"
 	}
 	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
 		Status: status, Detail: detail + "; " + again})

@@ -16,7 +16,7 @@ func withIdempotency(r *http.Request) (*http.Request, error) {
 		return r, nil
 	}
 	if len(values) > 1 {
-		return r, fmt.Errorf("%w: %s stands %d times", api.ErrBadIdempotencyKey, api.IdempotencyHeader, len(values))
+		return r, fmt.Errorf("%w: %s is given %d times", api.ErrBadIdempotencyKey, api.IdempotencyHeader, len(values))
 	}
 	key, err := api.ParseIdempotency(values[0])
 	if err != nil {

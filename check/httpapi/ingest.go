@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,16 +12,24 @@ import (
 	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
 // postEvents appends a JSON array of events or one JSON object per line. A bad
 // one is reported by its number and stops nothing else.
 func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
-	body, err := readBody(w, r, maxEventsBody)
+	body, free, err := s.readBody(w, r, s.events, maxEventsBody)
+	defer free()
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
+	done, err := s.appendTurn(r.Context(), int64(len(body)))
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	defer done()
 	r, err = withIdempotency(r)
 	if err != nil {
 		writeProblem(w, r, err)
@@ -52,6 +61,20 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, "application/json", http.StatusAccepted, answer)
+}
+
+// appendTurn waits until a body of so many bytes may be decoded and appended.
+func (s *Server) appendTurn(ctx context.Context, size int64) (done func(), err error) {
+	size = min(size, appendedBytes)
+	waiting, cancel := context.WithTimeoutCause(ctx, s.config.AppendTimeout, inflight.ErrFull)
+	defer cancel()
+	if err := s.appending.Acquire(waiting, size); err != nil {
+		if ctx.Err() == nil {
+			err = s.busy(context.Cause(waiting))
+		}
+		return nil, err
+	}
+	return func() { s.appending.Release(size) }, nil
 }
 
 // Bounds of what one request appends and of what it is told: a body of nothing

@@ -20,7 +20,7 @@ var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "blo
 const maxDepth = 32
 
 // exactFields refuses what encoding/json takes silently and other parsers read in
-// another way: a field that stands twice in an object, one of ours in other letter
+// another way: a field that is given twice in an object, one of ours in other letter
 // case, and one of ours that is null. What is no JSON is for the decoder to refuse.
 func exactFields(body []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -43,7 +43,7 @@ func exactFields(body []byte) error {
 		if top != nil && top.object && top.name == "" {
 			if name, ok := token.(string); ok {
 				if top.seen[name] {
-					return fmt.Errorf("%w: at byte %d: %s stands twice", api.ErrBadRequest, dec.InputOffset(),
+					return fmt.Errorf("%w: at byte %d: %s is given twice", api.ErrBadRequest, dec.InputOffset(),
 						api.Shorten(name))
 				}
 				if lower := strings.ToLower(name); lower != name && slices.Contains(ours, lower) {

@@ -46,14 +46,12 @@ func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		n, err = limitOf(q, listed, listedAtMost)
 	}
-	list := throttledAnswer{Throttled: []api.Throttled{}}
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		var page []api.Throttled
-		page, list.Next, err = s.checks.Throttled(ctx, n, q.Get("after"))
-		list.Throttled = append(list.Throttled, page...)
-		list.Truncated = list.Next != ""
+	if err != nil {
+		writeProblem(w, r, err)
+		return
 	}
-	respond(w, r, list, err)
+	s.list(w, r, func(ctx context.Context) (any, error) {
+		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"))
+		return throttledAnswer{Throttled: append([]api.Throttled{}, page...), Next: next, Truncated: next != ""}, err
+	})
 }

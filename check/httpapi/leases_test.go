@@ -11,23 +11,12 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Over HTTP a key that is asked for often is answered from a lease. Calls that no lease answers count beside it, and
 // what was admitted is what Redis has when the process has stopped.
-func TestLeases(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) { answersFromALease(t, c) })
-}
-
-// On a Cluster it is the same: a lease is of one key, and so of one shard.
-func TestLeasesOnACluster(t *testing.T) {
-	c := streamtest.Cluster(t)
-	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = client.Close() })
-	answersFromALease(t, client)
-}
+func TestLeases(t *testing.T) { answersFromALease(t, streamtest.AnyRedis(t)) }
 
 func answersFromALease(t *testing.T, c redis.UniversalClient) {
 	hot := &windows.Rule{Name: "hot", Match: "hot:*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}},

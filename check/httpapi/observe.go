@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
-	"github.com/streamcounter/streamcounter/internal/activity"
 )
 
 // historyPath is what stands before a key or a pattern in a path.
@@ -35,13 +35,11 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) {
 		req.N, err = limitOf(q, 100, 1000)
 	}
 	req.Before = q.Get("before")
-	var out api.History
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		out, err = s.checks.History(ctx, req)
+	if err != nil {
+		writeProblem(w, r, err)
+		return
 	}
-	respond(w, r, out, err)
+	s.list(w, r, func(ctx context.Context) (any, error) { return s.checks.History(ctx, req) })
 }
 
 // topKeys is how many keys of a rule are listed, unless the caller says so, and at most.
@@ -60,27 +58,29 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) {
 	if err == nil && s.config.Activity == nil {
 		err = fmt.Errorf("%w: this server records no activity", api.ErrBadRequest)
 	}
-	var all activity.Activity
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		if all, err = s.config.Activity(ctx); err != nil {
-			err = fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-		}
-	}
-	rules := all.Rules()
-	if q.Has("rule") && err == nil {
-		if rules = []string{q.Get("rule")}; !slices.Contains(all.Rules(), rules[0]) && !s.checks.HasRule(rules[0]) {
-			err = fmt.Errorf("%w: rule=%s, expected the name of a rule", api.ErrBadRequest, api.Shorten(rules[0]))
-		}
-	}
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
-	out := api.Top{Rules: []api.TopKeys{}}
+	s.list(w, r, func(ctx context.Context) (any, error) { return s.top(ctx, q, n) })
+}
+
+func (s *Server) top(ctx context.Context, q url.Values, n int) (out api.Top, err error) {
+	all, err := s.config.Activity(ctx)
+	if err != nil {
+		return out, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+	}
+	rules := all.Rules()
+	if q.Has("rule") {
+		rule := q.Get("rule")
+		if !slices.Contains(rules, rule) && !s.checks.HasRule(rule) {
+			return out, fmt.Errorf("%w: rule=%s, expected the name of a rule", api.ErrBadRequest, api.Shorten(rule))
+		}
+		rules = []string{rule}
+	}
+	out.Rules = []api.TopKeys{}
 	for _, rule := range rules {
 		out.Rules = append(out.Rules, all.Top(rule, n))
 	}
-	writeJSON(w, "application/json", http.StatusOK, out)
+	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -111,7 +112,7 @@ func TestOpenAPI(t *testing.T) {
 	away := func(c *check.Config, h *httpapi.Config) { c.Timeout, h.AppendTimeout = timeout, timeout }
 	strict := rule("strict", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, tenAMinute.Windows...)
 	shadow := rule("shadow", func(r *windows.Rule) { r.Shadow = true }, tenAMinute.Windows...)
-	w := newWorldWith(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
+	w := newWorldWith(t, streamtest.AnyRedis(t),
 		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
 	gone := newWorldWith(t, streamtest.Connect(t, "127.0.0.1:1"), away, strict)
 	tokens := newTokens(t)
@@ -327,6 +328,47 @@ func TestOpenAPIKnowsEveryProblem(t *testing.T) {
 	for _, name := range append(httpapi.ProblemTypes(), "urn:streamcounter:over-limit") {
 		if !strings.Contains(known+" ", name) {
 			t.Errorf("%s is not in the document", name)
+		}
+	}
+}
+
+// askReservations asks for every answer to do with reservations that the document names.
+func askReservations(ask asker, open, broken http.Handler) {
+	const path, again = "/v1/reservations", `Idempotency-Key: "r1"`
+	ask(open, 201, "POST", path, `{"key":"user:7","cost":2}`, again)
+	ask(open, 422, "POST", path, `{"key":"user:7","cost":3}`, again)
+	ask(open, 201, "POST", path, `{"checks":[{"key":"user:7"},{"key":"user:8"}],"ttl_ms":1000}`)
+	ask(open, 429, "POST", path, `{"key":"user:7","cost":9}`)
+	ask(open, 429, "POST", path, `{"checks":[{"key":"user:7","cost":9},{"key":"user:8"}]}`)
+	ask(open, 400, "POST", path, `{"key":"user:7","ttl_ms":1}`)
+	ask(open, 404, "POST", path, `{"key":"nobody"}`)
+	ask(open, 413, "POST", path, `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
+	ask(broken, 503, "POST", path, `{"key":"strict:1"}`)
+}
+
+// askSettlements does so for the ends of reservations.
+func askSettlements(t *testing.T, w *world, ask asker, open, broken http.Handler) {
+	reserved := func() string { return "/v1/reservations/" + idOf(t, w.reserve(t, `{"key":"user:9","ttl_ms":1000}`)) }
+	again := `Idempotency-Key: "r2"`
+	once := w.do(t, "POST", "/v1/reservations", `{"key":"user:9"}`, again)
+	cancelled, open1, expired := "/v1/reservations/"+idOf(t, once), reserved(), reserved()
+	ask(open, 200, "POST", open1+"/renew", `{"ttl_ms":5000}`)
+	ask(open, 200, "DELETE", cancelled, "")
+	ask(open, 409, "POST", "/v1/reservations", `{"key":"user:9"}`, again)
+	ask(open, 409, "POST", cancelled+"/renew", "")
+	ask(open, 409, "POST", cancelled+"/commit", "")
+	w.advance(2 * time.Second)
+	ask(open, 200, "POST", open1+"/commit", `{"cost":3}`)
+	ask(open, 200, "POST", open1+"/commit", `{"cost":3}`)
+	ask(open, 409, "DELETE", open1, "")
+	large := `{"ttl":"` + strings.Repeat("x", 70_000) + `"}`
+	for _, end := range [][2]string{{"POST", "/commit"}, {"POST", "/renew"}, {"DELETE", ""}} {
+		ask(open, 410, end[0], expired+end[1], "")
+		ask(open, 404, end[0], "/v1/reservations/0a-1"+end[1], "")
+		ask(broken, 503, end[0], "/v1/reservations/0a-1"+end[1], "")
+		if end[0] == "POST" {
+			ask(open, 400, end[0], open1+end[1], `{"costs":1}`)
+			ask(open, 413, end[0], open1+end[1], large)
 		}
 	}
 }

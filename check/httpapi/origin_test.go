@@ -51,13 +51,3 @@ func TestForeignPagesAreRefused(t *testing.T) {
 		}
 	}
 }
-
-// What is compressed is not taken for lines that are all bad.
-func TestCompressedBodiesAreRefused(t *testing.T) {
-	s := httptest.NewRecorder()
-	r := httptest.NewRequest("POST", "/v1/events", strings.NewReader("\x1f\x8b"))
-	r.Header.Set("Content-Encoding", "gzip")
-	if _, err := httpapi.ReadBody(s, r, 100); err == nil || !strings.Contains(err.Error(), "gzip") {
-		t.Error(err)
-	}
-}

@@ -33,6 +33,7 @@ type overrideBody struct {
 	Exempt  bool                 `json:"exempt,omitempty"`
 	Rule    string               `json:"rule,omitempty"`
 	Windows []api.OverrideWindow `json:"windows,omitempty"`
+	Only    bool                 `json:"only,omitempty"`
 	Until   string               `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
 	UntilMs int64                `json:"until_ms,omitempty"` // or so
 	For     string               `json:"for,omitempty"`      // or for so long, as 1h
@@ -41,8 +42,8 @@ type overrideBody struct {
 
 // override gives what is to be set, and for how long where the body says that.
 func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
-	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, UntilMs: b.UntilMs,
-		Reason: b.Reason}
+	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, Only: b.Only,
+		UntilMs: b.UntilMs, Reason: b.Reason}
 	given := 0
 	for _, has := range []bool{b.Until != "", b.UntilMs != 0, b.For != ""} {
 		if has {
@@ -86,20 +87,42 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) {
 	key, pattern, err := targetOf(r, overridesPath)
 	var body overrideBody
 	if err == nil {
-		err = readJSON(w, r, &body)
+		err = s.readJSON(w, r, &body)
 	}
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
 	one, lasts, err := body.override()
+	dryRun := false
 	if err == nil {
-		one.Key, one.Pattern, one.By = key, pattern, access.Caller(r.Context())
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		one, err = s.checks.SetOverride(ctx, one, lasts)
+		dryRun, err = dryRunOf(r.URL.Query())
 	}
-	respond(w, r, one, err)
+	one.SetTarget(key, pattern)
+	one.By = access.Caller(r.Context())
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+	defer cancel()
+	var out api.OverrideSet
+	switch {
+	case err != nil:
+	case dryRun:
+		out, err = s.checks.PreviewOverride(ctx, one)
+	default:
+		out, err = s.checks.SetOverride(ctx, one, lasts)
+	}
+	respond(w, r, out, err)
+}
+
+// dryRunOf tells whether nothing is to be set.
+func dryRunOf(q url.Values) (bool, error) {
+	if err := onlyParameters(q, "dry_run"); err != nil || !q.Has("dry_run") {
+		return false, err
+	}
+	dryRun, err := strconv.ParseBool(q.Get("dry_run"))
+	if err != nil {
+		err = fmt.Errorf("%w: dry_run=%s, expected true or false", api.ErrBadRequest, api.Shorten(q.Get("dry_run")))
+	}
+	return dryRun, err
 }
 
 func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {
@@ -128,7 +151,9 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		had, err = s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
 	}
-	respond(w, r, clearedAnswer{Key: key, Pattern: pattern, Cleared: had}, err)
+	out := clearedAnswer{Cleared: had}
+	out.Key, out.Pattern, out.Network = api.SplitTarget(key, pattern)
+	respond(w, r, out, err)
 }
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) {
@@ -145,19 +170,18 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) {
 			after = check.TargetAfter(key, pattern)
 		}
 	}
-	var list []api.Override
-	if err == nil {
-		list, err = s.checks.Overrides(n, after)
-	}
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
-	page := api.Overrides{Overrides: list}
-	if len(list) == n {
-		page.Next = list[n-1].Target()
-	}
-	writeJSON(w, "application/json", http.StatusOK, page)
+	s.list(w, r, func(context.Context) (any, error) {
+		list, err := s.checks.Overrides(n, after)
+		page := api.Overrides{Overrides: list}
+		if len(list) == n {
+			page.Next = list[n-1].Target()
+		}
+		return page, err
+	})
 }
 
 // blocked is the problem of a key that an operator has blocked.
@@ -181,7 +205,7 @@ func onlyParameters(q url.Values, names ...string) error {
 			known = known || n == name
 		}
 		if !known || len(values) != 1 {
-			return fmt.Errorf("%w: parameter %s stands %d times, expected %s, each once at most", api.ErrBadRequest,
+			return fmt.Errorf("%w: parameter %s is given %d times, expected %s, each once at most", api.ErrBadRequest,
 				api.Shorten(name), len(values), strings.Join(names, " and "))
 		}
 	}

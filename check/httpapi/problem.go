@@ -25,6 +25,7 @@ var problems = []struct {
 	{api.ErrBadOverride, "The override cannot be set", http.StatusBadRequest},
 	{api.ErrNoOverride, "There is no override", http.StatusNotFound},
 	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},
+	{errBusy, "Too much is under way", http.StatusServiceUnavailable},
 	{errEncoding, "The body is compressed", http.StatusUnsupportedMediaType},
 	{api.ErrBodyTooLarge, "The request body is too large", http.StatusRequestEntityTooLarge},
 	{api.ErrBadIdempotencyKey, "The Idempotency-Key cannot be kept", http.StatusBadRequest},
@@ -43,6 +44,17 @@ var problems = []struct {
 	{api.ErrUnavailable, "The store cannot answer", http.StatusServiceUnavailable},
 }
 
+// busyError is for a process that has too many listings or bodies under way. A client knows it as
+// api.ErrUnavailable, although the store is well.
+type busyError string
+
+var errBusy = busyError("the server is busy")
+
+func (e busyError) Error() string { return string(errBusy) + ": " + string(e) }
+
+// Is makes it one of errBusy, whatever it says.
+func (busyError) Is(target error) bool { return target == errBusy || target == api.ErrUnavailable }
+
 // errEncoding is for a body that is compressed; a client knows it as api.ErrBadRequest.
 var errEncoding = fmt.Errorf("%w: unsupported encoding", api.ErrBadRequest)
 
@@ -54,17 +66,28 @@ func problemOf(err error) api.Problem {
 	for _, p := range problems {
 		if errors.Is(err, p.err) {
 			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title,
-				Status: p.status, Detail: check.ErrorText(err)}
+				Status: p.status, Detail: detailOf(err)}
 		}
 	}
 	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError),
 		Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
 }
 
+// detailOf says what went wrong; what is busy has no secrets.
+func detailOf(err error) string {
+	if busy := busyError(""); errors.As(err, &busy) {
+		return busy.Error()
+	}
+	return check.ErrorText(err)
+}
+
 func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := identify(w, r, problemOf(err), err)
-	if errors.Is(err, api.ErrBacklog) {
+	switch {
+	case errors.Is(err, api.ErrBacklog):
 		w.Header().Set("Retry-After", "5") // seconds; how long it will take, nobody knows
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "2")
 	}
 	writeJSON(w, "application/problem+json", p.Status, p)
 }

@@ -12,11 +12,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
 // readJSON decodes one JSON object strictly; the error names the place.
-func readJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := readBody(w, r, maxCheckBody)
+func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) error {
+	body, free, err := s.readBody(w, r, s.bodies, maxCheckBody)
+	defer free()
 	if err != nil {
 		return err
 	}
@@ -59,18 +61,28 @@ func badJSON(err error, size int) error {
 }
 
 // readBody reads a body of up to most bytes. One that is compressed would have to
-// be bounded twice, and nobody needs it: events are appended by the megabyte at most.
-func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+// be bounded twice, and nobody needs it: events are appended by the megabyte at most. Its
+// memory is held until free is called.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight.Pool, most int64) (body []byte,
+	free func(), err error) {
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return nil, fmt.Errorf("%w: Content-Encoding is %s, expected none", errEncoding, api.Shorten(coding))
+		return nil, func() {}, fmt.Errorf("%w: Content-Encoding is %s, expected none", errEncoding, api.Shorten(coding))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	body, free, err = from.Read(w, r, most)
 	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return nil, fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
+	switch {
+	case errors.As(err, &large):
+		err = fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
+	case errors.Is(err, inflight.ErrFull), errors.Is(err, inflight.ErrSlow):
+		err = s.busy(err)
+	case err != nil:
+		err = fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
-	}
-	return body, nil
+	return body, free, err
+}
+
+// busy counts a request that is refused for the memory of others.
+func (s *Server) busy(err error) error {
+	s.metrics.busy.WithLabelValues(busyMemory).Inc()
+	return busyError(err.Error())
 }

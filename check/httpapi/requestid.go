@@ -53,13 +53,18 @@ func WithLog(ctx context.Context, log *slog.Logger) context.Context {
 	return context.WithValue(ctx, logKey{}, log)
 }
 
-// identify gives a problem its request's id, and logs it where it is the server's: an outage at debug, as
-// there may be thousands a second (the outage itself is logged once), anything unforeseen as an error.
-func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) api.Problem {
+// withID gives a problem its request's id, which is made here where the request has none.
+func withID(w http.ResponseWriter, r *http.Request, p api.Problem) api.Problem {
 	if w.Header().Get(requestIDHeader) == "" {
 		setRequestID(w, r, rand.Text())
 	}
-	p = withRequestID(w, p)
+	return withRequestID(w, p)
+}
+
+// identify gives a problem its request's id, and logs it where it is the server's: an outage at debug, as
+// there may be thousands a second (the outage itself is logged once), anything unforeseen as an error.
+func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) api.Problem {
+	p = withID(w, r, p)
 	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
 	if log == nil || p.Status < http.StatusInternalServerError {
 		return p

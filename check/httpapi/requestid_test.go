@@ -16,7 +16,7 @@ import (
 
 // The id of a request stands on its answer and in problems. What is no id is not given back.
 func TestRequestIDs(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()),
+	w := newWorld(t, streamtest.AnyRedis(t),
 		rule("api", nil, windows.Window{Limit: 1, Per: patience}))
 	for _, c := range []struct{ given, target, body string }{
 		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`},    // admitted

@@ -58,7 +58,7 @@ func (b reservationBody) request() (api.ReservationRequest, error) {
 
 func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) {
 	var body reservationBody
-	err := readJSON(w, r, &body)
+	err := s.readJSON(w, r, &body)
 	if err == nil {
 		r, err = withIdempotency(r)
 	}
@@ -105,12 +105,12 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) {
 	switch verb {
 	case "commit":
 		var body api.CommitRequest
-		if err = readOptionalJSON(w, r, &body); err == nil {
+		if err = s.readOptionalJSON(w, r, &body); err == nil {
 			got, err = s.checks.Commit(r.Context(), id, body)
 		}
 	case "renew":
 		var body api.RenewRequest
-		if err = readOptionalJSON(w, r, &body); err == nil {
+		if err = s.readOptionalJSON(w, r, &body); err == nil {
 			got, err = s.checks.Renew(r.Context(), id, body)
 		}
 	default:
@@ -132,9 +132,9 @@ func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) {
 }
 
 // readOptionalJSON is readJSON of a body that may be missing.
-func readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
+func (s *Server) readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
-	return readJSON(w, r, into)
+	return s.readJSON(w, r, into)
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -33,6 +34,8 @@ type Router struct {
 	tokens *access.Tokens
 	exact  map[string][]Route // path → its methods
 	begins []Route
+
+	refusals access.Refusals
 }
 
 // NewRouter makes a router; nil tokens let everybody in.
@@ -76,15 +79,15 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !open && x.tokens == nil {
-		if err := ownPage(r); err != nil {
-			writeProblem(w, r, err)
+		if reason, err := ownPage(r); err != nil {
+			x.refuse(w, r, reason, err)
 			return
 		}
 	}
 	if !open {
 		if err := x.tokens.Allow(access.Bearer(r.Header), scope); err != nil {
 			access.Challenge(w.Header(), r.Header, err, scope)
-			writeProblem(w, r, err)
+			x.refuse(w, r, err.Error(), err) // it names nothing but our tokens and scopes
 			return
 		}
 		if scope == access.ScopeRead && x.tokens.Has(access.Bearer(r.Header), access.ScopeAdmin) {
@@ -103,6 +106,21 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
 			fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path))))
 	}
+}
+
+// refuse answers a request that may not be made, and logs the first of each kind. Where the caller has chosen
+// the status of denials, as a proxy does, this one is 500: nginx would take 401 or 403 for "over the limit", and one
+// wrong token would throttle every customer.
+func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, err error) {
+	p := problemOf(err)
+	route := x.Pattern(r)
+	if route == checkPath && r.URL.Query().Has("deny_status") {
+		p.Status = http.StatusInternalServerError
+	}
+	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
+	x.refusals.Log(log, route, reason, err, "method", r.Method, "remote", r.RemoteAddr, "status", p.Status)
+	p = withID(w, r, p)
+	writeJSON(w, "application/problem+json", p.Status, p)
 }
 
 // withAPIKey takes the token from X-Api-Key, if there is no other, and notes whose it is.
@@ -128,13 +146,13 @@ func (x *Router) at(path string) (at []Route) {
 	return at
 }
 
-// Pattern is the path of a request without what only this request has: "/v1/keys/{key}". Of a
-// path that is not there it is "/".
+// Pattern is the path of a request without what only this request has: "/v1/keys/{key}". It is empty
+// for a path that is not there.
 func (x *Router) Pattern(r *http.Request) string {
 	at := x.at(r.URL.EscapedPath())
 	switch {
 	case len(at) == 0:
-		return "/"
+		return ""
 	case strings.HasSuffix(at[0].Path, "/") && at[0].Path != "/":
 		return at[0].Path + "{key}"
 	}
@@ -158,19 +176,21 @@ func methodsOf(routes []Route) string {
 // asks for no token: by its Origin, or by a Host that is no name of this machine
 // where the connection is of this machine (a page whose name was made to lead here).
 // The check and the reset of a key are as simple as a link or an image.
-func ownPage(r *http.Request) error {
+// The reason is of a bounded number, unlike the error.
+func ownPage(r *http.Request) (reason string, err error) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
-		return fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens", api.ErrForbidden)
+		return "Sec-Fetch-Site", fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens",
+			api.ErrForbidden)
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !strings.EqualFold(hostOf(origin), r.Host) {
-		return fmt.Errorf("%w: it comes from a page of %s, and this server has no tokens", api.ErrForbidden,
+		return "Origin", fmt.Errorf("%w: it comes from a page of %s, and this server has no tokens", api.ErrForbidden,
 			api.Shorten(origin))
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local == nil || !isLoopback(local.String()) || isLoopback(r.Host) {
-		return nil
+		return "", nil
 	}
-	return fmt.Errorf(
+	return "Host", fmt.Errorf(
 		"%w: the Host is %s, expected localhost or 127.0.0.1: this server has no tokens and answers this machine "+
 			"alone", api.ErrForbidden, api.Shorten(r.Host))
 }

@@ -5,10 +5,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
@@ -16,6 +17,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/inflight"
 	"github.com/streamcounter/streamcounter/internal/tracing"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -51,7 +53,21 @@ type Server struct {
 	checks  *check.Service
 	metrics *Metrics
 	backlog backlog
+
+	listings *listings
+	// Memory of requests' bodies, those of events apart from all others, and of long answers.
+	bodies, events, answers *inflight.Pool
+	appending               *semaphore.Weighted // bytes of bodies whose events are decoded and appended
 }
+
+// Bounds of what is under way in a process, in bytes. An event takes up to a hundred times the memory of its line
+// while it is appended, hence the lowest.
+const (
+	bodiesMemory  = 16 << 20
+	eventsMemory  = 32 << 20
+	answersMemory = 32 << 20
+	appendedBytes = 1 << 20
+)
 
 // NewServer checks the configuration.
 func NewServer(c Config) (*Server, error) {
@@ -64,7 +80,9 @@ func NewServer(c Config) (*Server, error) {
 	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
 	c.BacklogTimeout = cmp.Or(c.BacklogTimeout, 250*time.Millisecond)
 	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs,
-		now: time.Now}}, nil
+		now: time.Now}, listings: newListings(c.Metrics.busy.WithLabelValues(busyListings).Inc),
+		bodies: inflight.NewPool(bodiesMemory), events: inflight.NewPool(eventsMemory),
+		answers: inflight.NewPool(answersMemory), appending: semaphore.NewWeighted(appendedBytes)}, nil
 }
 
 // appendAll puts valid events into the log and counts what became of them. They go on with the trace of
@@ -72,15 +90,14 @@ func NewServer(c Config) (*Server, error) {
 func (s *Server) appendAll(r *http.Request, events []api.Event) stream.Outcome {
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
-	ctx, span := tracing.Start(ctx, s.config.Tracer, "XADD events", trace.SpanKindProducer,
-		attribute.String("db.system.name", "redis"), attribute.Int("db.operation.batch.size", len(events)))
-	parent := tracing.Format(span.Context())
+	ctx, span := tracing.StartAppend(ctx, s.config.Tracer, s.config.Log.Streams(), len(events))
+	of := span.Context()
 	if s.config.Tracer == nil {
-		parent = tracing.Format(tracing.Parse(r.Header.Get("traceparent")))
+		of = tracing.Parse(r.Header.Get("traceparent"), strings.Join(r.Header.Values("tracestate"), ","))
 	}
-	if parent != "" {
+	if parent, state := tracing.Format(of); parent != "" {
 		for i := range events {
-			events[i].TraceParent = parent
+			events[i].TraceParent, events[i].TraceState = parent, state
 		}
 	}
 	out := s.config.Log.Append(ctx, events)

@@ -1,6 +1,8 @@
 package httpapi_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +18,7 @@ import (
 // Every route answers those it is for and no others, and what is not there
 // answers nobody.
 func TestRoutesWantTheirScope(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), rule("user", nil,
+	w := newWorld(t, streamtest.AnyRedis(t), rule("user", nil,
 		windows.Window{Limit: 1000, Per: time.Minute}))
 	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
 	all := map[string]string{"checker": checker, "appender": appender, "reader": reader, "operator": operator,
@@ -76,7 +78,7 @@ func TestRoutesWantTheirScope(t *testing.T) {
 }
 
 func TestRefusalsAreProblems(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), tenAMinute)
+	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
 	w.handler = httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
 	wantProblem(t, w.do(t, "GET", "/v1/throttled", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
 	plain := w.handler
@@ -91,4 +93,44 @@ func TestRefusalsAreProblems(t *testing.T) {
 		plain.ServeHTTP(rw, r)
 	})
 	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
+}
+
+// A proxy that chose the status of denials takes no refusal for a denial, and the log has each reason once.
+func TestRefusalsAreNoDenials(t *testing.T) {
+	var log bytes.Buffer
+	ctx := httpapi.WithLog(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
+	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	routes := []httpapi.Route{{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck, Serve: ok},
+		{Method: "GET", Path: "/v1/keys/", Scope: access.ScopeRead, Serve: ok}}
+	guarded, open := httpapi.NewRouter(newTokens(t), routes...), httpapi.NewRouter(nil, routes...)
+	for _, c := range []struct {
+		router        *httpapi.Router
+		target, token string
+		status        int
+		reason        string // empty: the log has it already
+	}{
+		{guarded, "/v1/check?key=user:1&deny_status=403", "", 500, "this needs a token"},
+		{guarded, "/v1/check?key=user:2&deny_status=401", "", 500, ""},
+		{guarded, "/v1/check?key=user:2", "", 401, ""},
+		{guarded, "/v1/check?deny_status=403", "stranger-0123456789", 500, "the token is not known"},
+		{guarded, "/v1/check?deny_status=403", reader, 500, "the token prometheus lacks the scope check"},
+		{guarded, "/v1/keys/1?deny_status=403", checker, 403, "lacks the scope read"},
+		{guarded, "/v1/keys/2", checker, 403, ""},
+		{guarded, "/v1/check?deny_status=403", checker, 200, ""},
+		{open, "/v1/check?deny_status=403", "", 500, "a page of another site"},
+		{open, "/v1/check?deny_status=403&x=2", "", 500, ""},
+	} {
+		log.Reset()
+		r := httptest.NewRequestWithContext(ctx, "GET", c.target, nil)
+		r.Header.Set(access.TokenHeader, c.token)
+		if c.router == open {
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+		}
+		rec := httptest.NewRecorder()
+		c.router.ServeHTTP(rec, r)
+		if rec.Code != c.status || !strings.Contains(log.String(), c.reason) || (c.reason == "") != (log.Len() == 0) {
+			t.Errorf("%s with %q: %d, want %d; log %q, want %q", c.target, c.token, rec.Code, c.status, log.String(),
+				c.reason)
+		}
+	}
 }

@@ -129,7 +129,7 @@ func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswe
 	return answer, nil
 }
 
-// Close gives back what this process has leased of hot keys (docs/leases.md): without it those units are
+// Close gives back what this process has leased of hot keys (docs/hot-keys.md): without it those units are
 // charged. The connection stays open.
 func (r *Redis) Close() { r.checks.Close() }
 

@@ -102,7 +102,7 @@ func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if r.with != nil && strings.HasPrefix(cmd.Name(), "eval") {
+		if r.with != nil && (strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")) {
 			cmd.SetErr(r.with)
 			return r.with
 		}

@@ -32,9 +32,12 @@ type Config struct {
 	// it ends. The context of the call ends when the slot is lost (client.ErrSlotLost is its cause). Where
 	// nobody answers the call ends with Unavailable, as no policy hands out a slot.
 	Slots gate.Slots
-	// Key gives the key of a call, and false where it has none: then it passes. See
+	// Key gives the key of a call, and false where it has none: then it passes, unless RequireKey is set. See
 	// Metadata, Peer, Method and First.
 	Key KeyFunc
+	// RequireKey refuses a call without a key with InvalidArgument; default: it passes. A key that no rule matches
+	// is for client.Config.UnmatchedKeys; default: it passes too.
+	RequireKey bool
 	// Cost of a call; default 1. Below 1 only the guard is asked. A stream
 	// has no request yet: there req is nil.
 	Cost func(ctx context.Context, method string, req any) int64
@@ -79,7 +82,8 @@ func New(c Config) (*Limiter, error) {
 	if c.OnError == nil {
 		c.OnError = func(context.Context, string, error) {}
 	}
-	return &Limiter{c, gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, Now: c.Now}}, nil
+	return &Limiter{c, gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, RequireKey: c.RequireKey,
+		Now: c.Now}}, nil
 }
 
 // Unary limits calls.
@@ -143,10 +147,10 @@ func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD,
 		}
 	}
 	key, ok := l.config.Key(ctx, method)
-	if !ok {
-		return nil, nil, nil
+	v := l.gate.WithoutKey()
+	if ok {
+		v = l.gate.Ask(ctx, key, l.config.Cost(ctx, method, req))
 	}
-	v := l.gate.Ask(ctx, key, l.config.Cost(ctx, method, req))
 	if v.Err != nil {
 		l.config.OnError(ctx, method, v.Err)
 	}
@@ -179,6 +183,8 @@ func overLimit(retryMs int64) error {
 // invalid says what is wrong without the key, which is not the caller's to see.
 func invalid(err error) error {
 	switch {
+	case errors.Is(err, gate.ErrNoKey):
+		return withDetails(codes.InvalidArgument, "the call has no key", "bad-key")
 	case errors.Is(err, api.ErrBadKey):
 		return withDetails(codes.InvalidArgument, "the key of the call cannot be counted", "bad-key")
 	case errors.Is(err, api.ErrBadCount):

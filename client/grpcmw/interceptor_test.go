@@ -234,3 +234,16 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// A call without a key passes, unless one is required.
+func TestRequireKey(t *testing.T) {
+	for required, want := range map[bool]codes.Code{false: codes.OK, true: codes.InvalidArgument} {
+		c := &checker{answer: api.CheckAnswer{Allowed: true}}
+		h := serve(t, grpcmw.Config{Checker: c, Skip: []string{}, RequireKey: required})
+		for _, stream := range []bool{false, true} {
+			if s, _ := call(t, h, stream, ""); s.Code() != want || len(c.asked) != 0 {
+				t.Errorf("required %t, stream %t: %v, asked %v", required, stream, s, c.asked)
+			}
+		}
+	}
+}

@@ -42,6 +42,7 @@ func (g *Guard) apply(data []byte) {
 		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs,
 		keepMs:   t.ExpiresMs,
 		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,
+		inFlight: t.InFlight,
 	}
 	stood := old != nil && old.standsAt(now)
 	if !d.throttled {
@@ -127,8 +128,11 @@ func (g *Guard) note() {
 	g.counts.held.Store(int64(g.held.size))
 }
 
-// tell leaves a change for OnChange, unless too many wait already.
+// tell wakes who waits for a release, and leaves a change for OnChange, unless too many wait already.
 func (g *Guard) tell(t api.Transition, why Reason) {
+	if t.State == api.StateReleased {
+		g.waiting.wake(t.Key)
+	}
 	if g.changes == nil {
 		return
 	}

@@ -84,22 +84,6 @@ func TestVersionsOrderDecisions(t *testing.T) {
 	}
 }
 
-// While rules change a key can stand under two of them: one's release, which
-// may come after the other's decision, does not end that.
-func TestRulesDoNotEndEachOthersDecisions(t *testing.T) {
-	g, _ := deaf(t, Config{})
-	g.apply(message(t, "old", "k", api.StateThrottled, t0, t0+60_000, false))
-	g.apply(message(t, "new", "k", api.StateThrottled, t0+10, t0+30_000, false))
-	g.apply(message(t, "old", "k", api.StateReleased, t0+20, 0, false))
-	if d, ok := g.Lookup("k"); !ok || d.Rule != "new" {
-		t.Errorf("Lookup gives %+v, %t, want the decision of the new rule", d, ok)
-	}
-	g.apply(message(t, "new", "k", api.StateReleased, t0+30, 0, false))
-	if g.Throttled("k") {
-		t.Error("both have ended")
-	}
-}
-
 func TestRuleThatTurnsShadowLetsGo(t *testing.T) {
 	g, _ := deaf(t, Config{})
 	g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000, false))

@@ -5,15 +5,13 @@ import (
 	"log"
 	"net/http"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/client/httpmw"
 )
 
 // A net/http service that asks its guard first, and then the server.
 func Example() {
-	nc, err := nats.Connect("nats://127.0.0.1:14222", nats.MaxReconnects(-1))
+	nc, err := guard.Connect("nats://127.0.0.1:14222")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 )
 
 // Config: zero values are defaults.
@@ -77,6 +78,7 @@ type Guard struct {
 	running atomic.Bool
 	ready   chan struct{} // closed when the first snapshot is in
 	changes chan Change   // nil without OnChange
+	waiting waiting       // the channels that releases are sent to
 	counts  counts
 
 	// The writer's own.
@@ -92,9 +94,21 @@ type Guard struct {
 
 const defaultMaxKeys = 2_000_000
 
-// New hears of decisions over a connection of the caller's, which should
-// reconnect forever (nats.MaxReconnects(-1)). deploy/nats-permissions.conf has the rights that it needs.
-// It knows nothing until Run runs; see Ready.
+// Connect opens a connection to NATS for a Guard, also where no server answers yet. url is a URL of a
+// server, or several separated by commas (nats:// or tls://). The connection comes back whatever the
+// server answers, a wrong password too, for which the library alone closes it for good; what is read
+// from it is bounded; and its errors go to slog.Default, shortened and at a bounded rate. Options that are
+// given replace those of this function.
+func Connect(url string, options ...nats.Option) (*nats.Conn, error) {
+	nc, err := natsconn.Connect(natsconn.Config{URL: url, Name: "streamcounter guard", Wait: true}, options...)
+	if err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
+	}
+	return nc, nil
+}
+
+// New hears of decisions over a connection of the caller's: Connect opens one that always comes back.
+// deploy/nats-permissions.conf has the rights that it needs. It knows nothing until Run runs; see Ready.
 func New(nc *nats.Conn, c Config) (*Guard, error) {
 	if nc == nil {
 		return nil, errors.New("guard: a NATS connection is required")

@@ -16,7 +16,7 @@ type decision struct {
 	limit, windowMs, used, version            int64
 	atMs, sinceMs, untilMs, expiresMs, keepMs int64
 	snapshot                                  uint64 // the last snapshot that it was in, or came after
-	throttled                                 bool
+	throttled, inFlight                       bool
 }
 
 func (d *decision) standsAt(now int64) bool { return d.throttled && now < d.expiresMs }
@@ -26,7 +26,7 @@ func (d *decision) transition(key string) api.Transition {
 		Rule: d.rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: d.limit,
 		WindowMs: d.windowMs,
 		Used:     d.used, Version: d.version, AtMs: d.atMs, SinceMs: d.sinceMs, UntilMs: d.untilMs,
-		ExpiresMs: d.expiresMs, Reason: d.reason,
+		ExpiresMs: d.expiresMs, Reason: d.reason, InFlight: d.inFlight,
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 //
 // It is open addressing with 16-byte slots, at most half of them taken, so that
 // a look costs one cache line whatever there is around it: at a million keys that
-// is what decides (docs/decisions/0020). Two keys share a hash with a chance of
+// is what decides (docs/decisions/0020-memory-layout-of-the-guard). Two keys share a hash with a chance of
 // 2^-64, by a seed that nobody outside knows; Guard.Lookup compares the keys.
 type table struct {
 	seed  maphash.Seed

@@ -1,40 +1,63 @@
 package httpmw_test
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
 
-	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/httpmw"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// full stands in for a client.Client: it denies everybody.
-type full struct{}
-
-func (full) Check(_ context.Context, r api.CheckRequest) (api.CheckAnswer, error) {
-	return api.CheckAnswer{Rule: "api", Key: r.Key, Cost: r.Cost, RetryAfterMs: 1500, Source: api.SourceRedis}, nil
+// limited puts a handler behind the server at url: its body is the ten lines of README.md and docs/client.md.
+func limited(url string, handler http.Handler) (http.Handler, error) {
+	limiter, err := client.Dial(url, client.Config{}) // as in http://127.0.0.1:8080
+	if err != nil {
+		return nil, err
+	}
+	key := httpmw.First(httpmw.Header("X-Api-Key", "user:"), httpmw.ClientAddress("ip:"))
+	limit, err := httpmw.New(httpmw.Config{Checker: limiter, Key: key})
+	if err != nil {
+		return nil, err
+	}
+	return limit(handler), nil
 }
 
-// Each request costs one unit of the key that its header names.
+// Each request costs one unit of the key that its header names, or else of its address.
 func Example() {
-	limit, err := httpmw.New(httpmw.Config{Checker: full{}, Key: httpmw.Header("X-Api-Key", "user:")})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTooManyRequests) // this test server denies every check
+		fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","rule":"api","retry_after_ms":1500}`)
+	}))
+	defer server.Close()
+	handler, err := limited(server.URL, http.NotFoundHandler())
 	if err != nil {
 		log.Fatal(err)
 	}
-	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }))
-
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, r) // no header, so no key: it passes
-	fmt.Println(w.Code)
 	r.Header.Set("X-Api-Key", "42")
-	w = httptest.NewRecorder()
+	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
-	fmt.Println(w.Code, w.Header().Get("Content-Type"))
-	// Output:
-	// 200
-	// 429 application/problem+json
+	fmt.Println(w.Code, w.Header().Get("Retry-After"), w.Header().Get("Content-Type"))
+	// Output: 429 2 application/problem+json
+}
+
+// The pages have the lines of the example; -update writes them.
+func TestTheTenLines(t *testing.T) {
+	text, err := os.ReadFile("example_test.go")
+	testkit.Must(t, err)
+	_, body, _ := strings.Cut(string(text), "func limited(url string, handler http.Handler) (http.Handler, error) {\n")
+	body, _, _ = strings.Cut(body, "\n}\n")
+	body = strings.TrimPrefix(strings.ReplaceAll("\n"+body, "\n\t", "\n"), "\n") + "\n"
+	if n := strings.Count(body, "\n"); n > 10 {
+		t.Errorf("they are %d", n)
+	}
+	for _, page := range []string{"../../README.md", "../../docs/client.md"} {
+		testkit.Section(t, page, "ten lines", "```go\n"+body+"```\n")
+	}
 }

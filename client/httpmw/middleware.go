@@ -24,9 +24,12 @@ type Config struct {
 	// when the slot is lost (client.ErrSlotLost is its cause). Where nobody answers it is 503, as no
 	// policy hands out a slot.
 	Slots gate.Slots
-	// Key gives the key of a request, and false where it has none: then it passes.
+	// Key gives the key of a request, and false where it has none: then it passes, unless RequireKey is set.
 	// See Header, ClientAddress, PathPrefix and First.
 	Key KeyFunc
+	// RequireKey refuses a request without a key with 400; default: it passes. A key that no rule matches
+	// is for client.Config.UnmatchedKeys; default: it passes too.
+	RequireKey bool
 	// Cost of a request; default 1. Below 1 only the guard is asked.
 	Cost func(*http.Request) int64
 	// Skip lets requests pass that any of these takes. See Paths, Methods and Addresses.
@@ -57,7 +60,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	if c.OnError == nil {
 		c.OnError = func(*http.Request, error) {}
 	}
-	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, Now: c.Now}
+	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, RequireKey: c.RequireKey, Now: c.Now}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			slot, admitted := c.admits(w, r, g)
@@ -90,10 +93,10 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 		}
 	}
 	key, ok := c.Key(r)
-	if !ok {
-		return nil, true
+	v := g.WithoutKey()
+	if ok {
+		v = g.Ask(r.Context(), key, c.Cost(r))
 	}
-	v := g.Ask(r.Context(), key, c.Cost(r))
 	if v.Err != nil {
 		c.OnError(r, v.Err)
 	}
@@ -138,6 +141,7 @@ func invalid(err error) body {
 		err         error
 		name, title string
 	}{
+		{gate.ErrNoKey, "bad-key", "The request has no key"},
 		{api.ErrBadKey, "bad-key", "The key of the request cannot be counted"},
 		{api.ErrBadCount, "bad-count", "The cost of the request is out of bounds"},
 	} {

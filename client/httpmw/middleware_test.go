@@ -8,18 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
-	"github.com/streamcounter/streamcounter/client/direct"
 	"github.com/streamcounter/streamcounter/client/httpmw"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/transport"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -73,7 +68,7 @@ func get(h http.Handler, change ...func(*http.Request)) *httptest.ResponseRecord
 	return w
 }
 
-var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, ResetMs: 50_500,
+var minute = []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, EmptyMs: 50_500,
 	NextFreeMs: 20_500}}
 
 func TestAdmitted(t *testing.T) {
@@ -101,7 +96,7 @@ func wantHeader(t *testing.T, w *httptest.ResponseRecorder, want map[string]stri
 
 func TestDenied(t *testing.T) {
 	a := api.CheckAnswer{Rule: "api", Key: "user:secret", Cost: 1, Windows: []api.WindowState{{Limit: 10,
-		WindowMs: 60_000, Used: 10, ResetMs: 50_000, NextFreeMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
+		WindowMs: 60_000, Used: 10, EmptyMs: 50_000, NextFreeMs: 1500}}, RetryAfterMs: 1500, Source: api.SourceRedis}
 	h, reached := service(t, httpmw.Config{Checker: answers(a, nil)})
 	w := get(h)
 	if w.Code != 429 || *reached != 0 || w.Header().Get("Content-Type") != "application/problem+json" {
@@ -139,6 +134,10 @@ func TestGuardFirst(t *testing.T) {
 	}
 	wantHeader(t, w, map[string]string{"Retry-After": "29", "RateLimit-Policy": `"api-1m";q=10;w=60`,
 		"RateLimit": `"api-1m";r=0;t=29`})
+	g["user:slot"] = api.Transition{Rule: "job", Key: "user:slot", Limit: 2, WindowMs: 60_000, Used: 2,
+		UntilMs: t0 + 30_000, InFlight: true}
+	inFlight := get(h, func(r *http.Request) { r.Header.Set("X-Key", "slot") })
+	wantHeader(t, inFlight, map[string]string{"RateLimit-Policy": `"job-in-flight";q=2`})
 	now = t0 + 31_000 // the end is on its way
 	if w := get(h); w.Code != 429 || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("%d, Retry-After %s, want 1", w.Code, w.Header().Get("Retry-After"))
@@ -214,32 +213,6 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Limit 50 per 10 s, a full burst on each side of a full ten seconds: 50 served.
-func TestBoundary(t *testing.T) {
-	var clock atomic.Int64
-	clock.Store(t0 + 9_999)
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
-		Windows: []windows.Window{{Limit: 50, Per: 10 * time.Second}}}})
-	testkit.Must(t, err)
-	d, err := direct.NewRedis(t.Context(), streamtest.Connect(t, streamtest.Redis(t)),
-		direct.Config{Rules: windows.Fixed(rules).Rules,
-			Prefix: streamtest.Prefix(t), Now: clock.Load})
-	testkit.Must(t, err)
-	c, err := client.New(d, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
-	testkit.Must(t, err)
-	h, reached := service(t, httpmw.Config{Checker: c})
-	status := map[int]int{}
-	for range 2 {
-		for range 50 {
-			status[get(h).Code]++
-		}
-		clock.Add(2)
-	}
-	if *reached != 50 || status[200] != 50 || status[429] != 50 {
-		t.Errorf("%d of 100 served, %v", *reached, status)
-	}
-}
-
 // A handler gets the server's own writer, with all that it can do.
 func TestWriterIsHandedOn(t *testing.T) {
 	limit, err := httpmw.New(httpmw.Config{Checker: answers(api.CheckAnswer{Allowed: true}, nil),
@@ -259,6 +232,23 @@ func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []httpmw.Config{{}, {Key: httpmw.Header("a", "")}, {Guard: guard{}}} {
 		if _, err := httpmw.New(c); err == nil {
 			t.Errorf("%+v was taken", c)
+		}
+	}
+}
+
+// A request without a key passes, unless one is required. Its error is for the log, not for the caller.
+func TestRequireKey(t *testing.T) {
+	for _, required := range []bool{false, true} {
+		var noted error
+		c := answers(api.CheckAnswer{Allowed: true}, nil)
+		h, reached := service(t, httpmw.Config{Checker: c, RequireKey: required,
+			OnError: func(_ *http.Request, err error) { noted = err }})
+		w := get(h, func(r *http.Request) { r.Header.Del("X-Key") })
+		if refused := w.Code == 400 && *reached == 0 && errors.Is(noted, api.ErrBadKey); refused != required {
+			t.Errorf("required %t: %d, reached %d times, error %v", required, w.Code, *reached, noted)
+		}
+		if required && !strings.Contains(w.Body.String(), "The request has no key") || len(c.asked) != 0 {
+			t.Errorf("required %t: %s, asked %v", required, w.Body, c.asked)
 		}
 	}
 }

@@ -2,20 +2,24 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // fresh is what is made of files and follows them.
 type fresh interface {
 	Reload() error
+	Refused() error // what was offered last and is not in force; nil: it is
 	OnReload(func(error))
 	Run(ctx context.Context)
 }
@@ -35,6 +39,9 @@ func (n *node) openAccess(context.Context) (err error) {
 	if n.tls = config; files != nil {
 		n.fresh["certificates"] = files
 	}
+	if s, ok := n.rules.(*xdsRules); ok && s.certificates != nil {
+		n.fresh["xds-certificates"] = s.certificates
+	}
 	return nil
 }
 
@@ -47,6 +54,7 @@ func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
 		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors, sinks) and outcome."},
 		[]string{"file", "outcome"})
+	n.registry.MustRegister(refusals(n.fresh))
 	for name, f := range n.fresh {
 		ok, failed := reloads.WithLabelValues(name, "ok"), reloads.WithLabelValues(name, "error")
 		f.OnReload(func(err error) {
@@ -57,6 +65,45 @@ func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 			}
 		})
 		follow(ctx, running, f)
+	}
+}
+
+// isRefused is a gauge's value.
+func isRefused(f fresh) float64 {
+	if f.Refused() != nil {
+		return 1
+	}
+	return 0
+}
+
+// refusals is a gauge of what follows files.
+type refusals map[string]fresh
+
+var refusedDesc = prometheus.NewDesc("streamcounter_file_refused",
+	"1 as long as a file was refused when it was last read, so that the one before is in force.",
+	[]string{"file"}, nil)
+
+// Describe implements prometheus.Collector.
+func (r refusals) Describe(to chan<- *prometheus.Desc) { to <- refusedDesc }
+
+// Collect implements prometheus.Collector.
+func (r refusals) Collect(to chan<- prometheus.Metric) {
+	for name, f := range r {
+		to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, isRefused(f), name)
+	}
+}
+
+// repeatEvery is how often the log says that something is refused, as long as it is.
+const repeatEvery = 5 * time.Minute
+
+// repeatRefusals logs what is refused until ctx ends.
+func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh) {
+	for pause.For(ctx, repeatEvery) {
+		for name, f := range all {
+			if err := f.Refused(); err != nil {
+				log.Error("still refused: what was in force before is", "what", name, "error", err)
+			}
+		}
 	}
 }
 

@@ -107,9 +107,27 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
-		fmt.Fprintf(w, "  %d of %d used per %s, %d remaining, empty in %s\n", s.Used, s.Limit,
-			cmp.Or(s.Calendar, millis(s.WindowMs)), s.Remaining, millis(s.ResetMs))
+		fmt.Fprintf(w, "  %s, %d remaining, empty in %s\n", useText(s.Used, s.Limit,
+			"used per "+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, millis(s.EmptyMs))
 	}
+}
+
+// useText says what a window holds: 3 of 10 and per what, or 3 of 3 in flight.
+func useText(used, limit int64, per string, inFlight bool) string {
+	if inFlight {
+		per = "in flight"
+	}
+	return fmt.Sprintf("%d of %d %s", used, limit, per)
+}
+
+func printPenalty(w io.Writer, p *api.Penalty) {
+	if p != nil {
+		fmt.Fprintf(w, "  %s\n", penaltyText(p))
+	}
+}
+
+func penaltyText(p *api.Penalty) string {
+	return fmt.Sprintf("penalty, step %d of %d, until %s", p.Step, p.Of, timeText(p.UntilMs))
 }
 
 func millis(ms int64) string {

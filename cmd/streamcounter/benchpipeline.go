@@ -36,6 +36,7 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPipeline(cmd, c, run, asJSON) },
 	}
+	c.flagsOnly = []string{"redis", "nats"}
 	c.flags(cmd, "redis", "nats", "partitions")
 	f := cmd.Flags()
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")

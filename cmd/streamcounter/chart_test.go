@@ -16,7 +16,7 @@ const chart = "../../deploy/helm/streamcounter/"
 // chartSets are the settings that values of the Helm chart other than `settings` stand for, or
 // that no pod needs.
 var chartSets = strings.Fields(`redis redis-ca redis-cert redis-key nats nats-creds nats-nkey nats-ca nats-cert
-	nats-key nats-store rules rls-config http grpc tokens tls-cert tls-key tls-client-ca open extractors
+	nats-key nats-store rules rls-config http health grpc tokens tls-cert tls-key tls-client-ca open extractors
 	drain-timeout help`)
 
 // `settings` of the Helm chart takes every other setting of serve and work, and no name that they do not have.

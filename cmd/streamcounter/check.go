@@ -66,6 +66,7 @@ func newCheck() *cobra.Command {
 						millis(a.RetryAfterMs))
 				}
 				printWindows(cmd.OutOrStdout(), a.Windows)
+				printPenalty(cmd.OutOrStdout(), a.Penalty)
 			}
 			if !a.Allowed {
 				return exitError{code: exitDenied}

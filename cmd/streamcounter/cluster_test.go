@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,24 +22,13 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-const clusterRulesText = `
-rules:
-  - name: api
-    match: "user:*"
-    windows: [{limit: 10, per: 1h}]
-    alerts: [50%]
-  - name: load
-    match: "load:*"
-    windows: [{limit: 1000000, per: 1h}]
-`
-
-var httpAddress = regexp.MustCompile(`"http":"([^"]+)"`)
+const clusterRulesText = `rules: [{name: load, match: "load:*", windows: [{limit: 1000000, per: 1h}]}]`
 
 // base waits until a process is ready and gives the address of its HTTP interface.
 func (p *process) base() string {
 	p.t.Helper()
 	p.until(`"msg":"ready"`)
-	return "http://" + httpAddress.FindStringSubmatch(p.text())[1]
+	return "http://" + readyAt.FindStringSubmatch(p.text())[1]
 }
 
 func request(t testing.TB, method, url, body string) (code int, answer string) {
@@ -56,124 +44,11 @@ func request(t testing.TB, method, url, body string) (code int, answer string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestProgramOnACluster(t *testing.T) {
-	c := streamtest.Cluster(t)
-	t.Run("everything works", func(t *testing.T) { everythingOnACluster(t, c) })
-	t.Run("connections", func(t *testing.T) { connectionsToACluster(t, c) })
-	t.Run("one node is not the Cluster", func(t *testing.T) {
-		one, _, _ := strings.Cut(c.URL(), ",")
-		code, _, said := runProgram(t, "", "serve", "--redis", one, "--rules",
-			testkit.WriteFile(t, "rules.yml", clusterRulesText), "--http", "127.0.0.1:0", "--prefix",
-			streamtest.Prefix(t))
-		if code == 0 || !strings.Contains(said, "one node of a Redis Cluster") {
-			t.Errorf("exit code %d, it said: %s", code, said)
-		}
-	})
-}
-
-// The whole program, from events and checks to decisions on NATS.
-func everythingOnACluster(t *testing.T, c *streamtest.RedisCluster) {
-	w := newWorldAt(t, c.URL(), 16, clusterRulesText)
-	work := w.worker()
-	serve := startProgram(t, "serve", "--redis", w.redisURL, "--prefix", w.prefix, "--rules", w.rulesFile, "--http",
-		"127.0.0.1:0")
-	at, workAt := serve.base(), work.base()
-
-	var lines, body strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&lines, "user:%d 3\n", i)
-		fmt.Fprintf(&body, `{"key":"user:%d","count":3}`+"\n", i)
-	}
-	if code, _, said := runProgram(t, lines.String(), "append", "--redis", w.redisURL, "--prefix",
-		w.prefix); code != 0 || !strings.Contains(said, "appended 40 events") {
-		t.Fatalf("append: exit code %d: %s", code, said)
-	}
-	if code, got := request(t, "POST", at+"/v1/events", body.String()); code != 202 || !strings.Contains(got, "40") {
-		t.Fatalf("POST /v1/events: %d %s", code, got)
-	}
-	w.drained()
-	want := map[string]int64{}
-	for i := range 40 {
-		want[fmt.Sprintf("user:%d", i)] = 6
-	}
-	w.sameCounts(want)
-
-	// Checks: of one key, of keys in one partition, of keys in several.
-	for _, ask := range []struct {
-		body  string
-		code  int
-		parts []string
-	}{
-		{`{"key":"user:1","cost":4}`, 200, []string{`"used":10`}},
-		{`{"key":"user:1"}`, 429, nil},
-		{`{"checks":[{"key":"a{user:2}"},{"key":"user:2{user:2}"},{"key":"user:2"}]}`, 200, []string{`"atomic":true`}},
-		{`{"checks":[{"key":"user:3"},{"key":"user:4"},{"key":"user:5"},{"key":"user:6"}]}`, 200,
-			[]string{`"atomic":false`, `"used":7`}},
-	} {
-		streamtest.Eventually(t, 10*time.Second, "the check "+ask.body, func() (bool, string) {
-			code, got := request(t, "POST", at+"/v1/check", ask.body)
-			ok := code == ask.code && !strings.Contains(got, "on_error")
-			for _, p := range ask.parts {
-				ok = ok && strings.Contains(got, p)
-			}
-			return ok, fmt.Sprint(code, got)
-		})
-	}
-	if code, got := request(t, "GET", at+"/v1/keys/user:1", ""); code != 200 || !strings.Contains(got, `"used":10`) {
-		t.Errorf("peek: %d %s", code, got)
-	}
-	if code, got := request(t, "GET", at+"/v1/throttled", ""); code != 200 || !strings.Contains(got, `"user:1"`) ||
-		strings.Contains(got, `"user:2"`) {
-		t.Errorf("throttled: %d %s", code, got)
-	}
-	if code, got := request(t, "DELETE", at+"/v1/keys/user:1", ""); code != 200 && code != 204 {
-		t.Errorf("reset: %d %s", code, got)
-	}
-	if code, got := request(t, "GET", at+"/v1/throttled", ""); code != 200 || strings.Contains(got, `"user:1"`) {
-		t.Errorf("throttled after the reset: %d %s", code, got)
-	}
-	w.drained()
-	streamtest.Eventually(t, 20*time.Second, "the transitions of user:1 and user:2 are on NATS", func() (bool, string) {
-		alerts, throttles := w.published()
-		got := fmt.Sprint(alerts["user:1"], throttles["user:1"], alerts["user:2"])
-		return got == "[raised 50 raised 100 cleared 100 cleared 50] [released 100] [raised 50]" ||
-			got == "[raised 50 raised 100 cleared 50 cleared 100] [released 100] [raised 50]", got
-	})
-	for _, sample := range []string{"pending_events", "outbox_depth", "oldest_unread_seconds"} {
-		for p := range 16 {
-			streamtest.Eventually(t, 15*time.Second, "the gauge is measured", func() (bool, string) {
-				got := metric(t, workAt, fmt.Sprintf(`streamcounter_%s{partition="%d"}`, sample, p))
-				return got == "0", got
-			})
-		}
-	}
-	for _, url := range []string{at, workAt} {
-		if code, got := request(t, "GET", url+"/readyz", ""); code != 200 {
-			t.Errorf("%s/readyz: %d %s", url, code, got)
-		}
-	}
-	// With nothing to do each partition has two reads waiting.
-	if n := awaitBlocked(t, c, 2*16); n[c.MasterOf(c.Slot(w.keys.Events(0)))] == 0 {
-		t.Errorf("blocked reads by node: %v", n)
-	}
-	for _, p := range []*process{serve, work} {
-		if code := p.interrupt(); code != 0 {
-			t.Errorf("exit code %d after SIGINT:\n%s", code, p.text())
-		}
-	}
-	for p := range 16 {
-		if n := w.redis.Exists(context.Background(), w.keys.Relay(p)).Val(); n != 0 {
-			t.Errorf("the lease of partition %d is still held", p)
-		}
-	}
-}
-
-// awaitBlocked waits until just so many clients are blocked, and gives them by node.
-func awaitBlocked(t testing.TB, c *streamtest.RedisCluster, want int) map[string]int {
+// awaitBlocked waits until just so many clients are blocked.
+func awaitBlocked(t testing.TB, c *streamtest.RedisCluster, want int) {
 	t.Helper()
-	var got map[string]int
 	streamtest.Eventually(t, 30*time.Second, fmt.Sprintf("%d reads wait", want), func() (bool, string) {
-		got = map[string]int{}
+		got := map[string]int{}
 		sum := 0
 		c.Each(func(addr string, node *redis.Client) {
 			info, err := node.Info(context.Background(), "clients").Result()
@@ -188,7 +63,6 @@ func awaitBlocked(t testing.TB, c *streamtest.RedisCluster, want int) map[string
 		})
 		return sum == want, fmt.Sprint(got)
 	})
-	return got
 }
 
 // connections counts the clients of each node that are neither nodes nor the test's own.
@@ -207,8 +81,9 @@ func connections(t testing.TB, c *streamtest.RedisCluster, before map[string]int
 
 // docs/architecture.md, "Connections": how many each process has to each node at
 // most, with more partitions than a pool of a usual size could block for.
-func connectionsToACluster(t *testing.T, c *streamtest.RedisCluster) {
+func TestConnectionsToACluster(t *testing.T) {
 	const partitions = 100
+	c := streamtest.Cluster(t)
 	before := connections(t, c, nil)
 	prefix, rules := streamtest.Prefix(t), testkit.WriteFile(t, "rules.yml", clusterRulesText)
 	keys, err := stream.NewKeys(prefix, partitions)

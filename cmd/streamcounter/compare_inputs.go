@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -18,29 +17,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// compareWindows reads the rule's windows from --window, or --limit and --per.
-func compareWindows(cmd *cobra.Command, run compareRun) ([]windows.Window, error) {
-	f := cmd.Flags()
-	given := run.windows
-	if len(given) == 0 {
-		limit, per := run.limit, run.per
-		if err := validWindows(windows.Window{Limit: 1, Per: per}); err != nil {
-			return nil, fmt.Errorf("--per: %w", err)
-		}
-		one := windows.Window{Limit: limit, Per: per}
-		if err := validWindows(one); err != nil {
-			return nil, fmt.Errorf("--limit: %w", err)
-		}
-		return []windows.Window{one}, nil
-	}
-	for _, other := range []string{"limit", "per", "boundary"} {
-		if f.Changed(other) {
-			return nil,
-				fmt.Errorf(
-					"--window %s and --%s: --window stands instead of --limit and --per, and --boundary takes those",
-					given[0], other)
-		}
-	}
+// compareWindows reads the rule's windows, each LIMIT/PER.
+func compareWindows(given []string) ([]windows.Window, error) {
 	var list []windows.Window
 	for _, text := range given {
 		left, right, _ := strings.Cut(text, "/")
@@ -70,10 +48,8 @@ func validWindows(list ...windows.Window) error {
 	return nil
 }
 
-// traceFlags are the kinds of traces, and the flags that only one of them takes.
-var traceFlags = []string{"boundary", "poisson", "clf", "trace"}
-
-var poissonFlags = []string{"rate", "requests", "keys", "max-cost", "seed"}
+// traceFlags are the kinds of traces.
+var traceFlags = []string{"boundary", "clf", "trace"}
 
 func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]compare.Trace, error) {
 	f := cmd.Flags()
@@ -83,7 +59,7 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 			given = append(given, name)
 		}
 	}
-	const choose = "want one of --boundary, --poisson, --clf FILE and --trace FILE"
+	const choose = "want one of --boundary, --clf FILE and --trace FILE"
 	switch len(given) {
 	case 0:
 		return nil, errors.New("no trace: " + choose)
@@ -91,22 +67,16 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	default:
 		return nil, fmt.Errorf("--%s: %s", strings.Join(given, " and --"), choose)
 	}
-	if given[0] != "poisson" {
-		for _, name := range poissonFlags {
-			if f.Changed(name) {
-				return nil, fmt.Errorf("--%s is for --poisson, not for --%s", name, given[0])
-			}
-		}
-	}
 	smallest := limits[0].Limit
 	for _, w := range limits {
 		smallest = min(smallest, w.Limit)
 	}
 	switch given[0] {
 	case "boundary":
+		if len(limits) > 1 {
+			return nil, fmt.Errorf("--boundary with %d windows: expected one", len(limits))
+		}
 		return boundaryTraces(limits[0])
-	case "poisson":
-		return poissonTrace(run.poisson, smallest)
 	case "clf":
 		return logTrace(cmd, run.log)
 	}
@@ -115,29 +85,15 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 
 func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	if w.Limit > compare.MaxBoundaryLimit {
-		return nil, fmt.Errorf("--limit is %d: --boundary sends bursts of that many requests, want at most %d",
-			w.Limit, compare.MaxBoundaryLimit)
+		return nil, fmt.Errorf(
+			"--window has the limit %d: --boundary sends bursts of that many requests, want at most %d", w.Limit,
+			compare.MaxBoundaryLimit)
 	}
 	if w.Per < compare.MinBoundaryWindow {
-		return nil, fmt.Errorf("--per is %s: --boundary wants at least %s", w.Per, compare.MinBoundaryWindow)
+		return nil, fmt.Errorf("--window has the length %s: --boundary wants at least %s", w.Per,
+			compare.MinBoundaryWindow)
 	}
 	return compare.Boundary(w), nil
-}
-
-func poissonTrace(p compare.Poisson, smallest int64) ([]compare.Trace, error) {
-	switch {
-	case math.IsNaN(p.Rate) || p.Rate < 0.001 || p.Rate > 1e6:
-		return nil, fmt.Errorf("--rate is %g: expected 0.001 to 1000000 requests per second", p.Rate)
-	case p.Requests < 1 || p.Requests > 10_000_000:
-		return nil, fmt.Errorf("--requests is %d: expected 1 to 10000000", p.Requests)
-	case p.Keys < 1:
-		return nil, fmt.Errorf("--keys is %d: expected at least 1", p.Keys)
-	case p.MaxCost < 1 || p.MaxCost > min(smallest, api.MaxCount):
-		return nil, fmt.Errorf(
-			"--max-cost is %d: expected 1 to %d, the smallest limit: no window could ever admit more", p.MaxCost,
-			min(smallest, api.MaxCount))
-	}
-	return []compare.Trace{p.Trace()}, nil
 }
 
 func logTrace(cmd *cobra.Command, path string) ([]compare.Trace, error) {
@@ -168,7 +124,7 @@ func fileTrace(cmd *cobra.Command, path string, smallest int64) ([]compare.Trace
 			return err
 		}
 		if cost > smallest {
-			return fmt.Errorf("%w: %d is above the smallest limit, %d", compare.ErrCost, cost, smallest)
+			return fmt.Errorf("cost %d is above the smallest limit, %d", cost, smallest)
 		}
 		return nil
 	})

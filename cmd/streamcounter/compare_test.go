@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,31 +34,11 @@ func admitted(t *testing.T, c compare.Comparison, algorithm string) int64 {
 	return 0
 }
 
-func TestCompareBoundary(t *testing.T) {
-	list, stderr := compared(t, "", 0, "--boundary")
-	if len(list) != 2 || stderr != "" {
-		t.Fatalf("%d comparisons, want 2; stderr %q, want none", len(list), stderr)
-	}
-	for i, gcra := range []int64{60, 95} {
-		for name, want := range map[string]int64{"sliding-log": 50, compare.InProcess: 50, compare.Oracle: 50,
-			compare.GCRA: gcra} {
-			if n := admitted(t, list[i], name); n != want {
-				t.Errorf("%s: %s admitted %d, want %d", list[i].Trace.Name, name, n, want)
-			}
-		}
-		if r := list[i].Redis; r == nil || *r != "embedded" {
-			t.Errorf("Redis is %v, want embedded", r)
-		}
-	}
-}
-
-// A log at its own times: three days of it take seconds. On a real Redis, and
-// with a page.
+// A log at its own times: three days of it take seconds. On a real Redis.
 func TestCompareLog(t *testing.T) {
 	url := streamtest.Redis(t)
-	page := filepath.Join(t.TempDir(), "page.html")
-	list, _ := compared(t, "", 0, "--clf", "testdata/apache_access.log", "--limit", "10", "--per", "1m", "--redis",
-		url, "--html", page)
+	list, _ := compared(t, "", 0, "--clf", "testdata/apache_access.log", "--window", "10/1m", "--algorithms",
+		"sliding-log", "--redis", url)
 	c := list[0]
 	if c.Trace.Requests != 10_000 || c.Trace.Keys != 1753 || c.Trace.RejectedLines != 0 ||
 		c.Trace.LastMs-c.Trace.FirstMs < 3*24*time.Hour.Milliseconds() {
@@ -72,68 +50,28 @@ func TestCompareLog(t *testing.T) {
 	if r := c.Algorithms[0]; r.RedisCPU == nil || r.BytesPerKey == nil {
 		t.Errorf("a real Redis told neither CPU nor memory: %+v", r)
 	}
-	text, err := os.ReadFile(page)
-	testkit.Must(t, err)
-	if !strings.Contains(string(text),
-		"streamcounter compare --clf testdata/apache_access.log --html "+page+" --json --limit 10 --per 1m0s "+
-			"--redis "+url) {
-		t.Errorf("the page does not say how to make it again:\n%.2000s", text)
-	}
-	if files, _ := os.ReadDir(filepath.Dir(page)); len(files) != 1 {
-		t.Errorf("it left %v beside the page", files)
-	}
-}
-
-func TestCompareBadLines(t *testing.T) {
-	log := `1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1
-rubbish
-1.2.3.4 - - [17/Foo/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1
-1.2.3.4 - - [17/May/2015:12:05:02 +0200] "GET / HTTP/1.1" 200 1
-`
-	list, stderr := compared(t, log, 1, "--clf", "-", "--algorithms", "in-process")
-	at := time.Date(2015, 5, 17, 10, 5, 2, 0, time.UTC).UnixMilli()
-	if tr := list[0].Trace; tr.Requests != 2 || tr.RejectedLines != 2 || tr.Sorted != 1 || tr.FirstMs != at ||
-		tr.LastMs != at+1000 {
-		t.Errorf("the trace is %+v", tr)
-	}
-	for _, want := range []string{`stdin:2: bad request: "rubbish"`,
-		`stdin:3: bad request: time "17/Foo/2015:10:05:03 +0000", expected one such as`} {
-		if !strings.Contains(stderr, want) {
-			t.Errorf("stderr lacks %q:\n%s", want, stderr)
-		}
-	}
 }
 
 func TestCompareErrors(t *testing.T) {
 	trace := testkit.WriteFile(t, "trace.txt", "1 a\n2 b 51\n")
 	badKey := testkit.WriteFile(t, "key.txt", "1 a\x01\n")
-	dir := t.TempDir()
 	for _, test := range []struct{ args, want string }{
-		{"", "no trace: want one of --boundary, --poisson, --clf FILE and --trace FILE"},
-		{"--boundary --poisson", "--boundary and --poisson: want one of"},
+		{"", "no trace: want one of --boundary, --clf FILE and --trace FILE"},
+		{"--boundary --trace x", "--boundary and --trace: want one of"},
 		{"--boundary=false", "no trace"},
 		{"--boundary --algorithms sliding-log,leaky", `--algorithms: "leaky": want some of sliding-log, `},
-		{"--boundary --limit 0", "--limit: limit 0: want a whole number from 1"},
-		{"--boundary --per 1us", "--per: per 1µs: want 10ms"},
-		{"--boundary --per 15ms", "--per is 15ms: --boundary wants at least 20ms"},
-		{"--boundary --limit 100001",
-			"--limit is 100001: --boundary sends bursts of that many requests, want at most 100000"},
-		{"--boundary --window 5/1s", "--window 5/1s and --boundary"},
-		{"--poisson --window 5/1s --limit 3", "--window 5/1s and --limit"},
-		{"--poisson --window 5", `--window is "5": expected LIMIT/PER`},
-		{"--poisson --window 0/1s", "--window 0/1s: limit 0: want"},
-		{"--poisson --window 5/1s --window 6/1s", "--window 5/1s --window 6/1s: per 1s: want each span once"},
-		{"--boundary --seed 3", "--seed is for --poisson, not for --boundary"},
-		{"--poisson --rate 0", "--rate is 0: expected"},
-		{"--poisson --requests 0", "--requests is 0: expected"},
-		{"--poisson --keys 0", "--keys is 0: expected"},
-		{"--poisson --max-cost 51", "--max-cost is 51: expected 1 to 50"},
-		{"--trace " + trace, "--trace: " + trace + ":2: cost exceeds limit: 51 is above the smallest limit, 50"},
+		{"--boundary --window 0/1s", "--window 0/1s: limit 0: want a whole number from 1"},
+		{"--boundary --window 1/1us", "--window 1/1us: per 1µs: want 10ms"},
+		{"--boundary --window 1/15ms", "--window has the length 15ms: --boundary wants at least 20ms"},
+		{"--boundary --window 100001/1s",
+			"--window has the limit 100001: --boundary sends bursts of that many requests, want at most 100000"},
+		{"--boundary --window 5/1s --window 9/2s", "--boundary with 2 windows"},
+		{"--boundary --window 5", `--window is "5": expected LIMIT/PER`},
+		{"--boundary --window 5/1s --window 6/1s", "--window 5/1s --window 6/1s: per 1s: want each span once"},
+		{"--trace " + trace, "--trace: " + trace + ":2: cost 51 is above the smallest limit, 50"},
 		{"--trace " + badKey, `--trace: ` + badKey + `:1: bad key: "a\x01" has the control or invisible character`},
 		{"--trace /nonexistent", "--trace: open /nonexistent: no such file"},
 		{"--clf /dev/null", "--clf: log /dev/null: it has no request"},
-		{"--boundary --html " + dir, "--html: " + dir + " is no regular file"},
-		{"--boundary --html " + dir + "/no/page.html", `--html: "` + dir + `/no/page.html" cannot be written`},
 		{"--boundary --redis embedded:x", "--redis (STREAMCOUNTER_REDIS): "},
 		{"--boundary --redis redis://127.0.0.1:1", "--redis (STREAMCOUNTER_REDIS): no Redis answers"},
 	} {
@@ -142,19 +80,18 @@ func TestCompareErrors(t *testing.T) {
 			t.Errorf("compare %s: exit code %d, want 1 and %s\n%s%s", test.args, code, test.want, stdout, stderr)
 		}
 	}
-	if files, _ := os.ReadDir(dir); len(files) != 0 {
-		t.Errorf("they left %v", files)
-	}
 }
 
-// Ctrl-C in the middle of a run leaves no keys behind, and no half of a page.
+// Ctrl-C in the middle of a run leaves no keys behind.
 func TestCompareInterrupted(t *testing.T) {
 	url := streamtest.Redis(t)
 	c := streamtest.Connect(t, url)
 	keys := func() []string { return c.Keys(t.Context(), "sc-compare-*").Val() }
-	dir := t.TempDir()
-	p := startProgram(t, "compare", "--poisson", "--requests", "1000000", "--keys", "50", "--redis", url, "--html",
-		filepath.Join(dir, "page.html"))
+	var trace strings.Builder
+	for i := range 500_000 {
+		fmt.Fprintf(&trace, "%d user:%d\n", i*10, i%100)
+	}
+	p := startProgram(t, "compare", "--trace", testkit.WriteFile(t, "trace.txt", trace.String()), "--redis", url)
 	streamtest.Eventually(t, 30*time.Second, "counts of 50 keys", func() (bool, string) {
 		n := len(keys())
 		return n > 50, fmt.Sprintf("%d keys", n)
@@ -167,17 +104,5 @@ func TestCompareInterrupted(t *testing.T) {
 	}
 	if left := keys(); len(left) > 0 {
 		t.Errorf("it left %d keys: %.5v", len(left), left)
-	}
-	if files, _ := os.ReadDir(dir); len(files) != 0 {
-		t.Errorf("it left %v", files)
-	}
-}
-
-func TestQuote(t *testing.T) {
-	for word, want := range map[string]string{"a-b/c:1": "a-b/c:1", "": "''", "a b": "'a b'", "it's": `'it'\''s'`,
-		"$x": "'$x'"} {
-		if got := quote(word); got != want {
-			t.Errorf("%q is quoted %s, want %s", word, got, want)
-		}
 	}
 }

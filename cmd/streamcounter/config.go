@@ -21,6 +21,7 @@ type config struct {
 	NATS   natsConfig
 	Rules  rulesConfig
 	HTTP   string // address to listen on; for a command that calls a server, that server
+	Health string // address for probes; empty: not served
 	GRPC   grpcConfig
 	Access accessConfig
 	Checks checksConfig
@@ -35,10 +36,12 @@ type config struct {
 	Log       slog.Level    // at the start
 	Debug     string        // address of profiles and the log level; empty: not served
 
-	level    slog.LevelVar // what is logged now
-	groups   []group
-	used     []setting // those that are flags of the command
-	warnings []string  // variables of the environment that nothing reads
+	level  slog.LevelVar // what is logged now
+	groups []group
+	used   []setting // those that are flags of the command
+	// flagsOnly are the names of groups that the command takes from flags, never from the environment.
+	flagsOnly []string
+	warnings  []string // variables of the environment that nothing reads
 }
 
 type redisConfig struct {
@@ -93,6 +96,7 @@ type checksConfig struct {
 	Timeout    time.Duration // of one check
 	Denials    int           // denied keys that are remembered; 0: none
 	Bouncers   string        // names of rules, separated by commas; empty: no decisions for CrowdSec's bouncers
+	Instances  int           // server processes that share the limits of on_error: local
 	MaxBacklog time.Duration // 0 becomes half the retention when the configuration is loaded
 }
 
@@ -182,6 +186,8 @@ func (c *config) table() []group {
 		}},
 		{"listen", []setting{
 			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"),
+			set(&c.Health, "health", "",
+				"address for probes, in plain text and without tokens: /healthz and /readyz alone; empty: none"),
 			set(&c.Access.Tokens, "tokens", "",
 				"file of bearer tokens and their scopes (YAML); empty: no token is required"),
 			set(&c.Access.Cert, "tls-cert", "", "certificate (PEM) of HTTP and gRPC; empty: no TLS"),
@@ -224,6 +230,9 @@ func (c *config) table() []group {
 					"request"),
 			set(&c.Checks.Timeout, "check-timeout", 250*time.Millisecond,
 				"deadline of a check; after it the rule's on_error decides"),
+			set(&c.Checks.Instances, "instances", 1,
+				"number of server processes; where on_error: local decides, each admits limit / instances, "+
+					"rounded down, at least 1"),
 			zero(set(&c.Checks.Denials, "denial-cache", 10_000,
 				"maximum denied keys that are remembered, to be denied without Redis until their wait has passed; "+
 					"0: only those whose rule has lease")),

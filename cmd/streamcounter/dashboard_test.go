@@ -117,8 +117,10 @@ func TestDashboardQueriesHaveData(t *testing.T) {
 			t.Errorf("the dashboard has no panel %q", panel)
 		}
 	}
+	round := 0
 	streamtest.Eventually(t, 60*time.Second, "each query has data", func() (bool, string) {
-		d.load(t)
+		round++
+		d.load(t, fmt.Sprintf("user:round-%d", round))
 		var why []string
 		left = slices.DeleteFunc(left, func(q dashboardQuery) bool {
 			lacks := p.lacks(t, q.expr, slices.Contains(busyPanels, q.panel))
@@ -131,14 +133,15 @@ func TestDashboardQueriesHaveData(t *testing.T) {
 	})
 }
 
-// load makes checks that are admitted, denied and without a token, and events.
-func (d *devServer) load(t *testing.T) {
+// load makes checks that are admitted, denied and without a token, and events that take key over its
+// limit. Give it a new key each time: one that is over its limit already makes no further decision.
+func (d *devServer) load(t *testing.T, key string) {
 	t.Helper()
 	for _, path := range []string{"/v1/check?key=user:42&cost=30", "/v1/check?key=user:7", "/v1/events"} {
 		for _, token := range []string{checkerToken, ""} {
 			method, body := http.MethodGet, ""
 			if path == "/v1/events" {
-				method, body = http.MethodPost, `[{"key":"user:1","count":40}]`
+				method, body = http.MethodPost, fmt.Sprintf(`[{"key":%q,"count":120}]`, key)
 			}
 			req, err := http.NewRequestWithContext(t.Context(), method,
 				fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), strings.NewReader(body))

@@ -17,7 +17,7 @@ import (
 // debugTransport answers at --debug, which every process can have: Go's profiles and the log level.
 // They tell of memory and change the log, so only this machine may reach them.
 var debugTransport = transport{name: "debug", title: "debug", about: "/debug/pprof/, /debug/log-level",
-	scheme: "http", addr: func(c *config) string { return c.Debug }, open: newDebugServer, local: true}
+	scheme: "http", addr: func(c *config) string { return c.Debug }, open: newDebugServer, local: true, plain: true}
 
 // onlyHere refuses an address that other machines can reach.
 func onlyHere(name, addr string) error {

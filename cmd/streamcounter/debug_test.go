@@ -10,10 +10,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Profiles and the log level, for this machine alone.
+// Profiles and the log level, which holds for all that is logged after it was changed, for this machine alone.
 func TestDebugListener(t *testing.T) {
 	port := testkit.FreePort(t)
-	startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port))
+	d := startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port), "--log-level", "error")
 	ask := func(method, path, body, host string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://127.0.0.1:%d%s", port, path),
@@ -32,7 +32,7 @@ func TestDebugListener(t *testing.T) {
 		status                   int
 		says                     string
 	}{
-		{"GET", "/debug/log-level", "", "", 200, "info\n"},
+		{"GET", "/debug/log-level", "", "", 200, "error\n"},
 		{"PUT", "/debug/log-level", "loud", "", 400, `"loud", expected debug, info, warn or error`},
 		{"PUT", "/debug/log-level", "debug\n", "", 200, "debug\n"},
 		{"GET", "/debug/log-level", "", "", 200, "debug\n"},
@@ -49,18 +49,6 @@ func TestDebugListener(t *testing.T) {
 			t.Errorf("%s %s %s: %d %.200s, want %d and %q", c.method, c.path, c.body, status, text, c.status, c.says)
 		}
 	}
-}
-
-// A log level that was changed holds for all that is logged after it.
-func TestTheLogLevelIsChangedWhileItRuns(t *testing.T) {
-	port := testkit.FreePort(t)
-	d := startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port), "--log-level", "error")
-	r, err := http.NewRequestWithContext(t.Context(), "PUT", fmt.Sprintf("http://127.0.0.1:%d/debug/log-level", port),
-		strings.NewReader("info"))
-	testkit.Must(t, err)
-	resp, err := http.DefaultClient.Do(r)
-	testkit.Must(t, err)
-	_ = resp.Body.Close()
 	d.until("the log level was changed")
 	d.interrupt()
 	d.until("stopping")

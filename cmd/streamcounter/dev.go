@@ -27,7 +27,8 @@ func newDev() *cobra.Command {
 NATS with JetStream, the consumers and the HTTP interface, with example rules.
 Nothing is kept when it ends. The embedded Redis (miniredis) is for trying
 things out: about a quarter of a real one's speed. With --redis URL or --nats URL
-the real ones are used.`,
+the real ones are used: only as flags, the environment does not choose them. A prefix
+that other processes use with other rules is refused.`,
 		Example: `  streamcounter dev
   streamcounter dev --rules my-rules.yml
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
@@ -38,9 +39,10 @@ the real ones are used.`,
 				return err
 			}
 			welcome := func(n *node) { welcome(cmd.OutOrStdout(), n) }
-			return role{parts: devParts, example: example, ready: welcome}.run(cmd, c)
+			return role{parts: devParts, example: example, ready: welcome, alone: true}.run(cmd, c)
 		},
 	}
+	c.flagsOnly = []string{"redis", "nats"}
 	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "sinks",
 		"process")
 	return cmd
@@ -84,3 +86,12 @@ func exampleKey(rules *windows.Rules) (key string, limit int64) {
 	}
 	return "", 0
 }
+
+func quote(word string) string {
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune(plainRunes, r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%"

@@ -5,46 +5,31 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-const operations = "../../docs/operations.md"
+const (
+	settingsPage = "../../docs/settings.md"
+	metricsPage  = "../../docs/metrics.md"
+)
 
 // The table of settings in the docs is the one in config.go.
 func TestSettingsAreDocumented(t *testing.T) {
-	const begin, end = "<!-- settings -->\n", "<!-- /settings -->\n"
-	text := readOperations(t)
-	before, rest, ok := strings.Cut(text, begin)
-	have, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no %q and %q", operations, begin, end)
-	}
-	want := settingsTable()
-	if have == want {
-		return
-	}
-	if *testkit.Update {
-		testkit.Must(t, os.WriteFile(operations, []byte(before+begin+want+end+after), 0o644))
-		return
-	}
-	t.Errorf("the table of settings in %s is not that of config.go (go test ./cmd/streamcounter -run Documented "+
-		"-update writes it)\nhave:\n%s\nwant:\n%s", operations, have, want)
+	testkit.Section(t, settingsPage, "settings", settingsTable())
 }
 
 func settingsTable() string {
@@ -60,34 +45,6 @@ func settingsTable() string {
 		}
 	}
 	return b.String()
-}
-
-// A flag that is true or false takes no word: `--open true` is --open, and an argument that no command takes.
-func TestDocumentedSwitchesTakeNoWord(t *testing.T) {
-	switches := map[string]bool{}
-	var visit func(*cobra.Command)
-	visit = func(c *cobra.Command) {
-		c.Flags().VisitAll(func(f *pflag.Flag) { switches[f.Name] = switches[f.Name] || f.Value.Type() == "bool" })
-		for _, sub := range c.Commands() {
-			visit(sub)
-		}
-	}
-	visit(newRoot())
-	form := regexp.MustCompile(`--([a-z-]+) +(true|false|on|off|yes|no)\b`)
-	pages, err := filepath.Glob("../../docs/*.md")
-	testkit.Must(t, err)
-	for _, path := range append(pages, "../../README.md", "../../CHANGELOG.md") {
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
-		for _, m := range form.FindAllStringSubmatch(string(text), -1) {
-			if switches[m[1]] {
-				t.Errorf("%s has %q", path, m[0])
-			}
-		}
-	}
-	if !switches["rls-shadow"] || switches["rls-tag"] {
-		t.Errorf("switches: %v", switches)
-	}
 }
 
 // The address of each transport is a setting of that name, and each is told of once.
@@ -106,22 +63,22 @@ func TestTransportsAreSettings(t *testing.T) {
 	}
 }
 
-// Each metric stands in the docs with its labels, and no other does.
+// Each metric is in the docs with its labels, and no other is.
 func TestMetricsAreDocumented(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `(streamcounter_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
 	documented := map[string]string{} // name → labels
-	for _, m := range row.FindAllStringSubmatch(readOperations(t), -1) {
+	for _, m := range row.FindAllStringSubmatch(readPage(t, metricsPage), -1) {
 		documented[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
 	}
 	for name, labels := range registeredMetrics(t) {
 		have, ok := documented[name]
 		if !ok || have != labels {
-			t.Errorf("%s has %s with the labels %q (found: %t), want %q", operations, name, have, ok, labels)
+			t.Errorf("%s has %s with the labels %q (found: %t), want %q", metricsPage, name, have, ok, labels)
 		}
 		delete(documented, name)
 	}
 	for name := range documented {
-		t.Errorf("%s has %s, which nothing counts", operations, name)
+		t.Errorf("%s has %s, which nothing counts", metricsPage, name)
 	}
 }
 
@@ -135,6 +92,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	check.NewMetrics(n.registry)
 	httpapi.NewMetrics(n.registry)
 	sinks.NewMetrics(n.registry)
+	natsMetrics(n.registry, &natsconn.Status{})
 	n.announcer()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -165,9 +123,9 @@ func registeredMetrics(t *testing.T) map[string]string {
 	return out
 }
 
-func readOperations(t *testing.T) string {
+func readPage(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(operations)
+	text, err := os.ReadFile(path)
 	testkit.Must(t, err)
 	return string(text)
 }

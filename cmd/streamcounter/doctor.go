@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -27,14 +28,19 @@ const (
 
 func newDoctor() *cobra.Command {
 	c := newConfig()
-	var asJSON bool
+	var asJSON, prune bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check Redis and NATS, and say how to fix what is wrong",
 		Long: `Checks Redis, NATS and the keys of the prefix for what serve and work need. Each
 finding says what was found, why it matters, and the command that fixes it.
-It changes nothing. What the user in the URL may not read is a note, not a failure:
-deploy/ has a user "doctor" for each server who may read everything.
+Without --prune it changes nothing. If the user in the URL may not read something,
+the finding is a note, not a failure: deploy/ has a user "doctor" for each server
+who may read everything.
+
+With --prune it first deletes the libraries of Redis Functions of other versions
+that no running process of the prefix uses. A process whose library is gone loads it
+again at its next call.
 
 With --nats '' NATS is not checked. The exit code is 0 where nothing is above a
 note, 1 with a warning or a problem, 2 where a server did not answer or the
@@ -44,6 +50,11 @@ command line is wrong, so that not everything was checked.`,
   streamcounter doctor --json | jq '.findings[] | select(.severity == "problem")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if prune {
+				if err := pruneLibraries(cmd, c); err != nil {
+					return err
+				}
+			}
 			report, err := examine(cmd.Context(), c)
 			if err != nil {
 				return err
@@ -68,8 +79,26 @@ command line is wrong, so that not everything was checked.`,
 	}
 	c.flags(cmd, "redis", "nats", "nats-replicas", "doctor", "rules", "stream")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
+	cmd.Flags().BoolVar(&prune, "prune", false, "delete libraries of other versions that no process uses")
 	cmd.Annotations = exitTwo
 	return cmd
+}
+
+func pruneLibraries(cmd *cobra.Command, c *config) error {
+	if err := notEmbedded("redis", c.Redis.URL); err != nil {
+		return err
+	}
+	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
+	if err != nil {
+		return err
+	}
+	return withRedis(cmd, c, func(client redis.UniversalClient) error {
+		deleted, err := doctor.Prune(cmd.Context(), client, keys)
+		for _, name := range deleted {
+			fmt.Fprintln(cmd.ErrOrStderr(), "deleted", name)
+		}
+		return err
+	})
 }
 
 // examine looks at both servers at the same time: one that is silent must not
@@ -112,7 +141,8 @@ func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	nc, err := connectNATS(c, c.URL, nats.Name("streamcounter doctor"), nats.NoReconnect(), nats.Timeout(2*time.Second))
+	nc, err := connectNATS(c, natsconn.Config{URL: c.URL, Name: "streamcounter doctor",
+		Log: slog.New(slog.DiscardHandler)}, nats.NoReconnect())
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem,
 			Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.URL), redact.Error(err))).Error(),

@@ -89,6 +89,7 @@ func TestDoctorExitCodes(t *testing.T) {
 
 // Servers that take connections and say nothing: an answer within seconds all the same.
 func TestDoctorOfSilentServers(t *testing.T) {
+	t.Parallel()
 	own := streamtest.OwnRedis(t)
 	own.Pause()
 	began := time.Now()
@@ -100,17 +101,14 @@ func TestDoctorOfSilentServers(t *testing.T) {
 	wantFinding(t, r, doctor.NATSReachable, doctor.Problem, own.Addr())
 }
 
-// No password is told, however a URL is written and whatever becomes of it.
+// No password is told, whatever becomes of it: each command passes what it says of a URL through redact, whose tests
+// have the other ways to write one.
 func TestSecretsAreNotTold(t *testing.T) {
 	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
 	openNATS := strings.TrimPrefix(streamtest.NATS(t), "nats://")
-	for _, form := range []string{"S://user:hidden@H", "S://:hidden@H", "S://user:hid#hidden@H",
-		"S://user:hid@hidden@H", "S://user:hid/hidden@H", "S://user:hid,hidden@H",
-		"S://user:hidden@H,S://user:hidden@H", "S://H,S://user:hidden@H", "S://user:hidden@H:bad",
-		"S://user:hi%hidden@H",
-		"S://hidden@H", "S:hidden", "hidden", "hidden://H", "hidden@H", "user:hidden@H", "S://user:hidden",
-		"S://H?password=hidden", "S://H?hidden", "S://H/?password=p@hidden", "S://H/hidden", "S://H#hidden"} {
+	for _, form := range []string{"S://user:hidden@H", "S://user:hid/hidden@H", "S://H,S://user:hidden@H",
+		"S://user:hidden@H:bad", "hidden", "S://H?password=hidden"} {
 		target := func(scheme, host string) string { return strings.NewReplacer("S", scheme, "H", host).Replace(form) }
 		for _, at := range []string{closed, open} {
 			for _, args := range [][]string{{"doctor", "--nats", ""}, {"append"},
@@ -137,19 +135,6 @@ func TestSecretsAreNotTold(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The servers of `dev` can be looked at as any.
-func TestDoctorOfDev(t *testing.T) {
-	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
-	code, r, text := runDoctor(t, "--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis), "--nats",
-		fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
-	if code != 0 {
-		t.Errorf("exit code %d\n%s", code, text)
-	}
-	wantFinding(t, r, "redis.version", doctor.Note, "embedded")
-	wantFinding(t, r, "redis.meta", doctor.OK, "16 partitions")
-	wantFinding(t, r, "nats.SC_THROTTLE", doctor.OK, "messages")
 }
 
 // A Redis that does not answer any more holds a start up for a second at most, and a start says

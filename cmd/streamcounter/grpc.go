@@ -27,6 +27,8 @@ import (
 type grpcServer struct {
 	*grpc.Server
 	health *health.Server
+	// stopping is closed when Shutdown is no longer far.
+	stopping chan struct{}
 }
 
 // What a caller without a token can take; docs/security.md has what it costs.
@@ -92,12 +94,36 @@ func newGRPCServer(n *node) server {
 	if n.tls != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
 	}
-	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer()}
+	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer(), stopping: make(chan struct{})}
+	n.atStop(func() { close(s.stopping) })
 	rlsv3.RegisterRateLimitServiceServer(s, n.limiter)
 	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
-	s.health.SetServingStatus(rlsv3.RateLimitService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	s.serving(n.noLimits() == nil)
+	if x, ok := n.rules.(*xdsRules); ok {
+		go s.serveFrom(x.Arrived())
+	}
 	return s
+}
+
+// serving is what gRPC health says of the service, by its name and by that which envoyproxy/ratelimit has for it.
+func (s grpcServer) serving(on bool) {
+	is := healthv1.HealthCheckResponse_NOT_SERVING
+	if on {
+		is = healthv1.HealthCheckResponse_SERVING
+	}
+	for _, name := range []string{rlsv3.RateLimitService_ServiceDesc.ServiceName, ratelimitName} {
+		s.health.SetServingStatus(name, is)
+	}
+}
+
+// serveFrom waits for the first limits.
+func (s grpcServer) serveFrom(arrived <-chan struct{}) {
+	select {
+	case <-arrived:
+		s.serving(true) // nothing once Shutdown has begun
+	case <-s.stopping:
+	}
 }
 
 func (s grpcServer) Serve(l net.Listener) error {

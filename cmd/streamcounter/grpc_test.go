@@ -23,6 +23,16 @@ type wire struct {
 	next    uint32 // stream
 }
 
+// serveGRPC is a serve that listens, with more flags.
+func serveGRPC(t *testing.T, more ...string) *process {
+	t.Helper()
+	p := startProgram(t, append([]string{"serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t),
+		"--rules", testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc",
+		"127.0.0.1:0"}, more...)...)
+	p.until(`"msg":"ready"`)
+	return p
+}
+
 func openWire(t *testing.T, p *process) *wire {
 	t.Helper()
 	at := grpcAt.FindStringSubmatch(p.text())
@@ -52,12 +62,8 @@ func (w *wire) block(method string) []byte {
 // Calls whose request never comes end by themselves, without a token too, and a
 // connection has no more of them than --grpc-max-streams.
 func TestUnsentGRPCRequestsEnd(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
-		testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
-		"--grpc-max-streams", "50")
-	p.until(`"msg":"ready"`)
-	w := openWire(t, p)
+	t.Parallel()
+	w := openWire(t, serveGRPC(t, "--grpc-max-streams", "50"))
 	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
 		healthpb.Health_Check_FullMethodName}
 	const calls = 50
@@ -98,11 +104,8 @@ func TestUnsentGRPCRequestsEnd(t *testing.T) {
 
 // Metadata of a call is bounded while it comes, not when it is there.
 func TestGRPCMetadataIsBounded(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
-		testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
-	p.until(`"msg":"ready"`)
-	w := openWire(t, p)
+	t.Parallel()
+	w := openWire(t, serveGRPC(t))
 	first := w.block("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 	w.headers.Reset()
 	// never indexed
@@ -128,19 +131,18 @@ func TestGRPCMetadataIsBounded(t *testing.T) {
 // A connection is closed when it is old, for load balancing, and when it is idle.
 func TestGRPCConnectionsEnd(t *testing.T) {
 	for _, flag := range []string{"--grpc-max-age", "--grpc-max-idle"} {
-		p := startProgram(t, "serve", "--redis", streamtest.Redis(t), "--rules",
-			testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", flag,
-			"100ms")
-		p.until(`"msg":"ready"`)
-		w := openWire(t, p)
-		for {
-			f, err := w.ReadFrame()
-			if err != nil {
-				t.Fatalf("%s: %v before GOAWAY", flag, err)
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			w := openWire(t, serveGRPC(t, flag, "100ms"))
+			for {
+				f, err := w.ReadFrame()
+				if err != nil {
+					t.Fatalf("%v before GOAWAY", err)
+				}
+				if f.Header().Type == http2.FrameGoAway {
+					break
+				}
 			}
-			if f.Header().Type == http2.FrameGoAway {
-				break
-			}
-		}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/streamcounter/streamcounter/check/access"
@@ -29,6 +30,11 @@ func newHTTPServer(n *node) server {
 	metrics := n.metricsHandler()
 	routes = append(routes, httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead, Serve: metrics})
 	return httpServerOf(n, httpapi.NewRouter(n.tokens, routes...), n.tls)
+}
+
+// newHealthServer serves /healthz and /readyz.
+func newHealthServer(n *node) server {
+	return httpServerOf(n, httpapi.NewRouter(nil, httpapi.HealthRoutes(n.ready)...), nil)
 }
 
 func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
@@ -72,21 +78,31 @@ func (s httpServer) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// ready tells probes whether Redis answers. Whoever asks is not told why it does
-// not; the log is, once per change.
+// ready tells probes whether what this process needs is there: Redis, and NATS where it publishes
+// or delivers. Whoever asks is not told why it is not; the log is, once per change.
 func (n *node) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if n.redis == nil { // sinks: they need NATS alone, and wait for it
-		return nil
-	}
-	err := n.redis.Ping(ctx).Err()
+	what, err := n.missing(ctx)
 	if away := err != nil; n.away.Swap(away) != away {
 		if away {
-			n.log.Warn("not ready: Redis does not answer", "error", err)
+			n.log.Warn("not ready: "+what, "error", err)
 		} else {
-			n.log.Info("ready again: Redis answers")
+			n.log.Info("ready again")
 		}
 	}
 	return err
+}
+
+// missing says what a process needs and has not.
+func (n *node) missing(ctx context.Context) (what string, err error) {
+	if n.redis != nil { // sinks have none
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := n.redis.Ping(ctx).Err(); err != nil {
+			return "Redis does not answer", err
+		}
+	}
+	if n.needsNATS() && !n.nats.Connected() {
+		return "NATS is not connected", nats.ErrDisconnected
+	}
+	return "", nil
 }

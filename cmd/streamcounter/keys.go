@@ -21,10 +21,12 @@ func newKeys() *cobra.Command {
 		Long: `Shows how much of its limits a key has used. Its commands are the operator's hand
 on single keys: each asks a running server (--http), and needs a token of the scope
 admin where the server has tokens. A KEY with * or ? is a pattern, as in the match of a
-rule; a \ before them means the characters themselves.`,
+rule, and one that ends in a network (ip:203.0.113.0/24, ip:2001:db8::/32) is for its
+addresses; a \ before *, ? and / means the characters themselves.`,
 		Example: `  streamcounter keys ip:203.0.113.9
   streamcounter keys user:42 --reset
   streamcounter keys block user:42 --for 1h --reason 'too many failed logins'
+  streamcounter keys block ip:203.0.113.0/24 --for 1h --yes
   streamcounter keys limit 'tenant:acme:*' 500/1m --until 2026-12-01`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,6 +55,11 @@ rule; a \ before them means the characters themselves.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s, rule %s\n", s.Key, cmp.Or(s.Rule, "none"))
 			printWindows(cmd.OutOrStdout(), s.Windows)
+			printPenalty(cmd.OutOrStdout(), s.Penalty)
+			for _, shadow := range s.Shadow {
+				fmt.Fprintf(cmd.OutOrStdout(), "  rule %s (shadow, decides nothing):\n", shadow.Rule)
+				printWindows(cmd.OutOrStdout(), shadow.Windows)
+			}
 			if s.Override != nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "  override: %s\n", overrideText(*s.Override))
 			}

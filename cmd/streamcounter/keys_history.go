@@ -77,7 +77,7 @@ func entryText(e api.HistoryEntry) string {
 		}
 		what += ", rule " + t.Rule
 		if t.WindowMs > 0 {
-			what += fmt.Sprintf(": %d of %d per %s", t.Used, t.Limit, millis(t.WindowMs))
+			what += ": " + useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight)
 		}
 		return what
 	case e.Change == nil:

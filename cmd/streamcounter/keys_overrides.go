@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -25,17 +28,32 @@ func overrideCommands() []*cobra.Command {
 		setCommand("exempt KEY", "Admit every check of a key; what it spends is counted",
 			"  streamcounter keys exempt tenant:acme --until 2026-12-01", 1,
 			func([]string) (map[string]any, error) { return map[string]any{"exempt": true}, nil }),
-		setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits in place of its rule's",
-			"  streamcounter keys limit user:42 500/1m 20000/1d --until 2026-12-01T09:00:00Z", -1,
-			func(limits []string) (map[string]any, error) {
-				list, err := windowsOf(limits)
-				return map[string]any{"windows": list}, err
-			}),
+		limitCommand(),
 		setCommand("tier KEY RULE", "Have a rule decide about a key in place of the one that matches it",
 			"  streamcounter keys tier user:42 gold", 2,
 			func(args []string) (map[string]any, error) { return map[string]any{"rule": args[0]}, nil }),
-		newClear(), newOverrides(), newThrottled(), newHistory(), newTop(),
+		newClear(), newUnblock(), newOverrides(), newThrottled(), newHistory(), newTop(),
 	}
+}
+
+// limitCommand is setCommand for limits, which replace the windows of the same length, or all.
+func limitCommand() *cobra.Command {
+	var all bool
+	cmd := setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits than its rule",
+		"  streamcounter keys limit user:42 500/1m 20000/1d --until 2026-12-01T09:00:00Z\n"+
+			"  streamcounter keys limit user:42 500/1m --all", -1,
+		func(limits []string) (map[string]any, error) {
+			list, err := windowsOf(limits)
+			body := map[string]any{"windows": list}
+			if all {
+				body["only"] = true
+			}
+			return body, err
+		})
+	cmd.Long = "Gives a key other limits than its rule. Each LIMIT/SPAN replaces the rule's window of the same\n" +
+		"SPAN, or is added; the other windows stay. With --all they are replaced too. What was counted\nstays counted."
+	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule")
+	return cmd
 }
 
 // windowsOf reads limits as 500/1m.
@@ -57,7 +75,7 @@ func setCommand(use, short, example string, arguments int, what func(args []stri
 ) *cobra.Command {
 	c := newConfig()
 	var lasts, until, reason string
-	var asJSON bool
+	var asJSON, yes bool
 	args := cobra.ExactArgs(arguments)
 	if arguments < 0 {
 		args = cobra.MinimumNArgs(2)
@@ -73,16 +91,23 @@ func setCommand(use, short, example string, arguments int, what func(args []stri
 					body[name] = value
 				}
 			}
-			var set api.Override
+			if err := confirmSeveral(cmd, c, args[0], body, yes); err != nil {
+				return err
+			}
+			var set api.OverrideSet
 			text, err := askFor(cmd, c, http.MethodPut, overridePath(args[0]), body, &set)
 			if err != nil {
 				return err
+			}
+			for _, warning := range set.Warnings {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
 			}
 			if asJSON {
 				printJSON(cmd.OutOrStdout(), text)
 				return nil
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", set.Target(), overrideText(set))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", set.Target(), overrideText(set.Override))
+			printEffect(cmd.OutOrStdout(), set.OverrideEffect)
 			return nil
 		}}
 	c.flags(cmd, "http", "caller")
@@ -91,7 +116,99 @@ func setCommand(use, short, example string, arguments int, what func(args []stri
 	f.StringVar(&until, "until", "", "when it ends instead: 2026-12-01T09:00:00Z, or a date (its beginning, UTC)")
 	f.StringVar(&reason, "reason", "", "why: answers, decisions and the history have it")
 	f.BoolVar(&asJSON, "json", false, "print the server's answer")
+	f.BoolVar(&yes, "yes", false, "do not ask before a pattern or a network is set")
 	return cmd
+}
+
+// confirmSeveral says how many keys a pattern or a network covers, and asks whether to go on: on a terminal the user,
+// else for --yes.
+func confirmSeveral(cmd *cobra.Command, c *config, target string, body map[string]any, yes bool) error {
+	if _, several, err := api.ParseTarget(target); err != nil || several == "" {
+		return err
+	}
+	var would api.OverrideSet
+	if _, err := askFor(cmd, c, http.MethodPut, overridePath(target)+"?dry_run=true", body, &would); err != nil {
+		return err
+	}
+	covers := cmp.Or(would.Covers, &api.Covered{})
+	more := ""
+	if covers.AtLeast {
+		more = "at least "
+	}
+	messages := cmd.ErrOrStderr()
+	fmt.Fprintf(messages, "%s covers %s%d known keys, %d of them throttled now, and all that come later\n",
+		would.Target(), more, covers.Keys, covers.Throttled)
+	if yes {
+		return nil
+	}
+	if !isTerminal(cmd.InOrStdin()) {
+		return fmt.Errorf("nothing is set: %s is for several keys, which takes --yes where nobody can be asked", target)
+	}
+	fmt.Fprint(messages, "Set it? [y/N] ")
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && answer == "" {
+		return fmt.Errorf("nothing is set: reading the answer: %w", err)
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New("nothing is set")
+	}
+	return nil
+}
+
+// printEffect says which windows of the rule an override replaces, and which stay.
+func printEffect(w io.Writer, e api.OverrideEffect) {
+	if len(e.Replaces) > 0 {
+		fmt.Fprintf(w, "  replaces %s of rule %s\n", strings.Join(e.Replaces, ", "), e.MatchedRule)
+	}
+	if len(e.Keeps) > 0 {
+		fmt.Fprintf(w, "  keeps %s of rule %s\n", strings.Join(e.Keeps, ", "), e.MatchedRule)
+	}
+}
+
+func newUnblock() *cobra.Command {
+	c := newConfig()
+	var reason string
+	cmd := &cobra.Command{Use: "unblock KEY", Short: "Remove the block of a key",
+		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var one api.Override
+			status, text, err := askWith(cmd.Context(), c, http.MethodGet, overridePath(args[0]), nil)
+			switch {
+			case err != nil:
+				return err
+			case status == http.StatusNotFound:
+				return notBlocked(cmd, c, args[0])
+			case status != http.StatusOK:
+				return problemFrom(status, text)
+			}
+			if err := json.Unmarshal(text, &one); err != nil {
+				return fmt.Errorf("reading the answer: %w", err)
+			}
+			if !one.Block {
+				return fmt.Errorf("%s is not blocked: %s; `keys clear` removes that", args[0], overrideText(one))
+			}
+			if err := clearOverride(cmd, c, args[0], reason); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is no longer blocked\n", args[0])
+			return nil
+		}}
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().StringVar(&reason, "reason", "", "why: the history has it")
+	return cmd
+}
+
+// notBlocked is the error for a target that has no block of its own. A pattern or a network can block a key.
+func notBlocked(cmd *cobra.Command, c *config, target string) error {
+	var state api.KeyState
+	if key, several, err := api.ParseTarget(target); err == nil && several == "" {
+		_, err := askFor(cmd, c, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil, &state)
+		if o := state.Override; err == nil && o != nil && o.Block {
+			return fmt.Errorf("%s has no block of its own: %s blocks it; `keys unblock '%s'` ends that for all its "+
+				"keys, `keys exempt %s` for this one", target, o.Target(), o.Target(), target)
+		}
+	}
+	return fmt.Errorf("%s is not blocked", target)
 }
 
 func overridePath(target string) string { return "/v1/overrides/" + url.PathEscape(target) }
@@ -117,16 +234,8 @@ func newClear() *cobra.Command {
 	cmd := &cobra.Command{Use: "clear KEY", Short: "Remove the block, exemption, limit or tier of a key",
 		Example: "  streamcounter keys clear user:42 --reason 'talked to them'", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var answer struct{ Cleared bool }
-			path := overridePath(args[0])
-			if reason != "" {
-				path += "?reason=" + url.QueryEscape(reason)
-			}
-			if _, err := askFor(cmd, c, http.MethodDelete, path, nil, &answer); err != nil {
+			if err := clearOverride(cmd, c, args[0], reason); err != nil {
 				return err
-			}
-			if !answer.Cleared {
-				return fmt.Errorf("%s has no override", args[0])
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: the override is removed\n", args[0])
 			return nil
@@ -134,6 +243,22 @@ func newClear() *cobra.Command {
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&reason, "reason", "", "why: the history has it")
 	return cmd
+}
+
+// clearOverride removes what is set for a target; an error where nothing is.
+func clearOverride(cmd *cobra.Command, c *config, target, reason string) error {
+	var answer struct{ Cleared bool }
+	path := overridePath(target)
+	if reason != "" {
+		path += "?reason=" + url.QueryEscape(reason)
+	}
+	if _, err := askFor(cmd, c, http.MethodDelete, path, nil, &answer); err != nil {
+		return err
+	}
+	if !answer.Cleared {
+		return fmt.Errorf("%s has no override", target)
+	}
+	return nil
 }
 
 func newOverrides() *cobra.Command {
@@ -193,12 +318,15 @@ func newThrottled() *cobra.Command {
 func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
 	if t.Rule != api.OverrideRule {
-		what = fmt.Sprintf("rule %s: %d of %d per %s", t.Rule, t.Used, t.Limit, millis(t.WindowMs))
+		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight))
 	} else if t.Reason != "" {
 		what += ": " + t.Reason
 	}
 	if t.Shadow {
 		what += " (shadow)"
+	}
+	if t.Penalty != nil {
+		what += fmt.Sprintf(", penalty %d of %d", t.Penalty.Step, t.Penalty.Of)
 	}
 	what += "\tsince " + timeText(t.SinceMs)
 	if t.UntilMs > 0 {
@@ -244,6 +372,9 @@ func overrideText(o api.Override) string {
 			list[i] = fmt.Sprintf("%d/%s", w.Limit, w.Per)
 		}
 		what = "limit " + strings.Join(list, " ")
+		if o.Only {
+			what += " alone"
+		}
 	}
 	if o.UntilMs > 0 {
 		what += " until " + timeText(o.UntilMs)

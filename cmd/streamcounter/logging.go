@@ -4,9 +4,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/lmittmann/tint"
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 )
 
@@ -23,18 +23,36 @@ func (c *config) openLog(w io.Writer) *slog.Logger {
 // newLogger writes for people on a terminal (tint: slog with colour, nothing
 // else) and JSON elsewhere, unless the format says otherwise.
 func newLogger(w io.Writer, l slog.Leveler, format string) *slog.Logger {
-	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: shortened}))
 	switch {
 	case format == "text":
-		log = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
+		log = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: shortened}))
 	case format == "" && isTerminal(w):
-		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000"}))
+		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000",
+			ReplaceAttr: shortened}))
 	}
-	redis.SetLogger(redisLog{log})
+	redisLogger.to.Store(log)
 	return log
 }
 
-func isTerminal(w io.Writer) bool {
+// maxLogged bounds a value in the log, in bytes: errors can hold what another server said.
+const maxLogged = 2048
+
+// shortened bounds the texts of a line.
+func shortened(_ []string, a slog.Attr) slog.Attr {
+	text := ""
+	if a.Value.Kind() == slog.KindString {
+		text = a.Value.String()
+	} else if err, ok := a.Value.Any().(error); ok {
+		text = err.Error()
+	}
+	if len(text) > maxLogged {
+		a.Value = slog.StringValue(strings.ToValidUTF8(text[:maxLogged], "") + "…")
+	}
+	return a
+}
+
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	_ "time/tzdata" // for windows of the calendar, on machines without time zones
 
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 )
 
 // exitError ends the program with a code and, where it has one, a message.
@@ -41,7 +41,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for a clean stop, a second one ends at once.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, arguments(os.Args)))
+	redis.SetLogger(&redisLogger)
+	os.Exit(run(ctx, newRoot(), arguments(os.Args)))
 }
 
 // arguments are those of the command ratelimit where that is the program's own name, as in
@@ -53,9 +54,8 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-func run(ctx context.Context, args []string) int {
-	redis.SetLogger(redisLog{slog.New(slog.DiscardHandler)}) // newLogger has a better one
-	root := newRoot()
+// run executes one command line and gives the exit code.
+func run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -13,8 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// What compare and bench share: a Redis of their own choice, and the words that
-// make their figures again.
+// What compare and bench share: a Redis of their own choice, and the command line in their reports.
 
 // measuredRedis connects to --redis, with a pool of so many connections (0: the
 // library's own choice), and starts it first if it is an embedded one: on a free
@@ -50,43 +48,15 @@ func measuredRedis(ctx context.Context, c redisConfig, connections int) (client 
 	}, nil
 }
 
-// commandLine is what makes the same figures again, for a shell, without
-// passwords.
-func commandLine(cmd *cobra.Command, args ...string) string {
-	path := strings.TrimPrefix(cmd.CommandPath(), "streamcounter ")
-	words := append([]string{"streamcounter", path}, args...)
-	add := func(name, value string) { words = append(words, "--"+name, quote(value)) }
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Changed { // by a flag or by the environment
-			return
+// commandLine is what was run, without passwords.
+func commandLine(cmd *cobra.Command) string {
+	words := []string{cmd.CommandPath()}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if strings.Contains(value, "://") {
+			value = redact.URL(value)
 		}
-		switch v := f.Value.(type) {
-		case pflag.SliceValue:
-			for _, one := range v.GetSlice() {
-				add(f.Name, one)
-			}
-		default:
-			switch {
-			case slices.Contains(urls, f.Name):
-				add(f.Name, redact.URL(f.Value.String()))
-			case f.Value.Type() == "bool":
-				words = append(words, "--"+f.Name+strings.TrimSuffix("="+f.Value.String(), "=true"))
-			default:
-				add(f.Name, f.Value.String())
-			}
-		}
+		words = append(words, "--"+f.Name, value)
 	})
 	return strings.Join(words, " ")
 }
-
-// urls are the flags whose values can hold a password.
-var urls = []string{"redis", "target", "metrics"}
-
-func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune(plainRunes, r) }) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%"

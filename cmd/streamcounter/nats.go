@@ -5,15 +5,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
@@ -37,9 +38,9 @@ func ownInbox(target string) nats.Option {
 
 // connectNATS connects with what proves who we are and who the server is, read
 // from files: a credentials file or a seed, and TLS. Files are read again at
-// each connection.
-func connectNATS(c natsConfig, target string, more ...nats.Option) (*nats.Conn, error) {
-	list := append([]nats.Option{ownInbox(target)}, more...)
+// each connection. Every command connects by it.
+func connectNATS(c natsConfig, conn natsconn.Config, more ...nats.Option) (*nats.Conn, error) {
+	list := append([]nats.Option{ownInbox(conn.URL)}, more...)
 	if path := c.Creds; path != "" {
 		list = append(list, nats.UserCredentials(path))
 		if _, err := os.Stat(path); err != nil { // or the server would only say "authorization violation"
@@ -54,15 +55,14 @@ func connectNATS(c natsConfig, target string, more ...nats.Option) (*nats.Conn, 
 		list = append(list, seed)
 	}
 	if c.TLS.given() {
-		config := &tls.Config{MinVersion: tls.VersionTLS12}
-		if err := c.TLS.apply(config); err != nil {
+		conn.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		if err := c.TLS.apply(conn.TLS); err != nil {
 			return nil, err
 		}
-		list = append(list, nats.Secure(config))
 	}
-	nc, err := nats.Connect(target, list...)
+	nc, err := natsconn.Connect(conn, list...)
 	if err != nil || !nc.IsConnected() {
-		if foreign := noNATS(target); foreign != nil {
+		if foreign := noNATS(conn.URL); foreign != nil {
 			if nc != nil {
 				nc.Close()
 			}
@@ -88,12 +88,32 @@ func (n *node) openNATS(context.Context) error {
 		n.atStop(stop)
 		n.natsURL = url
 	}
-	n.nc, err = dialNATS(n.config.NATS, n.natsURL, n.log)
+	n.nats = &natsconn.Status{OnClosed: func(err error) { n.natsClosed <- err }}
+	natsMetrics(n.registry, n.nats)
+	n.nc, err = connectNATS(n.config.NATS, natsconn.Config{URL: n.natsURL, Name: "streamcounter", Wait: true,
+		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // what is published meanwhile fails at once
 	if err != nil {
-		return blame("nats", err)
+		return blame("nats", fmt.Errorf("%s: %w", redact.URL(n.natsURL), redact.Error(err)))
 	}
 	n.atStop(n.nc.Close)
+	if !n.nc.IsConnected() {
+		n.log.Warn("NATS does not answer yet, trying again", "url", redact.URL(n.natsURL))
+	}
 	return nil
+}
+
+// natsMetrics tell whether NATS is there. They do not wait for the connection.
+func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
+	f := promauto.With(reg)
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_nats_connected",
+		Help: "1 while this process is connected to NATS, else 0."}, func() float64 {
+		if s.Connected() {
+			return 1
+		}
+		return 0
+	})
+	f.NewCounterFunc(prometheus.CounterOpts{Name: "streamcounter_nats_disconnects_total",
+		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
 }
 
 // openOptionalNATS connects where --nats says to: serve answers checks without it.
@@ -105,26 +125,4 @@ func (n *node) openOptionalNATS(ctx context.Context) error {
 		return blame("nats", errors.New("expected the URL of the NATS that workers publish to; only dev embeds one"))
 	}
 	return n.openNATS(ctx)
-}
-
-func dialNATS(c natsConfig, url string, log *slog.Logger) (*nats.Conn, error) {
-	nc, err := connectNATS(c, url, nats.Name("streamcounter"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.ReconnectBufSize(-1),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				log.Warn("NATS is disconnected, trying again", "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(c *nats.Conn) {
-			log.Info("NATS is connected again", "url",
-				redact.URL(c.ConnectedUrl()))
-		}))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", redact.URL(url), redact.Error(err))
-	}
-	if !nc.IsConnected() {
-		log.Warn("NATS does not answer yet, trying again", "url", redact.URL(url))
-	}
-	return nc, nil
 }

@@ -77,7 +77,7 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 		}
 		// JetStream answers one connection's requests in order: what was asked before is done.
 		testkit.Must(t, nc.Flush())
-		if _, err := nc.Request(x.subject, x.body, 2*time.Second); err != nil {
+		if _, err := nc.Request(x.subject, x.body, 500*time.Millisecond); err != nil {
 			t.Logf("%s %s: %v", x.user, x.subject, err)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi/page"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -36,6 +37,7 @@ import (
 // stop undoes them in reverse.
 type node struct {
 	command  string // serve, work or dev
+	alone    bool   // see role
 	name     string // of this process, unique among all that run: host, process id and a random part
 	config   *config
 	log      *slog.Logger
@@ -55,6 +57,7 @@ type node struct {
 	overrides *windows.Overrides
 	pool      *consumers.Pool
 	nc        *nats.Conn
+	nats      *natsconn.Status // of nc; nil without NATS
 	activity  *activity.Recorder
 	sinks     *sinks.Group    // nil where there are none
 	history   *alerts.History // nil without NATS
@@ -68,10 +71,12 @@ type node struct {
 
 	redisURL, natsURL string
 	endpoints         []*endpoint // where it is called
-	away              atomic.Bool // Redis, when it was last asked for
+	away              atomic.Bool // what it needs, when it was last asked for
 
 	stopBy time.Time // once it stops: when all is to be over
 	undo   []func()
+
+	natsClosed chan error // the NATS library has given its connection up; nothing known leads there
 }
 
 func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *node {
@@ -82,12 +87,17 @@ func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *nod
 	n := &node{
 		command: command, name: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), config: c, rules: rules,
 		log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}, transports: transports,
+		natsClosed: make(chan error, 1),
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
 		collectors.ProcessCollectorOpts{}))
 	thisBuild().register(n.registry)
 	return n
 }
+
+// needsNATS reports whether the process has work that NATS takes part in. serve has not: it answers
+// checks without it.
+func (n *node) needsNATS() bool { return n.pool != nil || n.sinks != nil }
 
 func (n *node) atStop(f func()) { n.undo = append(n.undo, f) }
 
@@ -105,6 +115,16 @@ func (n *node) run(ctx context.Context) error {
 	serving, failed := errgroup.WithContext(ctx)
 	for _, e := range n.endpoints {
 		serving.Go(func() error { return e.server.Serve(e.listener) })
+	}
+	if n.needsNATS() {
+		serving.Go(func() error {
+			select {
+			case err := <-n.natsClosed: // whoever restarts this process gives it a new one
+				return fmt.Errorf("the connection to NATS is closed for good: %w", err)
+			case <-failed.Done():
+				return nil
+			}
+		})
 	}
 	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopPool()

@@ -166,12 +166,19 @@ func (o *operated) story(workURL, serveURL string) {
 }
 
 func TestABlockReachesGuardsAndServers(t *testing.T) {
+	t.Parallel()
 	work, serve := streamtest.RedisAs(t, "work"), streamtest.RedisAs(t, "serve")
 	operate(t, streamtest.Redis(t), work, serve).story(work, serve)
 }
 
 func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
+	t.Parallel()
 	c := streamtest.Cluster(t)
+	if code, _, said := runProgram(t, "", "serve", "--redis", "redis://"+c.Addrs()[0], "--rules",
+		testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0"); code == 0 ||
+		!strings.Contains(said, "one node of a Redis Cluster") {
+		t.Errorf("one node is not the Cluster: exit code %d, %s", code, said)
+	}
 	o := operate(t, c.URL(), c.URL(), c.URL())
 	o.story(c.URL(), c.URL())
 

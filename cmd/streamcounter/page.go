@@ -14,7 +14,7 @@ import (
 // openPage makes what the page at / shows.
 func (n *node) openPage(context.Context) error {
 	c := page.Config{Version: thisBuild().Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
-		Throttled: n.service.Throttled, Partitions: n.partitions, Rules: n.pageRules}
+		Throttled: n.api.ThrottledInTurn, Partitions: n.partitions, Rules: n.pageRules}
 	if n.history != nil {
 		c.Follow = n.history.Follow
 	}

@@ -18,11 +18,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/doctor"
-	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -110,7 +108,8 @@ var unseenByDoctor = regexp.MustCompile(
 var readyAt = regexp.MustCompile(`"msg":"ready".*"http":"([^"]+)"`)
 
 // Each user of deploy/users.acl and deploy/nats-permissions.conf can do its work,
-// with every algorithm, and nobody is refused anything on the way.
+// with every algorithm, and nobody is refused anything on the way. What a worker does
+// beside (claims, dead letters, gaps) the tests of consumers do as the user work.
 func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	ctx := t.Context()
 	secured, natsServer := streamtest.NewSecuredRedis(t), streamtest.NewSecuredNATS(t)
@@ -119,7 +118,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	rules := testkit.WriteFile(t, "rules.yml", leastRules(10))
 	operator, work := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("work"))
 
-	// producer: our own command, and a plain client.
+	// producer: our own command.
 	produce := func(what string) {
 		t.Helper()
 		var lines strings.Builder
@@ -134,37 +133,10 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	if err := stream.CheckMeta(ctx, work, keys); err != nil { // a producer may not make the prefix
 		t.Fatal(err)
 	}
-	produce("claimed")
-
-	// A worker that reads and dies: its events are for others to claim. In a partition of
-	// its own, events are trimmed before they are read.
-	ghost := eventlog.NewReader(work, keys, "ghost", keys.All())
-	testkit.Must(t, ghost.CreateGroups(ctx))
-	if batches, err := ghost.Read(ctx, 100, -1); err != nil || len(batches) == 0 {
-		t.Fatalf("the worker that dies has read %v, %v", batches, err)
-	}
-	plain := streamtest.Connect(t, secured.As("producer"))
-	gap := ""
-	for i, taken := 0, map[int]bool{}; gap == ""; i++ {
-		for _, a := range windows.Algorithms {
-			taken[keys.Partition(a+":claimed")] = true
-		}
-		if key := fmt.Sprintf("nobody:%d", i); !taken[keys.Partition(key)] {
-			gap = key // no rule matches it: it is acknowledged without a count
-		}
-	}
-	for _, fields := range [][]any{{"key", gap}, {"key", gap}, {"key", gap, "count", "none"}} {
-		if err := plain.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(keys.Partition(gap)),
-			Values: fields}).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	testkit.Must(t, operator.XTrimMaxLen(ctx, keys.Events(keys.Partition(gap)), 1).Err())
-
 	workers := []*process{}
 	for range 2 {
 		p := startProgram(t, "work", "--redis", secured.As("work"), "--nats", natsServer.As("relay"), "--rules",
-			rules, "--http", "127.0.0.1:0", "--min-idle", "300ms")
+			rules, "--http", "127.0.0.1:0")
 		p.until(`"msg":"ready"`)
 		workers = append(workers, p)
 	}
@@ -316,22 +288,6 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		return n == 2, fmt.Sprintf("%d consumers", n)
 	})
 
-	// What was lost and what could not be counted is noted; the dead worker's events were claimed.
-	dead := keys.Dead(keys.Partition(gap))
-	streamtest.Eventually(t, 30*time.Second, "both letters are in the dead stream, and nothing is pending",
-		func() (bool, string) {
-			var pending int64
-			for p := range keys.Partitions {
-				groups, err := operator.XInfoGroups(ctx, keys.Events(p)).Result()
-				if err != nil {
-					return false, err.Error()
-				}
-				pending += groups[0].Pending
-			}
-			n := operator.XLen(ctx, dead).Val()
-			return n == 2 && pending == 0, fmt.Sprintf("%d letters, %d pending", n, pending)
-		})
-
 	for _, p := range append(workers, server, deliver) {
 		if code := p.interrupt(); code != 0 {
 			t.Errorf("exit code %d after SIGINT:\n%s", code, p.text())
@@ -343,21 +299,14 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	// doctor: it sees all of it, and everybody has the rights they need.
 	code, report, text := runDoctor(t, "--redis", secured.As("doctor"), "--nats", natsServer.As("doctor"))
 	if code != 1 || strings.Contains(unseenByDoctor.ReplaceAllString(text, ""), "cannot see") {
-		t.Errorf("doctor: exit code %d, want 1 for dead letters and a Redis that keeps nothing\n%s", code, text)
+		t.Errorf("doctor: exit code %d, want 1 for a Redis that keeps nothing\n%s", code, text)
 	}
 	wantFinding(t, report, "redis.users", doctor.OK, "work, serve, producer")
 	wantFinding(t, report, "redis.acl-log", doctor.Note, "operator") // doctor could also reset it
-	wantFinding(t, report, "state.dead", doctor.Warning, "2 dead letters")
 	wantFinding(t, report, "state.unread", doctor.OK, "")
 
 	if left := operator.Keys(ctx, "sc:*:relay").Val(); len(left) > 0 {
 		t.Errorf("leases that were not given back: %v", left)
-	}
-	for p := range keys.Partitions {
-		c, err := operator.XInfoConsumers(ctx, keys.Events(p), eventlog.Group).Result()
-		if err != nil || slices.ContainsFunc(c, func(c redis.XInfoConsumer) bool { return c.Name != "ghost" }) {
-			t.Errorf("partition %d: workers that did not leave the group: %v, %v", p, c, err)
-		}
 	}
 	if list := secured.Refused(t); len(list) > 0 {
 		t.Errorf("Redis refused:\n%s", strings.Join(list, "\n"))
@@ -379,11 +328,13 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	}
 	everybody := []string{"FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "KEYS *", "ACL LIST",
 		"ACL SETUSER serve +@all", "ACL GETUSER work", "SHUTDOWN NOSAVE",
-		"SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "CLIENT LIST", "CLIENT KILL ID 1", "REPLICAOF NO ONE", "SAVE",
+		"SCRIPT FLUSH", "FUNCTION FLUSH", "FUNCTION DELETE x", "MONITOR",
+		"CLIENT LIST", "CLIENT KILL ID 1", "REPLICAOF NO ONE", "SAVE",
 		"MIGRATE h 1 k 0 1", "RENAME sc:meta x", "SELECT 1",
 		"GET other", "PUBLISH a b", "SUBSCRIBE a", "XADD sc2:{6}:events * key k", "HGET sc2:meta partitions"}
 	for user, more := range map[string][]string{
-		"producer": {"SCAN 0", "CONFIG GET maxmemory", "INFO", "XRANGE sc:{6}:events - +", "XLEN sc:{6}:events",
+		"producer": {"FUNCTION LIST", "FUNCTION LOAD x", "FCALL x 0", "SCAN 0", "CONFIG GET maxmemory",
+			"INFO", "XRANGE sc:{6}:events - +", "XLEN sc:{6}:events",
 			"XREVRANGE sc:{6}:log:user:42 + -", "XADD sc:{6}:log:user:42 * count 1 total 1",
 			"PEXPIRE sc:{6}:log:user:42 1", "XADD sc:{6}:outbox * a b", "HGET sc:{6}:levels user:42", "EVAL return 0",
 			"HSET sc:meta partitions 8", "HSETNX sc:meta other 8",
@@ -394,7 +345,8 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 			"XDEL sc:{6}:events 1-1", "XTRIM sc:{6}:events MAXLEN 0"},
 		"work": {"CONFIG GET maxmemory", "XGROUP DESTROY sc:{6}:events workers", "XTRIM sc:{6}:events MAXLEN 0",
 			"HKEYS sc:{6}:levels"},
-		"doctor": {"SCAN 0", "XADD sc:{6}:events * key k", "HSET sc:meta partitions 8", "DEL sc:meta",
+		"doctor": {"FUNCTION LOAD x", "FCALL x 0", "SCAN 0", "XADD sc:{6}:events * key k",
+			"HSET sc:meta partitions 8", "DEL sc:meta",
 			"EVAL return 0", "XREADGROUP GROUP workers me STREAMS sc:{6}:events >", "XACK sc:{6}:events workers 1-1",
 			"PEXPIRE sc:meta 1", "ACL LOG RESET"},
 	} {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/envoy/xds"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
 // ratelimitName is the command, and the program's own name in the image that stands in for
@@ -23,6 +26,7 @@ const ratelimitName = "ratelimit"
 // ratelimitConfig is what only this command has.
 type ratelimitConfig struct {
 	XDS         *xds.Config // nil: limits of files
+	TLS         *xdsTLS     // of XDS; nil: plain text
 	Wait        bool        // serve only once limits have come
 	HTTP        string      // address of /json and /healthcheck
 	Debug       string      // address of /rlconfig; empty: not served
@@ -56,7 +60,7 @@ variable of envoyproxy/ratelimit. Without --nats nothing is published.`,
 		},
 	}
 	c.flags(cmd, "redis", "nats", "jetstream", "rules", "grpc", "tls-cert", "tls-key", "tls-client-ca",
-		"max-connections", "check-timeout", "denial-cache", "stream", "work", "process")
+		"max-connections", "check-timeout", "instances", "denial-cache", "stream", "work", "process")
 	load := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		warnings, err := c.fromRatelimit(cmd.Flags(), os.LookupEnv)
@@ -96,23 +100,66 @@ func ratelimitRules(c *config, log *slog.Logger) (ruleSource, error) {
 		return nil, errors.New("--rules and --rls-config are files: they do not go with CONFIG_TYPE=" + typeXDS)
 	}
 	x.Options, x.Log = limitOptions(c.Rules), log
-	return xds.New(*x)
+	s := &xdsRules{}
+	if c.RateLimit.TLS != nil {
+		var err error
+		if s.certificates, err = c.RateLimit.TLS.open(log); err != nil {
+			return nil, err
+		}
+		x.TLS = s.certificates.Value
+	}
+	var err error
+	s.Source, err = xds.New(*x)
+	return s, err
 }
 
-// waitForLimits waits where limits must have come before anything is served; it is false
+// xdsRules are limits of an xDS server.
+type xdsRules struct {
+	*xds.Source
+	certificates *reload.Files[*tls.Config] // nil: plain text
+}
+
+// xdsTLS is how the connection to the xDS server is encrypted.
+type xdsTLS struct {
+	clientFiles
+	serverName string // of the server's certificate; empty: that of its address
+}
+
+// open reads the files, which are read again when they change.
+func (x xdsTLS) open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
+	paths := slices.DeleteFunc([]string{x.ca, x.cert, x.key}, func(path string) bool { return path == "" })
+	return reload.Open("certificates of the xDS server", log, func([]reload.File) (*tls.Config, error) {
+		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: x.serverName}
+		if err := x.apply(c); err != nil {
+			return nil, fmt.Errorf("TLS of the xDS server (CONFIG_GRPC_XDS_SERVER_TLS_CACERT, "+
+				"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, _KEY): %w", cmp.Or(errors.Unwrap(err), err))
+		}
+		return c, nil
+	}, paths...)
+}
+
+// waits says that nothing is served before limits have come.
+func (n *node) waits() bool { return n.config.RateLimit.Wait && n.config.RateLimit.XDS != nil }
+
+// waitForLimits waits where limits must have come before anything is served, and then listens. It is false
 // where ctx ends first.
-func (n *node) waitForLimits(ctx context.Context) bool {
-	s, ok := n.rules.(interface{ Arrived() <-chan struct{} })
-	if !ok || !n.config.RateLimit.Wait {
-		return true
+func (n *node) waitForLimits(ctx context.Context) (bool, error) {
+	s, ok := n.rules.(*xdsRules)
+	if !ok || !n.waits() {
+		return true, nil
 	}
 	n.log.Info("waiting for the first limits", "server", n.config.RateLimit.XDS.Server)
 	select {
 	case <-s.Arrived():
-		return true
 	case <-ctx.Done():
-		return false
+		return false, nil
 	}
+	for _, e := range n.endpoints {
+		if err := n.bind(e); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 func newRatelimitHTTP(n *node) server {
@@ -121,16 +168,32 @@ func newRatelimitHTTP(n *node) server {
 		httpapi.Route{Method: "POST", Path: "/json", Open: true, Serve: n.limiter}), nil)
 }
 
-// healthcheck answers the probes of Envoy Gateway's deployment.
+// healthcheck answers the probes of Envoy Gateway's deployment. What is refused beside limits in force is no
+// failure, which would end a process that limits everything else.
 func (n *node) healthcheck(w http.ResponseWriter, r *http.Request) {
+	none, refused := n.noLimits() != nil, n.rules.Refused()
 	switch limits := n.limits(); {
+	case none && refused != nil:
+		http.Error(w, "no limits are in force: "+refused.Error(), http.StatusInternalServerError)
 	case n.config.RateLimit.NeedLimits && (limits == nil || limits.Len() == 0):
 		http.Error(w, "no limits are loaded", http.StatusInternalServerError)
 	case n.config.RateLimit.NeedRedis && n.ready(r.Context()) != nil:
 		http.Error(w, "Redis does not answer", http.StatusInternalServerError)
+	case none:
+		_, _ = w.Write([]byte("OK, no limits yet"))
+	case refused != nil:
+		_, _ = w.Write([]byte("OK, but refused: " + refused.Error()))
 	default:
 		_, _ = w.Write([]byte("OK"))
 	}
+}
+
+// noLimits is an error before limits have come.
+func (n *node) noLimits() error {
+	if s, ok := n.rules.(*xdsRules); ok {
+		return s.Ready()
+	}
+	return nil
 }
 
 func newRatelimitDebug(n *node) server {

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -22,8 +27,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/streamtest/xds"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -74,6 +81,14 @@ func (r *rateLimit) client(config *tls.Config) rlsv3.RateLimitServiceClient {
 	testkit.Must(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
 	return rlsv3.NewRateLimitServiceClient(conn)
+}
+
+func (r *rateLimit) health(config *tls.Config) healthv1.HealthClient {
+	r.t.Helper()
+	conn, err := grpc.NewClient(r.at("grpc"), grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	testkit.Must(r.t, err)
+	r.t.Cleanup(func() { _ = conn.Close() })
+	return healthv1.NewHealthClient(conn)
 }
 
 func (r *rateLimit) get(part, path string) (int, string) {
@@ -135,15 +150,31 @@ func TestEnvoyGateway(t *testing.T) {
 		"PROMETHEUS_MAPPER_YAML": "/etc/statsd-exporter/conf.yaml",
 	})
 	ask := r.client(ours.Config("", ""))
-	if code, body := r.get("http", "/healthcheck"); code != 200 || body != "OK" {
-		t.Errorf("/healthcheck: %d %s", code, body)
+	health := func(body, serving string, refused int) {
+		t.Helper()
+		if code, got := r.get("http", "/healthcheck"); code != 200 || !strings.HasPrefix(got, body) ||
+			body == "OK" && got != body {
+			t.Errorf("/healthcheck: %d %s, want %s", code, got, body)
+		}
+		streamtest.Eventually(t, 30*time.Second, "gRPC health "+serving, func() (bool, string) {
+			resp, err := r.health(ours.Config("", "")).Check(t.Context(),
+				&healthv1.HealthCheckRequest{Service: "ratelimit"})
+			return err == nil && resp.Status.String() == serving, fmt.Sprint(resp, err)
+		})
+		if _, body := r.get("metrics", "/metrics"); !strings.Contains(body,
+			fmt.Sprintf("streamcounter_rules_refused %d\n", refused)) {
+			t.Errorf("the gauge is not %d", refused)
+		}
 	}
-	if _, err := ask.ShouldRateLimit(t.Context(), gatewayRequest("a")); status.Code(err) != codes.Unavailable {
+	health("OK, no limits yet", "NOT_SERVING", 0)
+	if _, err := ask.ShouldRateLimit(t.Context(), gatewayRequest("a")); status.Code(err) != codes.Unavailable ||
+		status.Convert(err).Message() != "no limits yet" {
 		t.Errorf("before limits have come: %v, want UNAVAILABLE", err)
 	}
 	plane.Set("1", gateway(2, 5))
 	plane.Start()
 	plane.Acked("1")
+	health("OK", "SERVING", 0)
 	want := func(client string, codes ...rlsv3.RateLimitResponse_Code) {
 		t.Helper()
 		for i, code := range codes {
@@ -173,7 +204,7 @@ func TestEnvoyGateway(t *testing.T) {
 			}
 		})
 	}
-	for version := 2; version <= 20; version++ {
+	for version := 2; version <= 5; version++ {
 		before := calls.Load()
 		plane.Set(fmt.Sprint(version), gateway(2, 5+uint32(version)))
 		plane.Acked(fmt.Sprint(version))
@@ -187,18 +218,29 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 	bad := gateway(9, 9)
 	bad.Descriptors[0].Descriptors[1].RateLimit.Unit = rlsconf.RateLimitUnit_UNKNOWN
-	plane.Set("21", bad)
-	if why := plane.Nacked("20"); !strings.Contains(why,
+	plane.Set("6", bad)
+	if why := plane.Nacked("5"); !strings.Contains(why,
 		`resource "default/eg/http": descriptors[0].descriptors[1].rate_limit: unit is missing`) {
 		t.Errorf("refused because: %s", why)
 	}
-	want("b", ok, ok, over)
+	health(`OK, but refused: resource "default/eg/http": descriptors[0].descriptors[1].rate_limit: unit`, "SERVING", 1)
+	want("b", ok, ok, ok, ok, ok, ok, ok, ok, ok, over)
 	plane.Stop()
+	newer := streamtest.NewAuthority(t) // of all certificates
+	newer.IssueTo("envoy-rate-limit", mine, mineKey)
+	authority, err := os.ReadFile(newer.CA)
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(ours.CA, authority, 0o600))
+	serving = newer.Config(newer.Issue("envoy-gateway"))
+	serving.ClientAuth, serving.ClientCAs = tls.RequireAndVerifyClientCert, serving.RootCAs
+	plane.SetTLS(serving)
 	r.until("the xDS server is away, the limits stay as they are")
-	want("c", ok, ok, over)
-	plane.Set("22", gateway(3, 5))
+	want("c", ok)
+	plane.Set("7", gateway(3, 5))
 	plane.Start()
-	plane.Acked("22")
+	plane.Acked("7")
+	ours = newer // of the program's port too
+	health("OK", "SERVING", 0)
 	want("d", ok, ok, ok, over)
 	cancel()
 	running.Wait()
@@ -250,6 +292,61 @@ func (r *rateLimit) afterwards() {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// Nothing accepts connections before the first limits, where a start without them is not asked for.
+func TestNothingIsServedBeforeLimits(t *testing.T) {
+	plane := xds.New(t, nil)
+	port := testkit.FreePort(t)
+	r := startRateLimit(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": plane.Addr,
+		"CONFIG_GRPC_XDS_NODE_ID": xds.Node, "PORT": fmt.Sprint(port)})
+	r.until("waiting for the first limits")
+	if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+		_ = conn.Close()
+		t.Error("a connection is accepted before limits have come")
+	}
+	plane.Set("1", gateway(2, 5))
+	plane.Start()
+	if code, body := r.get("http", "/healthcheck"); code != 200 || body != "OK" {
+		t.Errorf("/healthcheck: %d %s", code, body)
+	}
+	if code := r.interrupt(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// What stays refused is said again and again, and no longer once it is taken.
+func TestARefusalIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		rules := reload.NewPushed("limits", nil, 1)
+		take := func(err error) { _ = rules.Take(func() (int, error) { return 2, err }) }
+		take(errors.New("no unit"))
+		var running sync.WaitGroup
+		running.Go(func() {
+			repeatRefusals(ctx, slog.New(slog.NewTextHandler(&text, nil)),
+				map[string]fresh{"limits": pushedFresh{rules}})
+		})
+		want := func(n int) {
+			t.Helper()
+			time.Sleep(3*repeatEvery + time.Second)
+			synctest.Wait()
+			if got := strings.Count(text.String(), `what=limits error="no unit"`); got != n {
+				t.Errorf("said %d times, want %d:\n%s", got, n, text.String())
+			}
+		}
+		want(3)
+		take(nil)
+		want(3)
+		cancel()
+		running.Wait()
+	})
+}
+
+type pushedFresh struct{ *reload.Pushed[int] }
+
+func (pushedFresh) Reload() error       { return nil }
+func (pushedFresh) Run(context.Context) {}
 
 // Limits of files where the variables say, and the modes and names that movers have.
 func TestRateLimitOfFiles(t *testing.T) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -25,6 +24,7 @@ type foreign struct {
 	look     func(string) (string, bool)
 	errs     []error
 	warnings []string
+	xdsTLS   *xdsTLS // nil: plain text
 }
 
 func (e *foreign) text(name, def string) string {
@@ -205,6 +205,7 @@ func (e *foreign) limits(c *config, fs *pflag.FlagSet) {
 			e.text("RUNTIME_SUBDIRECTORY", ""), e.text("RUNTIME_APPDIRECTORY", "config")))
 	case typeXDS:
 		c.RateLimit.XDS = e.xds()
+		c.RateLimit.TLS = e.xdsTLS
 	default:
 		e.errs = append(e.errs, fmt.Errorf("CONFIG_TYPE is %q: expected FILE or %s", kind, typeXDS))
 	}
@@ -223,13 +224,9 @@ func (e *foreign) xds() *xds.Config {
 	if !e.truth("CONFIG_GRPC_XDS_SERVER_USE_TLS") {
 		return x
 	}
-	x.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "")}
-	files := clientFiles{ca: e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ""),
-		cert: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", ""), key: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "")}
-	if err := files.apply(x.TLS); err != nil {
-		e.errs = append(e.errs, fmt.Errorf("TLS of the xDS server (CONFIG_GRPC_XDS_SERVER_TLS_CACERT, "+
-			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, _KEY): %w", cmp.Or(errors.Unwrap(err), err)))
-	}
+	e.xdsTLS = &xdsTLS{serverName: e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN", ""),
+		clientFiles: clientFiles{ca: e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ""),
+			cert: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", ""), key: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "")}}
 	return x
 }
 

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
@@ -122,6 +125,9 @@ func (n *node) openRedis(ctx context.Context) error {
 	if err := answersForAll(ctx, n.redis, n.keys); err != nil {
 		return blame("redis", err)
 	}
+	if err := n.refuseOthers(ctx); err != nil {
+		return blame("prefix", err)
+	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
 		return blame("partitions", err)
 	}
@@ -133,10 +139,33 @@ func (n *node) openRedis(ctx context.Context) error {
 	return n.counter.RecordRules(ctx, n.rules.Rules())
 }
 
+// refuseOthers keeps a process that tries things out from publishing decisions by other rules beside those that
+// work, before it has written anything.
+func (n *node) refuseOthers(ctx context.Context) error {
+	if !n.alone {
+		return nil
+	}
+	all, err := processes.List(ctx, n.redis, n.keys)
+	if err != nil {
+		return err
+	}
+	own := n.rules.Rules().Fingerprint()
+	others := slices.DeleteFunc(all, func(p processes.Process) bool { return p.Fingerprint == own })
+	if len(others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s at %s is used by processes with other rules (%s): give another prefix, or their rules with "+
+		"--rules", n.keys.Prefix, redact.URL(n.redisURL), processes.Words(processes.ByRules(others)))
+}
+
 // redisLog takes what go-redis would print and logs it for who looks closely:
 // each failure is also an error of a command, which is logged where it matters.
-type redisLog struct{ log *slog.Logger }
+type redisLog struct{ to atomic.Pointer[slog.Logger] } // nil: nowhere
 
-func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
-	l.log.DebugContext(ctx, fmt.Sprintf(format, args...))
+var redisLogger redisLog // go-redis has one for the whole process
+
+func (l *redisLog) Printf(ctx context.Context, format string, args ...any) {
+	if log := l.to.Load(); log != nil {
+		log.DebugContext(ctx, fmt.Sprintf(format, args...))
+	}
 }

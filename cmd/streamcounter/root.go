@@ -23,7 +23,7 @@ flag's name in capitals; the flag wins.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(),
-		newBench(), newRules(), newSinks(), newDoctor(), newVersion(), newHealth(), newRatelimit())
+		newBench(), newRules(), newSinks(), newDoctor(), newFunctions(), newVersion(), newHealth(), newRatelimit())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return plainFlagError(err, cmd.Flags()) })
 	plainArgs(root)
 	root.InitDefaultCompletionCmd()

@@ -75,13 +75,23 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		Help: "Attempts to reload the rules."}, []string{"outcome"})
 	reloads.WithLabelValues("ok").Add(0)
 	reloads.WithLabelValues("error").Add(0)
+	before := n.rules.Rules()
+	promauto.With(n.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_rules_refused",
+		Help: "1 as long as the rules or limits that were offered last are refused, all or some of them."},
+		func() float64 { return isRefused(n.rules) })
 	n.rules.OnReload(func(err error) {
-		n.envoyMetrics.Loaded(err)
+		refused := n.rules.Refused() // of an xDS server some limits can be, and the others are in force
+		n.envoyMetrics.Loaded(refused)
+		outcome := "ok"
+		if refused != nil {
+			outcome = "error"
+		}
+		reloads.WithLabelValues(outcome).Inc()
 		if err != nil {
-			reloads.WithLabelValues("error").Inc()
 			return
 		}
-		reloads.WithLabelValues("ok").Inc()
+		n.logCountedAnew(before)
+		before = n.rules.Rules()
 		if err := n.recordRules(ctx); err != nil {
 			n.log.Warn("recording the changed rules in Redis failed; trying again; until then they are taken for new",
 				"error", err)
@@ -92,6 +102,21 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		}
 	})
 	follow(ctx, running, n.rules)
+}
+
+// logCountedAnew says which windows have forgotten what keys had spent, as the rules count them in another way
+// than those before.
+func (n *node) logCountedAnew(before *windows.Rules) {
+	for _, r := range n.rules.Rules().List() {
+		old := before.Named(r.Name)
+		if old == nil {
+			continue
+		}
+		for _, w := range r.CountedAnew(old) {
+			n.log.Warn("a window is counted by another algorithm; its keys are counted anew", "rule", r.Name,
+				"per", w.PerText(), "algorithm", r.AlgorithmOf(w))
+		}
+	}
 }
 
 func (n *node) recordRules(ctx context.Context) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -58,6 +59,7 @@ type role struct {
 	parts   []part
 	example *windows.Rules // counts where neither --rules nor --rls-config is given; nil: one of them is required
 	ready   func(*node)    // tells the user that it runs; nil: the log does
+	alone   bool           // it refuses a prefix that other processes use with other rules
 	// Other addresses and another source of rules than those of serve; nil: those.
 	transports []transport
 	rules      func(*config, *slog.Logger) (ruleSource, error)
@@ -83,6 +85,7 @@ func (r role) run(cmd *cobra.Command, c *config) error {
 		return err
 	}
 	n := newNode(cmd.Name(), c, rules, log)
+	n.alone = r.alone
 	if r.transports != nil {
 		n.transports = r.transports
 	}
@@ -105,8 +108,11 @@ func (r role) run(cmd *cobra.Command, c *config) error {
 		running.Go(func() { n.feed.Run(ctx) })
 	}
 	n.followFiles(ctx, &running)
-	if !n.waitForLimits(ctx) {
-		return nil
+	followed := maps.Clone(n.fresh)
+	followed["rules"] = n.rules
+	running.Go(func() { repeatRefusals(ctx, log, followed) })
+	if came, err := n.waitForLimits(ctx); !came {
+		return err
 	}
 	if r.ready == nil {
 		r.ready = logReady

@@ -31,6 +31,7 @@ type transport struct {
 	open   func(n *node) server   // n has everything that calls need
 	public bool                   // whoever reaches it may call it
 	local  bool                   // only this machine may reach it
+	plain  bool                   // without TLS, whatever the others have
 }
 
 var transports = []transport{
@@ -40,6 +41,11 @@ var transports = []transport{
 		addr: func(c *config) string { return c.GRPC.Addr }, open: newGRPCServer},
 }
 
+// healthTransport answers probes at --health: a kubelet has no client certificate. It says nothing else, so whoever
+// reaches it may ask.
+var healthTransport = transport{name: "health", title: "health", about: "/healthz, /readyz", scheme: "http",
+	addr: func(c *config) string { return c.Health }, open: newHealthServer, public: true, plain: true}
+
 // endpoint is a transport that this process serves.
 type endpoint struct {
 	transport
@@ -48,9 +54,10 @@ type endpoint struct {
 }
 
 // listen opens the addresses of all transports, so that a taken port ends the
-// start. Calls wait until the servers run.
+// start. Calls wait until the servers run; where these wait for limits, connections are
+// refused until then.
 func (n *node) listen(context.Context) error {
-	for _, t := range append(slices.Clip(n.transports), debugTransport) {
+	for _, t := range append(slices.Clip(n.transports), healthTransport, debugTransport) {
 		addr := t.addr(n.config)
 		if addr == "" {
 			continue
@@ -65,16 +72,29 @@ func (n *node) listen(context.Context) error {
 		if err != nil {
 			return err
 		}
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return portTaken(t.name, addr, err)
+		e := &endpoint{transport: t}
+		if err := n.bind(e); err != nil {
+			return err
 		}
-		n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
-		// golang.org/x/net/netutil: a few lines that the Go team keeps. Beyond the bound
-		// a caller waits for one that goes, rather than for memory that is not there.
-		l = netutil.LimitListener(l, n.config.Access.MaxConnections)
-		n.endpoints = append(n.endpoints, &endpoint{transport: t, listener: l})
+		if n.waits() {
+			_ = e.listener.Close()
+		}
+		n.endpoints = append(n.endpoints, e)
 	}
+	return nil
+}
+
+// bind opens an address.
+func (n *node) bind(e *endpoint) error {
+	addr := e.addr(n.config)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return portTaken(e.name, addr, err)
+	}
+	n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
+	// golang.org/x/net/netutil: a few lines that the Go team keeps. Beyond the bound
+	// a caller waits for one that goes, rather than for memory that is not there.
+	e.listener = netutil.LimitListener(l, n.config.Access.MaxConnections)
 	return nil
 }
 
@@ -112,7 +132,7 @@ func (n *node) url(e *endpoint) string {
 	switch {
 	case e.scheme == "":
 		return at
-	case n.tls != nil && !e.local:
+	case n.tls != nil && !e.plain:
 		return e.scheme + "s://" + at
 	}
 	return e.scheme + "://" + at

@@ -32,6 +32,7 @@ func (n *node) openChecks(context.Context) error {
 		Activity: n.activity, Transitions: transitions,
 		Counter: n.counter, Rules: n.rules.Rules, Overrides: n.overrides, Metrics: check.NewMetrics(n.registry),
 		Timeout: n.config.Checks.Timeout, Denials: n.config.Checks.Denials, Log: n.log,
+		Instances: n.config.Checks.Instances,
 		Retention: n.config.Stream.Retention, Tracer: n.tracer,
 	})
 	if err != nil {
@@ -44,9 +45,7 @@ func (n *node) openChecks(context.Context) error {
 		n.envoyMetrics = envoy.NewMetrics(n.registry, float64(n.config.GRPC.NearLimit)/100)
 		settings.Metrics = n.envoyMetrics
 	}
-	if s, ok := n.rules.(interface{ Ready() error }); ok {
-		settings.Ready = s.Ready
-	}
+	settings.Ready = n.noLimits
 	n.limiter = envoy.NewService(n.service, settings)
 	bouncers, err := n.openBouncers()
 	if err != nil {

@@ -41,6 +41,8 @@ func zero(s setting) setting   { s.zero = true; return s }
 
 const envPrefix = "STREAMCOUNTER_"
 
+var environ = os.Environ // tests leave out what only they read
+
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -48,9 +50,13 @@ func envName(flag string) string {
 // envAnnotation marks a flag that has an environment variable.
 const envAnnotation = "env"
 
-// addTo makes the setting a flag. What its field has now is the default.
-func (s setting) addTo(fs *pflag.FlagSet) {
-	usage := s.usage + " [" + envName(s.name) + "]"
+// addTo makes the setting a flag, which the environment can give too unless flagOnly says no. What its field has
+// now is the default.
+func (s setting) addTo(fs *pflag.FlagSet, flagOnly bool) {
+	usage := s.usage
+	if !flagOnly {
+		usage += " [" + envName(s.name) + "]"
+	}
 	switch p := s.field.(type) {
 	case *string:
 		fs.StringVar(p, s.name, *p, usage)
@@ -65,7 +71,9 @@ func (s setting) addTo(fs *pflag.FlagSet) {
 	}
 	f := fs.Lookup(s.name)
 	f.DefValue = shown(s.field)
-	f.Annotations = map[string][]string{envAnnotation: {envName(s.name)}}
+	if !flagOnly {
+		f.Annotations = map[string][]string{envAnnotation: {envName(s.name)}}
+	}
 }
 
 // logLevel makes a level a flag; pflag has no type for one that help could name.
@@ -113,7 +121,7 @@ func (s setting) validate() error {
 func (c *config) flags(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		for _, s := range c.find(name) {
-			s.addTo(cmd.Flags())
+			s.addTo(cmd.Flags(), slices.Contains(c.flagsOnly, name))
 			c.used = append(c.used, s)
 		}
 	}
@@ -121,7 +129,7 @@ func (c *config) flags(cmd *cobra.Command, names ...string) {
 		if err := c.load(cmd.Flags(), os.LookupEnv); err != nil {
 			return err
 		}
-		c.warnings = unknownVariables(os.Environ())
+		c.warnings = append(c.warnings, unknownVariables(environ())...)
 		if cmd.Flags().Lookup("log-level") == nil { // a command that logs has them in its log
 			for _, warning := range c.warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "streamcounter: warning: "+warning)
@@ -151,6 +159,10 @@ func (c *config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) err
 		if fs.Lookup(s.name).Changed {
 			continue
 		}
+		if fs.Lookup(s.name).Annotations[envAnnotation] == nil {
+			c.ignore(s, lookUp)
+			continue
+		}
 		value, err := s.fromEnvironment(lookUp)
 		if err != nil {
 			return err
@@ -163,6 +175,17 @@ func (c *config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) err
 		}
 	}
 	return c.validate()
+}
+
+// ignore warns of a variable that another command would take. What tries things out must not join the
+// deployment that a shell happens to be set up for.
+func (c *config) ignore(s setting, lookUp func(string) (string, bool)) {
+	for _, name := range []string{envName(s.name), envName(s.name) + "_FILE"} {
+		if value, _ := lookUp(name); value != "" {
+			c.warnings = append(c.warnings, "the environment variable "+name+
+				" is ignored: this command takes --"+s.name+" from the command line alone")
+		}
+	}
 }
 
 // fromEnvironment gives the variable's value, or what stands in the file that the

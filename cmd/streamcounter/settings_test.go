@@ -103,24 +103,4 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 		devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
 		t.Errorf("said %q", errs)
 	}
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http", "127.0.0.1:0")
-	p.until(`"level":"WARN","msg":"the environment variable STREAMCOUNTER_HTPP is not a setting`)
-}
-
-func TestHelpShowsTypes(t *testing.T) {
-	for command, flags := range map[string][]string{
-		"serve": {"--partitions int ", "--retention duration ", "--max-connections int ",
-			"--check-timeout duration ", "--log-level level ", "--open ", "(default 10m)"},
-		"work":   {"--batch int ", "--min-idle duration ", "(default \"127.0.0.1:8081\")"},
-		"dev":    {"--partitions int ", "--retention duration ", "(default \"embedded:16379\")"},
-		"append": {"--partitions int "},
-	} {
-		_, out, _ := runProgram(t, "", command, "--help")
-		for _, want := range flags {
-			if !strings.Contains(out, want) {
-				t.Errorf("%s --help has no %q:\n%s", command, want, out)
-			}
-		}
-	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
@@ -27,7 +29,8 @@ func (n *node) openTraces(ctx context.Context) error {
 	if err != nil || p == nil {
 		return err
 	}
-	n.traces, n.tracer = p, p.Tracer(tracing.Name)
+	n.traces, n.tracer = p, p.Tracer(tracing.Name, trace.WithInstrumentationVersion(version),
+		trace.WithSchemaURL(tracing.SchemaURL))
 	n.atStop(func() {
 		by := n.stopBy
 		if by.IsZero() { // the start failed
@@ -44,17 +47,25 @@ func (n *node) openTraces(ctx context.Context) error {
 }
 
 // traceHTTP gives each request for /v1/ and /json a span. route gives what stands in its name: a
-// path without the keys in it.
+// path without the keys in it, or nothing for a path that is not there.
 func (n *node) traceHTTP(handler http.Handler, route func(*http.Request) string) http.Handler {
 	if n.tracer == nil {
 		return handler
 	}
-	return otelhttp.NewHandler(handler, "", otelhttp.WithTracerProvider(n.traces),
+	inner := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, _, _ := net.SplitHostPort(r.RemoteAddr)
+		tracing.HideKeys(r.Context(), r.Pattern, peer)
+		handler.ServeHTTP(w, r)
+	})
+	traced := otelhttp.NewHandler(inner, "", otelhttp.WithTracerProvider(n.traces),
 		otelhttp.WithMeterProvider(noop.NewMeterProvider()), otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithFilter(func(r *http.Request) bool {
 			return strings.HasPrefix(r.URL.Path, "/v1/") || r.URL.Path == "/json"
-		}),
-		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method + " " + route(r) }))
+		}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Pattern = route(r) // otelhttp makes the name and http.route of it
+		traced.ServeHTTP(w, r)
+	})
 }
 
 // traceGRPC gives each call of the rate limit service a span.

@@ -3,11 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,18 +23,38 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
 const callersSpan = "00f067aa0ba902b7"
 
 func traceparent(trace string) string { return "00-" + trace + "-" + callersSpan + "-01" }
+
+// callService asks the rate limit service at a port for one value, in a trace.
+func callService(t *testing.T, port int, trace, value string) {
+	t.Helper()
+	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	testkit.Must(t, err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "traceparent",
+		traceparent(trace)), 20*time.Second)
+	defer cancel()
+	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "user",
+		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{
+			{Key: "user", Value: value}}}}})
+	testkit.Must(t, err)
+}
 
 // A check over HTTP and one over gRPC go on with the trace of their caller: a span of the server, and
 // below it one of the script call in Redis.
@@ -46,17 +73,7 @@ func TestTracesOfChecks(t *testing.T) {
 	testkit.Must(t, err)
 	_ = resp.Body.Close()
 
-	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	testkit.Must(t, err)
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "traceparent",
-		traceparent(overGRPC)), 20*time.Second)
-	defer cancel()
-	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "user",
-		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{
-			{Key: "user", Value: "2"}}}}})
-	testkit.Must(t, err)
+	callService(t, port, overGRPC, "2")
 
 	for trace, server := range map[string]string{overHTTP: "POST /v1/check",
 		overGRPC: "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"} {
@@ -64,7 +81,7 @@ func TestTracesOfChecks(t *testing.T) {
 		if parent := hex.EncodeToString(span.ParentSpanId); parent != callersSpan {
 			t.Errorf("%s: the parent is %q, want the caller's span %s", server, parent, callersSpan)
 		}
-		if redis := collector.Span(trace, "EVALSHA check"); !bytes.Equal(redis.ParentSpanId, span.SpanId) {
+		if redis := collector.Span(trace, "FCALL check"); !bytes.Equal(redis.ParentSpanId, span.SpanId) {
 			t.Errorf("%s: the parent of the span of Redis is %x, want %x", server, redis.ParentSpanId, span.SpanId)
 		}
 	}
@@ -85,7 +102,6 @@ func TestTracesOfChecks(t *testing.T) {
 	}
 }
 
-// What the environment asks for wrongly ends the start.
 // An event's trace goes on to the decision that it caused: over HTTP, or with the field traceparent of XADD,
 // through the fold to what is published, whose subscribers are handed it.
 func TestTracesOfEvents(t *testing.T) {
@@ -109,13 +125,14 @@ func TestTracesOfEvents(t *testing.T) {
 		if got.Key != key {
 			t.Fatalf("%s was throttled, want %s", got.Key, key)
 		}
-		return strings.Join(m.Header["traceparent"], " ")
+		return strings.Join(append(m.Header["traceparent"], m.Header["tracestate"]...), " ")
 	}
 	const overHTTP, byXADD = "1af7651916cd43dd8448eb211c80319c", "5bf92f3577b34da6a3ce929d0e0e4736"
 	request, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/v1/events", d.http),
 		strings.NewReader(`{"key": "user:1", "count": 5}`))
 	testkit.Must(t, err)
 	request.Header.Set("traceparent", traceparent(overHTTP))
+	request.Header.Set("tracestate", "vendor=1,other=2")
 	resp, err := http.DefaultClient.Do(request)
 	testkit.Must(t, err)
 	_ = resp.Body.Close()
@@ -123,9 +140,10 @@ func TestTracesOfEvents(t *testing.T) {
 
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
+	events := func(key string) string { return "sc:{" + partitionOf(t, key) + "}:events" }
 	add := func(key, traceparent string) {
-		testkit.Must(t, rdb.XAdd(t.Context(), &redis.XAddArgs{Stream: "sc:{" + partitionOf(t, key) + "}:events",
-			Values: []any{"key", key, "count", "5", "traceparent", traceparent}}).Err())
+		testkit.Must(t, rdb.XAdd(t.Context(), &redis.XAddArgs{Stream: events(key), Values: []any{"key", key, "count",
+			"5", "traceparent", traceparent, "tracestate", "vendor=1,other=2"}}).Err())
 	}
 	add("user:2", traceparent(byXADD))
 	heard[byXADD] = published("user:2")
@@ -135,8 +153,9 @@ func TestTracesOfEvents(t *testing.T) {
 	}
 
 	for trace, chain := range map[string][]string{
-		overHTTP: {"POST /v1/events", "XADD events", "count event", "EVALSHA fold", "publish throttled"},
-		byXADD:   {"count event", "EVALSHA fold", "publish throttled"}} {
+		overHTTP: {"POST /v1/events", "XADD sc:{partition}:events", "process " + events("user:1"), "FCALL fold",
+			"publish sc.throttle.all.{key}"},
+		byXADD: {"process " + events("user:2"), "FCALL fold", "publish sc.throttle.all.{key}"}} {
 		parent := callersSpan
 		for _, name := range chain {
 			span := collector.Span(trace, name)
@@ -145,12 +164,13 @@ func TestTracesOfEvents(t *testing.T) {
 			}
 			parent = hex.EncodeToString(span.SpanId)
 		}
-		if want := "00-" + trace + "-" + parent + "-01"; heard[trace] != want {
+		if want := "00-" + trace + "-" + parent + "-01 vendor=1,other=2"; heard[trace] != want {
 			t.Errorf("the decision came with %q, want %q", heard[trace], want)
 		}
 	}
 }
 
+// What the environment asks for wrongly ends the start.
 func TestBadTraceVariables(t *testing.T) {
 	for name, value := range map[string]string{"OTEL_TRACES_EXPORTER": "zipkin",
 		"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"} {
@@ -163,4 +183,127 @@ func TestBadTraceVariables(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Spans have the names and attributes of OpenTelemetry's semantic conventions, of the version that their schema URL
+// names, and no span holds a counted key, whatever was asked for it and however it went.
+func TestSpansFollowTheConventions(t *testing.T) {
+	collector := streamtest.NewCollector(t)
+	port := testkit.FreePort(t)
+	d := startDev(t, "--grpc", fmt.Sprintf("127.0.0.1:%d", port), "--rules",
+		testkit.WriteFile(t, "rules.yml", "rules: [{name: all, match: \"*\", windows: [{limit: 5, per: 1h}]}]"),
+		"--extractors", testkit.WriteFile(t, "extractors.yml",
+			"extractors: [{name: by-address, from: client-address, trusted_proxies: [127.0.0.1/32]}]"))
+	const key = "recognisable@example.com"
+	last := 0
+	ask := func(method, path, body string) (trace string) { // each in a trace of its own
+		t.Helper()
+		last++
+		trace = fmt.Sprintf("%032x", last)
+		request, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path),
+			strings.NewReader(body))
+		testkit.Must(t, err)
+		request.Header.Set("traceparent", traceparent(trace))
+		request.Header.Set("X-Forwarded-For", "198.51.100.7")
+		resp, err := http.DefaultClient.Do(request)
+		testkit.Must(t, err)
+		testkit.Must(t, resp.Body.Close())
+		return trace
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
+	defer rdb.Close()
+	const broken = key + "/broken"
+	testkit.Must(t, rdb.Set(t.Context(), "sc:{"+partitionOf(t, broken)+"}:log:"+broken, "not a log", 0).Err())
+	const server, direct = "http.request.method=", "client.address=127.0.0.1"
+	events := "sc:{" + partitionOf(t, key) + "}:events"
+	const appends = "XADD sc:{partition}:events"
+	const publish = "publish sc.throttle.all.{key}"
+	for _, x := range []struct{ method, path, body, span, attributes string }{
+		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "POST /v1/check",
+			server + "POST http.route=/v1/check url.path=/v1/check http.response.status_code=200 " + direct},
+		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "FCALL check",
+			"db.system.name=redis db.operation.name=FCALL db.stored_procedure.name=check db.operation.batch.size=2"},
+		{"GET", "/v1/check?key=" + key, "", "FCALL check", "db.operation.batch.size="},
+		{"GET", "/v1/check?key=" + broken, "", "FCALL check", "db.system.name=redis"},
+		{"GET", "/v1/check?extractor=by-address", "", "GET /v1/check", "client.address=198.51.100.7"},
+		{"GET", "/v1/keys/" + key, "", "GET /v1/keys/{key}",
+			"http.route=/v1/keys/{key} url.path=/v1/keys/{key} " + direct},
+		{"DELETE", "/v1/keys/" + key, "", "DELETE /v1/keys/{key}", server + "DELETE"},
+		{"GET", "/v1/history/" + key, "", "GET /v1/history/{key}", server + "GET"},
+		{"PUT", "/v1/overrides/" + key, "{}", "PUT /v1/overrides/{key}", "http.response.status_code=400"},
+		{"GET", "/v1/nothing/" + key, "", "GET", "http.route= url.path=REDACTED http.response.status_code=404"},
+		{"SPEND", "/v1/keys/" + key, "", "HTTP /v1/keys/{key}", server + "_OTHER"},
+		{"POST", "/v1/events", `[{"key": "` + key + `", "count": 3}, {"key": "b"}]`, appends,
+			"messaging.system=redis messaging.operation.name=XADD messaging.operation.type=send " +
+				"messaging.destination.template=sc:{partition}:events messaging.batch.message_count=2"},
+		{"POST", "/v1/events", `{"key": "` + key + `"}`, "process " + events,
+			"messaging.system=redis messaging.operation.name=process messaging.operation.type=process " +
+				"messaging.destination.name=" + events + " messaging.destination.partition.id=" + partitionOf(t, key) +
+				" messaging.consumer.group.name=workers"},
+		{"POST", "/v1/events", `{"key": "` + key + `", "count": 9}`, publish,
+			"messaging.system=nats messaging.operation.name=publish messaging.operation.type=send " +
+				"messaging.destination.name=SC_THROTTLE messaging.destination.template=sc.throttle.all.{key} " +
+				"messaging.message.id="},
+	} {
+		trace := ask(x.method, x.path, x.body)
+		have := attributesOf(collector.Span(trace, x.span))
+		for want := range strings.FieldsSeq(x.attributes) {
+			name, value, _ := strings.Cut(want, "=")
+			if have[name] != value { // empty: there is none
+				t.Errorf("%s %s: the span %q has %s=%q, want %q", x.method, x.path, x.span, name, have[name], value)
+			}
+		}
+	}
+
+	const overGRPC = "4bf92f3577b34da6a3ce929d0e0e4736"
+	callService(t, port, overGRPC, key)
+	collector.Span(overGRPC, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+
+	known := conventions(t)
+	spans := collector.Spans()
+	if len(spans) < 20 {
+		t.Errorf("%d spans", len(spans))
+	}
+	for _, span := range spans {
+		for name := range attributesOf(span) {
+			if !known[name] && !strings.HasPrefix(name, "streamcounter.") &&
+				!strings.HasPrefix(name, "http.request.header.") {
+				t.Errorf("%s has the attribute %s, which %s does not know", span.Name, name, tracing.SchemaURL)
+			}
+		}
+		for form, text := range map[string]string{"as it is": key, "in base64": base64.RawURLEncoding.EncodeToString(
+			[]byte(key)), "in a URL": url.QueryEscape(key)} {
+			if strings.Contains(prototext.Format(span), text) {
+				t.Errorf("%s holds the key %s: %v", span.Name, form, span)
+			}
+		}
+	}
+}
+
+// conventions are the attributes of the semantic conventions of tracing.SchemaURL, as OpenTelemetry's own module
+// lists them.
+func conventions(t *testing.T) map[string]bool {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "go.opentelemetry.io/otel").Output()
+	testkit.Must(t, err)
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "semconv", "v"+path.Base(tracing.SchemaURL),
+		"attribute_group.go"))
+	testkit.Must(t, err)
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`attribute\.Key\("([^"]+)"\)`).FindAllSubmatch(text, -1) {
+		known[string(m[1])] = true
+	}
+	return known
+}
+
+func attributesOf(span *tracepb.Span) map[string]string {
+	out := map[string]string{}
+	for _, a := range span.Attributes {
+		value := a.Value.GetStringValue()
+		if n, ok := a.Value.Value.(*commonpb.AnyValue_IntValue); ok {
+			value = fmt.Sprint(n.IntValue)
+		}
+		out[a.Key] = value
+	}
+	return out
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -20,26 +19,4 @@ func TestBuildInfo(t *testing.T) {
 # TYPE streamcounter_build_info gauge
 streamcounter_build_info{commit="abc",go_version="go1.99",version="1.2.3"} 1
 `)))
-}
-
-// Each command that runs on exposes it.
-func TestEachProcessExposesBuildInfo(t *testing.T) {
-	b := thisBuild()
-	sample := fmt.Sprintf("streamcounter_build_info{commit=%q,go_version=%q,version=%q}", b.Commit, b.Go, b.Version)
-	d := startDev(t)
-	for command, args := range map[string][]string{
-		"serve": {"--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis)},
-		"work": {"--redis", fmt.Sprintf("redis://127.0.0.1:%d", d.redis),
-			"--nats", fmt.Sprintf("nats://127.0.0.1:%d", d.nats)},
-	} {
-		addr := testkit.FreeAddr(t)
-		rules := testkit.WriteFile(t, "rules.yml", devRulesText)
-		startProgram(t, append([]string{command, "--rules", rules, "--http", addr}, args...)...).until("ready")
-		if got := metric(t, "http://"+addr, sample); got != "1" {
-			t.Errorf("%s has %s", command, got)
-		}
-	}
-	if got := metric(t, fmt.Sprintf("http://127.0.0.1:%d", d.http), sample); got != "1" {
-		t.Errorf("dev has %s", got)
-	}
 }

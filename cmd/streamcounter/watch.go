@@ -10,12 +10,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
@@ -28,7 +28,8 @@ func newWatch() *cobra.Command {
 		Use:   "watch",
 		Short: "Print throttle decisions and alerts as they arrive",
 		Long: `Subscribes like any service does: first the snapshot of who is throttled now,
-then each decision and alert as it arrives, until Ctrl-C.`,
+then each decision and alert as it arrives, until Ctrl-C. Alerts of 100% are printed
+with --json only: the decision of the same crossing says what they say.`,
 		Example: `  streamcounter watch
   streamcounter watch --rule api --json | jq .key`,
 		Args: cobra.NoArgs,
@@ -42,7 +43,10 @@ then each decision and alert as it arrives, until Ctrl-C.`,
 
 func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 	ctx, prefix := cmd.Context(), c.Stream.Prefix
-	nc, err := connectNATS(c.NATS, c.NATS.URL, nats.Name("streamcounter watch"), nats.MaxReconnects(-1))
+	log := c.openLog(cmd.ErrOrStderr())
+	closed := make(chan error, 1)
+	nc, err := connectNATS(c.NATS, natsconn.Config{URL: c.NATS.URL, Name: "streamcounter watch", Log: log,
+		Status: &natsconn.Status{OnClosed: func(err error) { closed <- err }}})
 	if err != nil {
 		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.NATS.URL), redact.Error(err)))
 	}
@@ -89,8 +93,12 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 		}
 		defer consuming.Stop()
 	}
-	<-ctx.Done()
-	return nil
+	select {
+	case err := <-closed:
+		return fmt.Errorf("the connection to NATS is closed for good: %w", err)
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // orderedConsumer waits for the stream: the first worker makes it.
@@ -113,7 +121,11 @@ func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetSt
 	}
 }
 
+// printTransition prints one line, and none for an alert of 100 %: the throttle decision says the same.
 func printTransition(w io.Writer, t api.Transition) {
+	if !t.IsThrottle() && t.Level == api.LevelThrottled {
+		return
+	}
 	what := string(t.State)
 	if !t.IsThrottle() {
 		what = "alert " + strconv.Itoa(t.Level) + "% " + what
@@ -122,17 +134,38 @@ func printTransition(w io.Writer, t api.Transition) {
 		what += " (shadow)"
 	}
 	if t.Rule == api.OverrideRule {
+		what = "blocked"
+		if t.State == api.StateReleased {
+			what = "block ended"
+		}
 		fmt.Fprintf(w, "%s  %-18s %s  by an operator", t.At().Local().Format("15:04:05.000"), what, t.Key)
+		if t.State == api.StateReleased {
+			fmt.Fprintln(w)
+			return
+		}
+		fmt.Fprintf(w, ", %s", blockLasts(t))
 		if t.Reason != "" {
 			fmt.Fprintf(w, ": %s", t.Reason)
 		}
 		fmt.Fprintln(w)
 		return
 	}
-	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %d of %d per %s", t.At().Local().Format("15:04:05.000"), what, t.Key,
-		t.Rule, t.Used, t.Limit, millis(t.WindowMs))
+	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %s", t.At().Local().Format("15:04:05.000"), what, t.Key, t.Rule,
+		useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight))
 	if t.State == api.StateThrottled || t.State == api.StateRaised {
 		fmt.Fprintf(w, ", until %s", time.UnixMilli(t.UntilMs).Local().Format("15:04:05.000"))
 	}
+	if t.Penalty != nil {
+		fmt.Fprintf(w, ", penalty %d of %d", t.Penalty.Step, t.Penalty.Of)
+	}
 	fmt.Fprintln(w)
+}
+
+// blockLasts says until when a block is in effect. The decision of one that ends later than in a day, or not at all, is
+// renewed each day, and outlasts its until by an hour (lua/overrides.lua).
+func blockLasts(t api.Transition) string {
+	if t.ExpiresMs-t.UntilMs >= time.Hour.Milliseconds() {
+		return "for more than a day, or until it is cleared"
+	}
+	return "until " + timeText(t.UntilMs)
 }

@@ -1,6 +1,6 @@
 // A gRPC service behind the interceptors, limited by the x-api-key of its callers
-// or else by their address. It asks streamcounter over HTTP; client.NewGRPC does so over
-// gRPC. With `streamcounter dev` running:
+// or else by their address. It asks streamcounter over HTTP; client.New around client/grpc does
+// so over gRPC. With `streamcounter dev` running:
 //
 //	go run ./examples/grpc
 //	grpcurl -plaintext -H 'x-api-key: 42' 127.0.0.1:9091 grpc.health.v1.Health/Check
@@ -41,17 +41,13 @@ func main() {
 }
 
 func run(ctx context.Context, listen, server string, ready func(net.Addr)) error {
-	transport, err := client.NewHTTP(server, client.HTTPConfig{})
+	limiter, err := client.Dial(server, client.Config{Policy: client.Allow})
 	if err != nil {
 		return err
 	}
-	defer transport.Close()
-	checker, err := client.New(transport, client.Config{Policy: client.Allow})
-	if err != nil {
-		return err
-	}
+	defer limiter.Close()
 	limit, err := grpcmw.New(grpcmw.Config{
-		Checker: checker,
+		Checker: limiter,
 		Key:     grpcmw.First(grpcmw.Metadata("x-api-key", "user:"), grpcmw.Peer("ip:")),
 		// By default health checks are not limited. Here they are the service.
 		Skip: []string{"/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/"},

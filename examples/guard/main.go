@@ -17,8 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/guard"
 )
@@ -38,7 +36,7 @@ func main() {
 
 // run does one job of each key at each tick.
 func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan time.Time, out io.Writer) error {
-	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1))
+	nc, err := guard.Connect(natsURL)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/client/httpmw"
@@ -33,10 +31,11 @@ func main() {
 	listen := flag.String("listen", "127.0.0.1:9090", "where to listen")
 	server := flag.String("server", "http://127.0.0.1:8080", "streamcounter's HTTP address")
 	natsURL := flag.String("nats", "nats://127.0.0.1:14222", "NATS, for the guard")
+	instances := flag.Int("instances", 1, "how many processes of this service share the limits")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *listen, *server, *natsURL, func(addr net.Addr) {
+	if err := run(ctx, *listen, *server, *natsURL, *instances, func(addr net.Addr) {
 		fmt.Printf("http://%s/\n",
 			addr)
 	}); err != nil {
@@ -45,22 +44,17 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, listen, server, natsURL string, ready func(net.Addr)) error {
-	transport, err := client.NewHTTP(server, client.HTTPConfig{})
-	if err != nil {
-		return err
-	}
-	defer transport.Close()
-	// When streamcounter is away, this process goes on alone with a third of each
-	// limit, as one of three.
-	checker, err := client.New(transport, client.Config{Policy: client.Local, Instances: 3,
+func run(ctx context.Context, listen, server, natsURL string, instances int, ready func(net.Addr)) error {
+	// When streamcounter is away, this process goes on alone with its share of each limit.
+	limiter, err := client.Dial(server, client.Config{Policy: client.Local, Instances: instances,
 		OnFallback: func(p client.Policy, why error) {
 			slog.Warn("streamcounter did not answer", "policy", p, "error", why)
 		}})
 	if err != nil {
 		return err
 	}
-	nc, err := nats.Connect(natsURL, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+	defer limiter.Close()
+	nc, err := guard.Connect(natsURL)
 	if err != nil {
 		return err
 	}
@@ -71,7 +65,7 @@ func run(ctx context.Context, listen, server, natsURL string, ready func(net.Add
 	}
 	limit, err := httpmw.New(httpmw.Config{
 		Guard:   g,
-		Checker: checker,
+		Checker: limiter,
 		Key:     httpmw.First(httpmw.Header("X-Api-Key", "user:"), httpmw.ClientAddress("ip:")),
 		Skip:    []func(*http.Request) bool{httpmw.Paths("/healthz")},
 	})

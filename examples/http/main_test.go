@@ -19,7 +19,7 @@ func TestService(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked == 1 {
 			_, _ = w.Write([]byte(`{"allowed":true,"rule":"api","key":"user:42","cost":1,` +
-				`"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"reset_ms":10000,` +
+				`"windows":[{"limit":1,"window_ms":10000,"used":1,"remaining":0,"empty_ms":10000,` +
 				`"next_free_ms":10000}],"source":"redis"}`))
 			return
 		}
@@ -30,7 +30,9 @@ func TestService(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	at, ended := make(chan net.Addr, 1), make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", server.URL, streamtest.NATS(t), func(a net.Addr) { at <- a }) }()
+	go func() {
+		ended <- run(ctx, "127.0.0.1:0", server.URL, streamtest.NATS(t), 1, func(a net.Addr) { at <- a })
+	}()
 	base := "http://" + (<-at).String()
 	for i, want := range []struct {
 		path   string

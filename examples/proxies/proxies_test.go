@@ -27,28 +27,11 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// output is what a program says, safe to read while it runs.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // start runs a program until the test ends, and gives how to end it before.
-func start(t *testing.T, env []string, name string, args ...string) (stop func()) {
+func start(t *testing.T, env []string, name string, args ...string) (process *os.Process, stop func(),
+	said *testkit.Log) {
 	t.Helper()
-	said := &output{}
+	said = &testkit.Log{}
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = said, said, append(os.Environ(), env...)
 	testkit.Must(t, cmd.Start())
@@ -62,7 +45,7 @@ func start(t *testing.T, env []string, name string, args ...string) (stop func()
 			t.Logf("%s:\n%s", name, said)
 		}
 	})
-	return stop
+	return cmd.Process, stop, said
 }
 
 // site is a backend behind a proxy that asks a real streamcounter.
@@ -72,9 +55,12 @@ type site struct {
 	reach atomic.Int64      // requests that came to the backend
 	token atomic.Bool       // a token came to the backend
 	away  func()            // ends streamcounter
+	asked *os.Process       // streamcounter
+	log   *testkit.Log      // of streamcounter
 }
 
-func newSite(t *testing.T) *site {
+// The proxy has a token with the scope.
+func newSite(t *testing.T, scope string) *site {
 	t.Helper()
 	s := &site{t: t, port: map[string]string{"8000": fmt.Sprint(testkit.FreePort(t)),
 		"8080": fmt.Sprint(testkit.FreePort(t))}}
@@ -90,19 +76,11 @@ func newSite(t *testing.T) *site {
 	}))
 	t.Cleanup(backend.Close)
 	_, s.port["9000"], _ = net.SplitHostPort(backend.Listener.Addr().String())
-	program := filepath.Join(t.TempDir(), "streamcounter")
-	if out, err := exec.Command("go", "build", "-o", program,
-		"github.com/streamcounter/streamcounter/cmd/streamcounter").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	tokens := filepath.Join(t.TempDir(), "tokens.yml")
-	if err := os.WriteFile(tokens, []byte("tokens: [{name: proxy, token: TOKEN-0123456789, scopes: [check]}]"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.away = start(t, nil, program, "serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t),
-		"--rules", "rules.yml", "--extractors", "extractors.yml",
-		"--tokens", tokens, "--http", "127.0.0.1:"+s.port["8080"], "--grpc", "127.0.0.1:0", "--check-timeout", "10s")
+	args := []string{"serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml",
+		"--extractors", "extractors.yml", "--http", "127.0.0.1:" + s.port["8080"], "--grpc", "127.0.0.1:0",
+		"--check-timeout", "10s", "--tokens", testkit.WriteFile(t, "tokens.yml",
+			"tokens: [{name: proxy, token: TOKEN-0123456789, scopes: ["+scope+"]}]")}
+	s.asked, s.away, s.log = start(t, nil, streamtest.Build(t), args...)
 	s.answers("8080", "/readyz")
 	return s
 }
@@ -190,9 +168,29 @@ func (s *site) limits() {
 	}
 }
 
-func TestNginx(t *testing.T) {
+// answersWithout proves what clients get, and how soon, while streamcounter hangs and when it is away.
+func (s *site) answersWithout(hangs, away int) {
+	s.t.Helper()
+	ask := func(what string, want int) {
+		s.t.Helper()
+		began := time.Now()
+		if resp := s.get("127.0.0.7", "/"); resp.StatusCode != want || time.Since(began) > 5*time.Second {
+			s.t.Errorf("streamcounter %s: %s after %v, want %d within 5s", what, resp.Status, time.Since(began), want)
+		}
+	}
+	testkit.Must(s.t, streamtest.Suspend(s.asked))
+	s.t.Cleanup(func() { _ = streamtest.Resume(s.asked) }) // before it is stopped, which it would not notice
+	ask("hangs", hangs)
+	testkit.Must(s.t, streamtest.Resume(s.asked))
+	s.away()
+	ask("is away", away)
+}
+
+// throughNginx puts the example before a site.
+func throughNginx(t *testing.T, scope string) *site {
+	t.Helper()
 	bin := streamtest.Program(t, "nginx")
-	s := newSite(t)
+	s := newSite(t, scope)
 	dir := t.TempDir()
 	main := filepath.Join(dir, "nginx.conf")
 	// What a distribution's nginx.conf has around it, and paths that anybody may write.
@@ -214,6 +212,27 @@ func TestNginx(t *testing.T) {
 		}
 		return c.Close() == nil, ""
 	})
+	return s
+}
+
+func TestNginx(t *testing.T) {
+	t.Run("a token", func(t *testing.T) { testNginx(t, throughNginx(t, "check")) })
+	// One wrong scope must not throttle every customer, and the log says what is wrong, once.
+	t.Run("a token for something else", func(t *testing.T) {
+		s := throughNginx(t, "append")
+		for range 7 {
+			if resp := s.get("127.0.0.7", "/"); resp.StatusCode != 200 {
+				t.Fatalf("%s, want the backend's answer", resp.Status)
+			}
+		}
+		s.away()
+		if n := strings.Count(s.log.String(), "the token proxy lacks the scope check"); n != 1 {
+			t.Errorf("the log says it %d times", n)
+		}
+	})
+}
+
+func testNginx(t *testing.T, s *site) {
 	s.limits()
 	if resp := s.get("127.0.0.9", "/forbidden"); resp.StatusCode != 403 ||
 		resp.Header.Get("RateLimit") != `"web-1h";r=4;t=3600` {
@@ -227,15 +246,12 @@ func TestNginx(t *testing.T) {
 	if resp := s.get("127.0.0.7", "/", long...); resp.StatusCode != 429 {
 		t.Errorf("with 32 kB of headers: %s, want 429", resp.Status)
 	}
-	s.away()
-	if resp := s.get("127.0.0.7", "/"); resp.StatusCode != 200 {
-		t.Errorf("streamcounter is away: %s, want the backend's answer", resp.Status)
-	}
+	s.answersWithout(200, 200) // the backend's answer
 }
 
 func TestCaddy(t *testing.T) {
 	bin := streamtest.Program(t, "caddy")
-	s := newSite(t)
+	s := newSite(t, "check")
 	path := s.configure("Caddyfile")
 	b, err := os.ReadFile(path)
 	testkit.Must(t, err)
@@ -253,28 +269,61 @@ func TestCaddy(t *testing.T) {
 		return c.Close() == nil, ""
 	})
 	s.limits()
+	s.answersWithout(504, 502)
 }
 
-// Debian has no Traefik: its file is read as YAML, and asks for what there is.
+// Debian has no Traefik: its files are read as YAML. It asks for what there is, by an entry point of its own that has
+// timeouts, as forwardAuth has none to set.
 func TestTraefikAsksForWhatThereIs(t *testing.T) {
 	var file struct {
 		HTTP struct {
-			Routers     map[string]struct{ Middlewares []string }
+			Routers map[string]struct {
+				EntryPoints []string `yaml:"entryPoints"`
+				Middlewares []string
+				Service     string
+			}
 			Middlewares map[string]struct {
-				ForwardAuth struct{ Address string } `yaml:"forwardAuth"`
-				Headers     struct {
+				ForwardAuth struct {
+					Address string
+					Most    int `yaml:"maxResponseBodySize"`
+				} `yaml:"forwardAuth"`
+				Headers struct {
 					CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
 				}
 			}
+			Services map[string]struct {
+				LoadBalancer struct {
+					Transport string `yaml:"serversTransport"`
+				} `yaml:"loadBalancer"`
+			}
+			Transports map[string]struct {
+				Timeouts struct {
+					Dial   time.Duration `yaml:"dialTimeout"`
+					Answer time.Duration `yaml:"responseHeaderTimeout"`
+				} `yaml:"forwardingTimeouts"`
+			} `yaml:"serversTransports"`
 		}
 	}
-	b, err := os.ReadFile("traefik.yml")
-	testkit.Must(t, err)
-	testkit.Must(t, yaml.Unmarshal(b, &file))
+	var static struct {
+		EntryPoints map[string]struct {
+			Address   string
+			Forwarded struct {
+				Trusted []string `yaml:"trustedIPs"`
+			} `yaml:"forwardedHeaders"`
+		} `yaml:"entryPoints"`
+	}
+	for name, into := range map[string]any{"traefik.yml": &file, "traefik-static.yml": &static} {
+		b, err := os.ReadFile(name)
+		testkit.Must(t, err)
+		testkit.Must(t, yaml.Unmarshal(b, into))
+	}
 	m := file.HTTP.Middlewares
 	at, err := url.Parse(m["limit"].ForwardAuth.Address)
 	if err != nil || at.Path != "/v1/check" || at.Query().Get("extractor") != "by-address" {
 		t.Errorf("it asks for %s, %v", at, err)
+	}
+	if n := m["limit"].ForwardAuth.Most; n < 4096 || n > 1<<20 {
+		t.Errorf("it takes an answer of %d bytes", n)
 	}
 	if got := fmt.Sprint(file.HTTP.Routers["web"].Middlewares); got != "[token limit no-token]" ||
 		m["token"].Headers.CustomRequestHeaders[access.TokenHeader] != "TOKEN" {
@@ -282,6 +331,15 @@ func TestTraefikAsksForWhatThereIs(t *testing.T) {
 	}
 	if v, ok := m["no-token"].Headers.CustomRequestHeaders[access.TokenHeader]; !ok || v != "" {
 		t.Errorf("the token is not taken out: %v", m["no-token"])
+	}
+	router := file.HTTP.Routers["check"]
+	entry := static.EntryPoints[router.EntryPoints[0]]
+	if entry.Address != at.Host || fmt.Sprint(entry.Forwarded.Trusted) != "[127.0.0.1/32]" {
+		t.Errorf("%s is asked, and the entry point is %+v", at.Host, entry)
+	}
+	wait := file.HTTP.Transports[file.HTTP.Services[router.Service].LoadBalancer.Transport].Timeouts
+	if wait.Dial <= 0 || wait.Answer <= 0 || wait.Dial+wait.Answer > time.Second {
+		t.Errorf("it waits for %+v", wait)
 	}
 }
 

@@ -174,13 +174,6 @@ func TestUnusedRulesMakeRoom(t *testing.T) {
 	}
 }
 
-func TestNoRecorderRecordsNothing(t *testing.T) {
-	var r *Recorder
-	r.Checks("api", "user:1", 1, 1, true)
-	r.Events("api", "user:1", 1, 1)
-	r.Throttled(nil)
-}
-
 // BenchmarkCheck is what recording adds to a check, and to each key of a fold.
 func BenchmarkCheck(b *testing.B) {
 	for _, keys := range []int{100, 100_000, 10_000_000} {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -52,8 +50,7 @@ type contestant struct {
 	name   string
 	kind   Kind
 	decide func(ctx context.Context, r Request) (bool, error)
-	took   *hdrhistogram.Histogram // ns per check; nil for a model, whose time says nothing
-	ground *ground                 // its part of Redis; nil outside it
+	ground *ground // its part of Redis; nil outside it
 	tally  *tally
 
 	at      int    // how many requests it has answered
@@ -68,7 +65,7 @@ func (c *clock) read() int64 { return c.now }
 // byCounter asks a counter by the clock that it was made with.
 func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.Rule) *contestant {
 	plan := windows.PlanOf(rule)
-	return &contestant{name: name, kind: kind, took: newHistogram(), tally: newTally(rule.Windows),
+	return &contestant{name: name, kind: kind, tally: newTally(rule.Windows),
 		decide: func(ctx context.Context, r Request) (bool, error) {
 			c.now = r.Ms + c.shift
 			v, err := counter.Check(ctx, []windows.Request{{Plan: plan, Key: r.Key, Cost: r.Cost}})
@@ -109,6 +106,7 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 			continue
 		}
 		c := &clock{shift: shift(r.trace.Requests[0].Ms, r.Windows)}
+		c.now = r.trace.Requests[0].Ms + c.shift
 		switch name {
 		case InProcess:
 			rules, err := RuleOf("", r.Windows)
@@ -135,10 +133,8 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 	return append(list, newOracle(r.Windows)), nil
 }
 
-// shift moves a trace that begins near zero, where a window would reach back
-// before all time and 0 means "no time given" to the scripts. It moves it by a
-// common multiple of the windows, so that their edges stay where they were; if
-// that is out of reach, by a multiple of the longest.
+// shift moves a trace that begins near zero, where a window would reach back before all time and 0
+// means "no time given" to the scripts. The edges of the longest window stay where they were.
 func shift(first int64, ws []windows.Window) int64 {
 	var longest int64
 	for _, w := range ws {
@@ -147,16 +143,5 @@ func shift(first int64, ws []windows.Window) int64 {
 	if first > longest {
 		return 0
 	}
-	common := int64(1)
-	for _, w := range ws {
-		per := w.Per.Milliseconds()
-		a, b := common, per
-		for b > 0 {
-			a, b = b, a%b
-		}
-		if common = common / a * per; common > maxMs {
-			return 2 * longest
-		}
-	}
-	return 2 * common
+	return 2 * longest
 }

@@ -30,22 +30,3 @@ func TestGCRA(t *testing.T) {
 		}
 	}
 }
-
-// A request that one window refuses costs nothing in the other, whichever is
-// asked first.
-func TestGCRAAllOrNothing(t *testing.T) {
-	second, hour := window(1, time.Second), window(10, time.Hour)
-	for _, ws := range [][]windows.Window{{second, hour}, {hour, second}} {
-		g := newGCRA(ws)
-		for ms := range int64(1000) {
-			if got := g.admit(Request{ms, "a", 1}); got != (ms == 0) {
-				t.Fatalf("%v at %d ms: admitted %t", ws, ms, got)
-			}
-		}
-		for s := range int64(9) {
-			if !g.admit(Request{1000 * (s + 1), "a", 1}) {
-				t.Fatalf("%v at %d s: denied", ws, s+1)
-			}
-		}
-	}
-}

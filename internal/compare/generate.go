@@ -2,13 +2,12 @@ package compare
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// start is when generated traces begin, in ms: far from zero, as real times are.
+// start is when made traces begin, in ms: far from zero, as real times are.
 const start = 1_700_000_000_000
 
 // Bounds of the boundary demonstrations. Below the least window the second one
@@ -44,29 +43,6 @@ func bursts(name string, limit, edge, before, after int64) Trace {
 		for range limit {
 			t.Requests = append(t.Requests, Request{ms, "user:1", 1})
 		}
-	}
-	return t
-}
-
-// Poisson is traffic of independent arrivals.
-type Poisson struct {
-	Rate     float64 // requests per second of all keys together, above 0
-	Requests int
-	Keys     int   // they are drawn evenly; at least 1
-	MaxCost  int64 // costs are drawn evenly from 1 to it; at least 1
-	Seed     uint64
-}
-
-// Trace draws the requests. The same values give the same trace.
-func (p Poisson) Trace() Trace {
-	draw := rand.New(rand.NewPCG(p.Seed, 0))
-	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate), Seed: &p.Seed,
-		Requests: make([]Request, p.Requests)}
-	seconds := 0.0
-	for i := range t.Requests {
-		seconds += draw.ExpFloat64() / p.Rate
-		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)),
-			1 + draw.Int64N(p.MaxCost)}
 	}
 	return t
 }

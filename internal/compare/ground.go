@@ -53,6 +53,11 @@ func (t *touched) Eval(ctx context.Context, script string, keys []string, args .
 	return t.UniversalClient.Eval(ctx, script, keys, args...)
 }
 
+func (t *touched) FCall(ctx context.Context, function string, keys []string, args ...any) *redis.Cmd {
+	t.note(keys)
+	return t.UniversalClient.FCall(ctx, function, keys, args...)
+}
+
 func (t *touched) note(keys []string) {
 	for _, k := range keys {
 		t.names[k] = struct{}{}
@@ -70,6 +75,14 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	g.counter.Now = clock.read
 	// Without it every write would renew expiries, as after a change of the rules.
 	if err := g.counter.RecordRules(ctx, rules); err != nil {
+		return nil, err
+	}
+	// The first check loads the script, which is not the trace's to pay for.
+	plan := rules.PlanOf(rules.List()[0])
+	if _, err := g.counter.Check(ctx, []windows.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
+		return nil, err
+	}
+	if err := g.keep(ctx); err != nil {
 		return nil, err
 	}
 	if g.tellsCPU, err = tells(ctx, c, measure.CPU); err != nil {

@@ -1,6 +1,8 @@
 package compare
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -44,4 +46,27 @@ func result(t *testing.T, c *Comparison, name string) Result {
 	}
 	t.Fatalf("no result of %s", name)
 	return Result{}
+}
+
+// Poisson is traffic of independent arrivals, for the tests.
+type Poisson struct {
+	Rate     float64 // requests per second of all keys together, above 0
+	Requests int
+	Keys     int   // they are drawn evenly; at least 1
+	MaxCost  int64 // costs are drawn evenly from 1 to it; at least 1
+	Seed     uint64
+}
+
+// Trace draws the requests. The same values give the same trace.
+func (p Poisson) Trace() Trace {
+	draw := rand.New(rand.NewPCG(p.Seed, 0))
+	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate),
+		Requests: make([]Request, p.Requests)}
+	seconds := 0.0
+	for i := range t.Requests {
+		seconds += draw.ExpFloat64() / p.Rate
+		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)),
+			1 + draw.Int64N(p.MaxCost)}
+	}
+	return t
 }

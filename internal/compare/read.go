@@ -58,15 +58,15 @@ func traceLine(line string) (Request, error) {
 	return r, nil
 }
 
-// LogLine reads one line of a server's log; skip is true for one that holds no request.
-type LogLine func(line string) (at time.Time, key string, skip bool, err error)
+// logLine reads one line of a server's log; skip is true for one that holds no request.
+type logLine func(line string) (at time.Time, key string, skip bool, err error)
 
 // ReadLog reads a log whose times are whole seconds, in any order. A line that
 // cannot be read is counted, told to rejected, and stops nothing.
 //
 // The requests of one second are spread evenly over it, in their order: all at
 // its beginning would be a burst that never was. The same log gives the same trace.
-func ReadLog(name string, r io.Reader, parse LogLine, rejected func(line int, err error)) (Trace, error) {
+func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
 	t := Trace{Name: "log " + name}
 	err := eachLine(name, r, func(n int, line string) error {
 		at, key, skip, err := parse(line)

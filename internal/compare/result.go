@@ -5,8 +5,6 @@ import (
 	"io"
 	"math"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // Comparison is one trace through every algorithm. Its JSON is for machines:
@@ -15,24 +13,20 @@ type Comparison struct {
 	Trace   TraceInfo    `json:"trace"`
 	Windows []WindowInfo `json:"windows"`
 	Redis   *string      `json:"redis"` // without its password; null where none was asked
-	// PingCPU is what the server spends on a PING: what of each check is not the algorithm's.
-	PingCPU    *float64 `json:"redis_cpu_us_per_ping"`
+	// Algorithms are in the order of Names, the oracle last.
 	Algorithms []Result `json:"algorithms"`
-
-	requests []Request // for the plots
 }
 
 // TraceInfo says what the trace was.
 type TraceInfo struct {
-	Name          string  `json:"name"`
-	Seed          *uint64 `json:"seed"`
-	Requests      int     `json:"requests"`
-	Units         int64   `json:"units"`
-	Keys          int     `json:"keys"`
-	FirstMs       int64   `json:"first_ms"`
-	LastMs        int64   `json:"last_ms"`
-	Sorted        int     `json:"requests_sorted"`
-	RejectedLines int     `json:"rejected_lines"`
+	Name          string `json:"name"`
+	Requests      int    `json:"requests"`
+	Units         int64  `json:"units"`
+	Keys          int    `json:"keys"`
+	FirstMs       int64  `json:"first_ms"`
+	LastMs        int64  `json:"last_ms"`
+	Sorted        int    `json:"requests_sorted"`
+	RejectedLines int    `json:"rejected_lines"`
 }
 
 // WindowInfo is one window of the rule.
@@ -67,27 +61,23 @@ type Result struct {
 	UnderAdmittedRequests int64    `json:"under_admitted_requests"`
 	UnderAdmittedUnits    int64    `json:"under_admitted_units"`
 	GreatestOvershoot     int64    `json:"greatest_overshoot_units"`
-	FirstOverAdmitted     *Moment  `json:"first_over_admitted"`
-	FirstUnderAdmitted    *Moment  `json:"first_under_admitted"`
+	FirstOverAdmitted     *moment  `json:"first_over_admitted"`
+	FirstUnderAdmitted    *moment  `json:"first_under_admitted"`
 	RedisCPU              *float64 `json:"redis_cpu_us_per_check"`
-	P50                   *float64 `json:"p50_us"`
-	P99                   *float64 `json:"p99_us"`
-	// BytesPerKey is null also for traces of fewer than MinKeysForMemory keys.
+	// BytesPerKey is null also for traces of fewer than minKeysForMemory keys.
 	BytesPerKey *float64 `json:"bytes_per_key"`
-
-	verdicts []bool
 }
 
-// Moment is where in the trace something happened first.
-type Moment struct {
+// moment is where in the trace something happened first.
+type moment struct {
 	Ms  int64  `json:"ms"`
 	Key string `json:"key"`
 }
 
-// MinKeysForMemory is how many keys a trace needs for memory per key: the
+// minKeysForMemory is how many keys a trace needs for memory per key: the
 // server's buffers for a connection come and go by some 30 KB, which with fewer
 // keys is as much as what they hold.
-const MinKeysForMemory = 1000
+const minKeysForMemory = 1000
 
 // WriteJSON writes one document with all of them.
 func WriteJSON(w io.Writer, list []*Comparison) error {
@@ -107,22 +97,14 @@ func (c *contestant) result(keys int) Result {
 		OverAdmittedRequests: t.over.requests, OverAdmittedUnits: t.over.units,
 		UnderAdmittedRequests: t.under.requests, UnderAdmittedUnits: t.under.units,
 		GreatestOvershoot: t.overshoot, FirstOverAdmitted: t.firstOver, FirstUnderAdmitted: t.firstUnder,
-		verdicts: t.verdicts,
-	}
-	if c.took != nil {
-		r.P50, r.P99 = percentile(c.took, 50), percentile(c.took, 99)
 	}
 	if c.ground != nil && c.ground.tellsCPU {
 		r.RedisCPU = rounded(micros(c.ground.cpu)/float64(t.offered.requests), 2)
 	}
-	if c.ground != nil && c.ground.tellsMemory && keys >= MinKeysForMemory {
+	if c.ground != nil && c.ground.tellsMemory && keys >= minKeysForMemory {
 		r.BytesPerKey = rounded(float64(c.ground.memory)/float64(keys), 0)
 	}
 	return r
-}
-
-func percentile(h *hdrhistogram.Histogram, q float64) *float64 {
-	return rounded(micros(time.Duration(h.ValueAtQuantile(q))), 1)
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,11 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Contestants take turns, so that a noisy minute of the machine is everybody's.
-const (
-	turn    = 200 // requests
-	warmUps = 100 // checks before anything is measured: they load the scripts
-)
+// Contestants take turns of so many requests, so that a noisy minute of the machine is everybody's.
+const turn = 200
 
 // Config says what to compare.
 type Config struct {
@@ -36,36 +32,24 @@ type Config struct {
 	Progress func(done, total int)
 }
 
-// ErrCost means that a request costs more than a limit: no algorithm could ever
-// admit it, and none may be asked.
-var ErrCost = errors.New("cost exceeds limit")
-
 type runner struct {
 	Config
 	trace  Trace
 	prefix string
-	pings  *pinger
 }
 
 // Run asks each algorithm for every request of the trace, at the trace's own
-// times. Its keys in Redis begin with sc-compare- and chance; it removes them
-// when it ends, however it ends.
+// times. No request costs more than the smallest limit. Its keys in Redis begin with
+// sc-compare- and chance; it removes them when it ends, however it ends.
 func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error) {
 	if err := CheckNames(cfg.Algorithms); err != nil {
 		return nil, err
 	}
-	rules, err := RuleOf("", cfg.Windows)
-	if err != nil {
+	if _, err := RuleOf("", cfg.Windows); err != nil {
 		return nil, err
 	}
 	if len(trace.Requests) == 0 {
 		return nil, fmt.Errorf("%s: it has no request", trace.Name)
-	}
-	for _, r := range trace.Requests {
-		if smallest := rules.List()[0].Smallest(); r.Cost > smallest {
-			return nil, fmt.Errorf("%w: %.60q asks for %d at %d ms, the smallest limit is %d", ErrCost, r.Key, r.Cost,
-				r.Ms, smallest)
-		}
 	}
 	r := &runner{Config: cfg, trace: trace, prefix: newPrefix()}
 	if NeedRedis(cfg.Algorithms) {
@@ -75,12 +59,6 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 			defer cancel()
 			err = errors.Join(err, measure.Remove(ctx, cfg.Redis, r.prefix+"-"))
 		}()
-		if err := r.warmUp(ctx); err != nil {
-			return nil, err
-		}
-		if r.pings, err = newPinger(ctx, cfg.Redis); err != nil {
-			return nil, err
-		}
 	}
 	list, err := r.contestants(ctx)
 	if err != nil {
@@ -98,39 +76,10 @@ func newPrefix() string {
 	return "sc-compare-" + hex.EncodeToString(b[:])
 }
 
-// warmUp runs each script of the contest on a ground that is then removed.
-func (r *runner) warmUp(ctx context.Context) error {
-	for _, name := range windows.Algorithms {
-		if len(r.Algorithms) > 0 && !slices.Contains(r.Algorithms, name) {
-			continue
-		}
-		rules, err := RuleOf(name, r.Windows)
-		if err != nil {
-			return err
-		}
-		c := &clock{now: start}
-		g, err := newGround(ctx, r.Redis, r.prefix+"-w", rules, c)
-		if err != nil {
-			return err
-		}
-		for range warmUps {
-			if _, err := g.counter.Check(ctx, []windows.Request{{Plan: rules.PlanOf(rules.List()[0]), Key: "warm-up",
-				Cost: 1}}); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			c.now++
-		}
-	}
-	return measure.Remove(ctx, r.Redis, r.prefix+"-w")
-}
-
 // drive lets the contestants take turns until all have answered every request.
 func (r *runner) drive(ctx context.Context, list []*contestant) error {
 	done, total := 0, len(list)*len(r.trace.Requests)
 	for round := 0; done < total; round++ {
-		if err := r.pings.turn(ctx); err != nil {
-			return err
-		}
 		for i := range list {
 			c := list[(round+i)%len(list)] // nobody always follows the same one
 			before := c.at
@@ -158,16 +107,9 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 		}
 	}
 	for range min(turn, len(requests)-c.at) {
-		asked := time.Now()
 		admitted, err := c.decide(ctx, requests[c.at])
 		if err != nil {
 			return err
-		}
-		if c.took != nil {
-			if err := c.took.RecordValue(min(max(1, time.Since(asked).Nanoseconds()),
-				c.took.HighestTrackableValue())); err != nil {
-				return err
-			}
 		}
 		c.reached = append(c.reached, admitted)
 		c.at++
@@ -189,15 +131,14 @@ func (c *contestant) judge(requests []Request) {
 }
 
 func (r *runner) comparison(list []*contestant) *Comparison {
-	asked, _ := r.trace.asked()
+	asked := r.trace.asked()
 	requests := r.trace.Requests
 	out := &Comparison{
 		Trace: TraceInfo{
-			Name: r.trace.Name, Seed: r.trace.Seed, Requests: len(requests), Keys: len(asked),
+			Name: r.trace.Name, Requests: len(requests), Keys: len(asked),
 			FirstMs: requests[0].Ms, LastMs: requests[len(requests)-1].Ms, Sorted: r.trace.Sorted,
 			RejectedLines: r.trace.Rejected,
 		},
-		PingCPU: r.pings.mean(), requests: requests,
 	}
 	for _, units := range asked {
 		out.Trace.Units += units

@@ -6,10 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
-var columns = []string{"ALGORITHM", "ADMITTED", "UNITS", "OVER", "UNDER", "OVERSHOOT", "REDIS CPU", "P50", "P99",
+var columns = []string{"ALGORITHM", "ADMITTED", "UNITS", "OVER", "UNDER", "OVERSHOOT", "REDIS CPU",
 	"MEMORY/KEY"}
 
 // row words a result for people, column by column.
@@ -23,7 +22,7 @@ func (r Result) row() []string {
 	}
 	return []string{name, whole(r.AdmittedRequests), whole(r.AdmittedUnits), whole(r.OverAdmittedRequests),
 		whole(r.UnderAdmittedRequests), whole(r.GreatestOvershoot),
-		told(r.RedisCPU, 1, " µs"), told(r.P50, 1, " µs"), told(r.P99, 1, " µs"), told(r.BytesPerKey, 0, " B")}
+		told(r.RedisCPU, 1, " µs"), told(r.BytesPerKey, 0, " B")}
 }
 
 func whole(n int64) string { return strconv.FormatInt(n, 10) }
@@ -44,9 +43,6 @@ func (c *Comparison) heading() string {
 	text := fmt.Sprintf("limit %s; %s for %s by %s within %s", strings.Join(limits, " and "),
 		count(int64(c.Trace.Requests), "request"),
 		count(c.Trace.Units, "unit"), count(int64(c.Trace.Keys), "key"), millis(c.Trace.LastMs-c.Trace.FirstMs))
-	if c.Trace.Seed != nil {
-		text += fmt.Sprintf("; seed %d", *c.Trace.Seed)
-	}
 	return text
 }
 
@@ -74,7 +70,7 @@ func footer(list []*Comparison) []string {
 	lines := []string{
 		"OVER: admitted, though some window of what this algorithm had admitted then held more than its limit; " +
 			"OVERSHOOT: by how many units at most.",
-		"UNDER: denied, though every window had room. P50 and P99: wall time of a check, from here.",
+		"UNDER: denied, though every window had room.",
 	}
 	if len(list) == 0 || list[0].Redis == nil {
 		return lines
@@ -89,17 +85,11 @@ func footer(list []*Comparison) []string {
 	lines = append(lines,
 		fmt.Sprintf("Redis: %s. CPU per check and memory are of the whole server: let nothing else use it meanwhile.",
 			*c.Redis))
-	if c.PingCPU != nil {
-		lines = append(lines,
-			fmt.Sprintf(
-				"A PING takes %.1f µs of its CPU: that much of each check is the round trip, not the algorithm.",
-				*c.PingCPU))
-	}
 	for _, c := range list {
-		if c.Trace.Keys < MinKeysForMemory {
+		if c.Trace.Keys < minKeysForMemory {
 			return append(lines, fmt.Sprintf(
 				"Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers "+
-					"outweigh them.", MinKeysForMemory))
+					"outweigh them.", minKeysForMemory))
 		}
 	}
 	return lines
@@ -125,6 +115,3 @@ func WriteTables(w io.Writer, list []*Comparison) error {
 	_, err := fmt.Fprintln(w, strings.Join(footer(list), "\n"))
 	return err
 }
-
-// spell words a moment of a trace.
-func spell(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05.000") }

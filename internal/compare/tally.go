@@ -1,22 +1,17 @@
 package compare
 
 import (
-	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // tally compares each verdict of one algorithm with the oracle about what that
 // algorithm itself admitted before.
 type tally struct {
-	truth    *truth
-	verdicts []bool // in the order of the trace
+	truth *truth
 
 	offered, admitted, over, under volume
 	overshoot                      int64 // units above the limit, the most that any window held
-	firstOver, firstUnder          *Moment
+	firstOver, firstUnder          *moment
 }
 
 // volume counts requests and the units that they asked for.
@@ -30,7 +25,6 @@ func (v *volume) add(r Request) {
 func newTally(ws []windows.Window) *tally { return &tally{truth: newTruth(ws)} }
 
 func (t *tally) take(r Request, admitted bool) {
-	t.verdicts = append(t.verdicts, admitted)
 	t.offered.add(r)
 	excess := t.truth.excess(r)
 	switch {
@@ -48,13 +42,8 @@ func (t *tally) take(r Request, admitted bool) {
 	}
 }
 
-func note(first **Moment, r Request) {
+func note(first **moment, r Request) {
 	if *first == nil {
-		*first = &Moment{r.Ms, r.Key}
+		*first = &moment{r.Ms, r.Key}
 	}
-}
-
-// newHistogram gives a histogram of how long checks take, in ns, to three digits.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, time.Minute.Nanoseconds(), 3)
 }

@@ -16,7 +16,6 @@ type Request struct {
 type Trace struct {
 	Name     string    // a title: what it is, or which file it is from
 	Requests []Request // in the order of time
-	Seed     *uint64   // nil where nothing is left to chance
 	Sorted   int       // requests that stood after a later one, and were put in order
 	Rejected int       // lines that could not be read and are not in it
 }
@@ -33,17 +32,11 @@ func (t *Trace) sort() {
 	slices.SortStableFunc(t.Requests, func(a, b Request) int { return cmp.Compare(a.Ms, b.Ms) })
 }
 
-// asked gives key → units asked for, and the key that asked for most, the first
-// of equals.
-func (t *Trace) asked() (units map[string]int64, most string) {
-	units = map[string]int64{}
+// asked gives key → units asked for.
+func (t *Trace) asked() map[string]int64 {
+	units := map[string]int64{}
 	for _, r := range t.Requests {
 		units[r.Key] += r.Cost
 	}
-	for _, r := range t.Requests {
-		if units[r.Key] > units[most] {
-			most = r.Key
-		}
-	}
-	return units, most
+	return units
 }

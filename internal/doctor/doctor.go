@@ -27,8 +27,8 @@ const (
 
 var rising = []Severity{OK, Note, Warning, Problem}
 
-// Above reports whether s is worse than other.
-func (s Severity) Above(other Severity) bool {
+// above reports whether s is worse than other.
+func (s Severity) above(other Severity) bool {
 	return slices.Index(rising, s) > slices.Index(rising, other)
 }
 
@@ -57,7 +57,7 @@ type Report struct {
 func NewReport(findings ...[]Finding) Report {
 	r := Report{Worst: OK, Findings: slices.Concat(findings...)}
 	for _, f := range r.Findings {
-		if f.Severity.Above(r.Worst) {
+		if f.Severity.above(r.Worst) {
 			r.Worst = f.Severity
 		}
 	}
@@ -72,7 +72,7 @@ func (r Report) ExitCode() int {
 			return 2
 		}
 	}
-	if r.Worst.Above(Note) {
+	if r.Worst.above(Note) {
 		return 1
 	}
 	return 0
@@ -116,9 +116,9 @@ func unseen(check string, err error, fix string) Finding {
 	switch {
 	case !errors.As(err, &answered):
 		return Finding{Check: check, Severity: Warning, Found: "cannot see: " + err.Error()}
-	case strings.Contains(answered.Error(), "NOPERM"):
+	case strings.HasPrefix(answered.Error(), "NOPERM "):
 		return Finding{Check: check, Severity: Note, Found: "cannot see: this user may not ask", Fix: fix}
-	case strings.Contains(answered.Error(), "unknown command"):
+	case strings.HasPrefix(answered.Error(), "ERR unknown command"):
 		return Finding{Check: check, Severity: Note, Found: "cannot see: the server does not know the question"}
 	}
 	return Finding{Check: check, Severity: Warning, Found: "cannot see: " + answered.Error()}

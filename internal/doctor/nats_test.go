@@ -80,47 +80,27 @@ func TestSync(t *testing.T) {
 
 // What a real server's monitoring port says is understood.
 func TestSyncOfARealServer(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
-		StoreDir: t.TempDir(), SyncInterval: 7 * time.Second, NoLog: true, NoSigs: true}
-	srv, err := server.NewServer(opts)
-	testkit.Must(t, err)
-	srv.Start()
-	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server is not ready")
-	}
+	srv, _ := streamtest.EmbeddedNATS(t, server.Options{HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
+		StoreDir: t.TempDir(), SyncInterval: 7 * time.Second})
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{Monitor: "http://" + srv.MonitorAddr().String()}),
 		"nats.sync", doctor.OK, "every 7s")
 }
 
 func TestNoJetStream(t *testing.T) {
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
-	testkit.Must(t, err)
-	srv.Start()
-	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server is not ready")
-	}
+	srv, _ := streamtest.EmbeddedNATS(t, server.Options{})
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Problem, "JetStream is off",
 		"store_dir")
 }
 
 // An account that is nearly full.
 func TestAccountLimits(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
-		JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20, NoLog: true, NoSigs: true}
-	srv, err := server.NewServer(opts)
-	testkit.Must(t, err)
-	srv.Start()
-	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
-	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server is not ready")
-	}
+	srv, _ := streamtest.EmbeddedNATS(t, server.Options{JetStream: true, StoreDir: t.TempDir(),
+		JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 64 << 20})
 	account := srv.GlobalAccount()
 	testkit.Must(t, account.UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
 		MaxStore: 1 << 20, MaxStreams: 2, MaxConsumers: 10}}))
 	js := streamtest.JetStream(t, srv.ClientURL())
-	_, err = alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
+	_, err := alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
 	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB",
 		"streams 2 of 2")

@@ -43,7 +43,7 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	for _, s := range servers {
 		s.read(ctx, config.Now)
 	}
-	findings := settingsOf(servers)
+	findings := append(settingsOf(servers), tells(servers, functions)...)
 	findings = append(findings, clusterOf(ctx, c, servers, config.Keys)...)
 	findings = append(findings, clocksOf(servers, config.Retention)...)
 	findings = append(findings, usersOf(ctx, c, config.Keys)...)
@@ -65,7 +65,7 @@ func Start(ctx context.Context, c redis.UniversalClient, named bool, within time
 	if s.infoErr != nil && s.configErr != nil {
 		return nil
 	}
-	return slices.DeleteFunc(settingsOf([]*server{s}), func(f Finding) bool { return !f.Severity.Above(Note) })
+	return slices.DeleteFunc(settingsOf([]*server{s}), func(f Finding) bool { return !f.Severity.above(Note) })
 }
 
 // server is what one Redis says of itself. A map is empty where it does not tell.
@@ -75,6 +75,8 @@ type server struct {
 
 	info, config                 map[string]string
 	infoErr, configErr, clockErr error
+	libraries                    []string // of ours
+	functionsErr                 error
 	ahead, unsure                time.Duration // its clock before this machine's, and the half of the round trip
 }
 
@@ -106,6 +108,7 @@ func serversOf(ctx context.Context, c redis.UniversalClient) ([]*server, error) 
 func (s *server) read(ctx context.Context, now func() time.Time) {
 	s.readInfo(ctx)
 	s.readConfig(ctx)
+	s.readFunctions(ctx)
 	before := now()
 	at, err := s.client.Time(ctx).Result()
 	after := now()
@@ -156,7 +159,7 @@ func tells(servers []*server, look func(*server) (Finding, bool)) []Finding {
 		f, ok := look(s)
 		switch {
 		case !ok:
-		case worst.Check == "" || f.Severity.Above(worst.Severity):
+		case worst.Check == "" || f.Severity.above(worst.Severity):
 			worst, at = f, []string{s.addr}
 		case f.Severity == worst.Severity:
 			at = append(at, s.addr)

@@ -1,7 +1,6 @@
 package doctor_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -18,16 +17,6 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
-
-// A redis-server as it comes: snapshots, no append-only file, nodes of 4 KB.
-func TestDefaultRedis(t *testing.T) {
-	own := streamtest.OwnRedis(t, "--save", "3600 1 300 100 60 10000", "--stream-node-max-bytes", "4096")
-	findings := look(t, streamtest.Connect(t, own.URL()))
-	golden(t, "default", findings)
-	if code := doctor.NewReport(findings).ExitCode(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-}
 
 // With the configuration that is shipped there is nothing to fix.
 func TestShippedRedis(t *testing.T) {
@@ -290,7 +279,7 @@ func TestCluster(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	if held, err := lua.Lease(ctx, as("work"), "sc:{3}:relay", "me", 1000); !held || err != nil {
+	if held, err := lua.NewServer(as("work")).Lease(ctx, "sc:{3}:relay", "me", 1000); !held || err != nil {
 		t.Errorf("work on a Cluster: %t, %v", held, err)
 	}
 	for _, f := range append(findings, look(t, as("doctor"))...) {
@@ -348,28 +337,6 @@ func TestStart(t *testing.T) {
 	}
 	if list := secured.Refused(t); len(list) > 0 {
 		t.Errorf("a start was refused %v", list)
-	}
-}
-
-func TestText(t *testing.T) {
-	r := doctor.NewReport([]doctor.Finding{
-		{Check: "redis.reachable", Severity: doctor.OK, Found: "redis://h:1"},
-		{Check: "redis.maxmemory-policy", Severity: doctor.Problem, Found: "allkeys-lru", Why: "it evicts",
-			Fix: "CONFIG SET maxmemory-policy noeviction"},
-		{Check: "nats.sync", Severity: doctor.Note, Found: "cannot see"},
-	})
-	var b bytes.Buffer
-	testkit.Must(t, r.WriteText(&b))
-	want := `ok       redis.reachable         redis://h:1
-problem  redis.maxmemory-policy  allkeys-lru
-                                 why: it evicts
-                                 fix: CONFIG SET maxmemory-policy noeviction
-note     nats.sync               cannot see
-
-1 ok, 1 note, 0 warnings, 1 problem
-`
-	if b.String() != want {
-		t.Errorf("have:\n%swant:\n%s", b.String(), want)
 	}
 }
 

@@ -93,7 +93,7 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 // seen takes for no error what Redis says of a stream or a group that is not there.
 func seen(err error) error {
 	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") ||
-		strings.Contains(err.Error(), "no such key") {
+		strings.HasPrefix(err.Error(), "ERR no such key") {
 		return nil
 	}
 	return err

@@ -19,7 +19,8 @@ var roles = []string{"work", "serve", "producer"}
 // samples has a call of each command that a role needs, for ACL DRYRUN: E is an
 // event stream and M the meta hash, as producers may touch no other keys.
 var samples = []string{
-	"ping", "info", "time", "scan 0", "eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
+	"ping", "info", "time", "scan 0", "fcall f 1 E", "fcall_ro f 1 E", "function load E", "function list",
+	"eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
 	"set E v", "setrange E 0 v", "del E",
 	"unlink E",
 	"hget M f", "hgetall M", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
@@ -91,7 +92,7 @@ func missing(ctx context.Context, c redis.UniversalClient, user string, k *strea
 	for _, role := range roles {
 		for _, command := range needs(role) {
 			reply, err := asked[command].Text()
-			if err != nil && strings.Contains(err.Error(), "not found") {
+			if err != nil && strings.HasPrefix(err.Error(), "ERR User '"+user+"' not found") {
 				return nil, errNoUser
 			}
 			if err != nil {

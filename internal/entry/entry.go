@@ -17,6 +17,7 @@ const (
 	fieldCount = "count"
 	fieldID    = "id"
 	fieldTrace = "traceparent" // W3C trace context
+	fieldState = "tracestate"
 )
 
 // Message is one entry of an event stream as it was read.
@@ -45,10 +46,11 @@ func (m Message) Decode() (api.Event, error) {
 	return e, e.Validate()
 }
 
-// TraceParent is the trace context that the event came with; empty: none.
-func (m Message) TraceParent() string {
-	text, _ := m.Values[fieldTrace].(string)
-	return text
+// Trace is the trace context that the event came with; empty: none.
+func (m Message) Trace() (parent, state string) {
+	parent, _ = m.Values[fieldTrace].(string)
+	state, _ = m.Values[fieldState].(string)
+	return parent, state
 }
 
 // Ms is the event's time: the millisecond of its ID.
@@ -83,6 +85,9 @@ func Fields(e api.Event) []any {
 	}
 	if e.TraceParent != "" {
 		fields = append(fields, fieldTrace, e.TraceParent)
+		if e.TraceState != "" {
+			fields = append(fields, fieldState, e.TraceState)
+		}
 	}
 	return fields
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -92,20 +91,6 @@ func TestReadSeveralPartitions(t *testing.T) {
 		slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:2], b[:2]) })
 		expect(t, "first read", got, "0:a", "0:c", "2:before the group", "2:b")
 		expect(t, "second read", read(t, r, noBlock))
-	})
-}
-
-func TestReadGivesEachEventToOneConsumer(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		k := newKeys(t, 1)
-		one, two := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
-		for _, key := range []string{"a", "b", "c"} {
-			xadd(t, c, k, 0, key)
-		}
-		first, err := one.Read(t.Context(), 2, noBlock)
-		testkit.Must(t, err)
-		expect(t, "w1 reads two", words(t, first[0]), "0:a", "0:b")
-		expect(t, "w2 reads the rest", read(t, two, noBlock), "0:c")
 	})
 }
 
@@ -241,37 +226,6 @@ func TestReaderErrors(t *testing.T) {
 		for what, err := range map[string]error{"create": r.CreateGroups(ctx), "read": readErr, "claim": claimErr} {
 			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 				t.Errorf("%s on a key that is no stream: error %v, want one with WRONGTYPE", what, err)
-			}
-		}
-	})
-}
-
-// The whole way: what was appended is read in its partition, in order.
-func TestAppendedEventsAreRead(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		k := newKeys(t, 4)
-		r := newReader(t, c, k, "w1")
-		testkit.Must(t, newLog(t, c, k, time.Minute).Append(t.Context(), events(50)).Err)
-		batches, err := r.Read(t.Context(), 100, noBlock)
-		testkit.Must(t, err)
-		got := map[string]api.Event{}
-		for _, b := range batches {
-			var last int64
-			for _, m := range b.Messages {
-				e, err := m.Decode()
-				testkit.Must(t, err)
-				if p := k.Partition(e.Key); p != b.Partition {
-					t.Errorf("%s came in partition %d, want %d", e.Key, b.Partition, p)
-				}
-				if m.Ms() < last {
-					t.Errorf("%s came after one of %d ms", m.ID, last)
-				}
-				got[e.Key], last = e, m.Ms()
-			}
-		}
-		for _, e := range events(50) {
-			if got[e.Key] != e {
-				t.Errorf("%+v came as %+v", e, got[e.Key])
 			}
 		}
 	})

@@ -24,9 +24,10 @@ func setting(t testing.TB, name string, def uint64) uint64 {
 	return n
 }
 
-// TestFaults runs the load, strikes for as long as it is told (half a minute if
-// it is not), lets everything come to rest, and verifies.
+// TestFaults runs the load and causes faults for MINUTES (30 s without it). Then it waits
+// until everything is at rest, and verifies the counts.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	seed, minutes := setting(t, "SEED", 1), setting(t, "MINUTES", 0)
 	lasts := time.Duration(minutes) * time.Minute
 	if minutes == 0 {

@@ -2,8 +2,6 @@ package faults
 
 import (
 	"context"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -20,13 +18,3 @@ func TestMain(m *testing.M) {
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
-
-// build gives the path of the program, built as it stands.
-func build(t testing.TB) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "streamcounter")
-	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/streamcounter").CombinedOutput(); err != nil {
-		t.Fatalf("building the program: %v\n%s", err, out)
-	}
-	return path
-}

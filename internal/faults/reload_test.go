@@ -10,25 +10,18 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
-// Keys that begin with m: have a rule that is reloaded in one form after another
-// under load, all of them exact within checkPer.
+// Keys that begin with m: have a rule that is reloaded in one form after another under load. All count
+// checkPer by one algorithm, as another one would begin with nothing.
 var forms = []string{
 	"algorithm: sliding-log\n    windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: 24h}]",
-	"algorithm: sliding-log-packed\n    windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: 24h}]",
+	"windows: [{limit: %[1]d, per: %[2]s}]",
 	"windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: day, zone: Europe/Berlin}]",
-	"algorithm: sliding-log-zset\n    windows: [{limit: %[1]d, per: %[2]s}]",
-	"windows: [{limit: %[1]d, per: %[2]s, algorithm: sliding-log-packed}, {limit: 1000000000, per: month, starts: 31}]",
-}
-
-func init() { // and those that are not among them yet
-	for _, a := range lua.Exact() {
-		if named := "algorithm: " + a + "\n"; !strings.Contains(strings.Join(forms, "\n"), named) {
-			forms = append(forms, named+"    windows: [{limit: %[1]d, per: %[2]s}]")
-		}
-	}
+	"algorithm: sliding-log-zset\n    windows: [{limit: %[1]d, per: %[2]s, algorithm: sliding-log}, " +
+		"{limit: 1000000000, per: 24h}]",
+	"windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: 24h, algorithm: sliding-buckets}]",
+	"windows: [{limit: %[1]d, per: %[2]s}, {limit: 1000000000, per: month, starts: 31}]",
 }
 
 func rulesIn(form int) string {

@@ -102,7 +102,7 @@ func newSystem(t testing.TB, workers int) *system {
 		t.Fatal(err)
 	}
 	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
-	program := build(t)
+	program := streamtest.Build(t)
 	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
 	s.producer = func() redis.UniversalClient { return streamtest.Connect(t, s.toAdd.Addr) }
 	common := []string{"--rules", s.file, "--partitions", "4", "--log-level", "info"}

@@ -13,18 +13,18 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ErrUnknown: nobody says which address asks.
-var ErrUnknown = errors.New("the client's address is not known")
+// errUnknown: nobody says which address asks.
+var errUnknown = errors.New("the client's address is not known")
 
 // Client is the address that the outermost trusted proxy saw: from the
 // connection's own peer outwards, the first that is no trusted proxy. What stands
 // beyond it in X-Forwarded-For was written by strangers. Where a trusted proxy says
-// nothing, or what is no address, the error wraps ErrUnknown: in its place the
+// nothing, or what is no address, the error wraps errUnknown: in its place the
 // proxy's own address would be one limit for all of its clients.
 func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	addr, err := parse(r.RemoteAddr)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%w: the connection has no address", ErrUnknown)
+		return netip.Addr{}, fmt.Errorf("%w: the connection has no address", errUnknown)
 	}
 	if !contains(trusted, addr) {
 		return addr, nil
@@ -33,10 +33,10 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	for _, hop := range slices.Backward(hops) {
 		hop = strings.TrimSpace(hop)
 		if hop == "" && len(hops) == 1 {
-			return netip.Addr{}, fmt.Errorf("%w: no X-Forwarded-For from the trusted proxy %s", ErrUnknown, addr)
+			return netip.Addr{}, fmt.Errorf("%w: no X-Forwarded-For from the trusted proxy %s", errUnknown, addr)
 		}
 		if addr, err = parse(hop); err != nil {
-			return netip.Addr{}, fmt.Errorf("%w: X-Forwarded-For has %s, which is no address", ErrUnknown,
+			return netip.Addr{}, fmt.Errorf("%w: X-Forwarded-For has %s, which is no address", errUnknown,
 				api.Shorten(hop))
 		}
 		if !contains(trusted, addr) {

@@ -5,6 +5,7 @@ package gate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -35,6 +36,8 @@ type Gate struct {
 	Guard   Guard   // nil: everybody is checked
 	Checker Checker // nil: the guard alone decides
 	Slots   Slots   // in the place of Checker
+	// RequireKey makes a request without a key Invalid; else it passes.
+	RequireKey bool
 	// Now stands in for the clock in tests, in ms since 1970; nil is the machine's.
 	Now func() int64
 }
@@ -57,6 +60,17 @@ type Verdict struct {
 	Answer  api.CheckAnswer // has windows where somebody counted
 	Err     error           // may be there beside Pass: see client.Client
 	Slot    *client.Slot    // held beside Pass, where it is not nil: the caller releases it
+}
+
+// ErrNoKey is the error of a request without a key where one is required.
+var ErrNoKey = fmt.Errorf("%w: the request has none", api.ErrBadKey)
+
+// WithoutKey decides a request that has no key.
+func (g Gate) WithoutKey() Verdict {
+	if g.RequireKey {
+		return Verdict{Outcome: Invalid, Err: ErrNoKey}
+	}
+	return Verdict{}
 }
 
 // Ask decides one request. With a cost below 1 only the guard is asked.
@@ -116,10 +130,13 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	}
 	ms := max(d.UntilMs-now, 1) // it is over, and its end is on the way
 	wait := time.Duration(ms) * time.Millisecond
-	window := time.Duration(d.WindowMs) * time.Millisecond
+	state := api.NewWindowState(d.Limit, time.Duration(d.WindowMs)*time.Millisecond, d.Used, wait, wait)
+	if d.InFlight {
+		state = state.AsInFlight()
+	}
 	return api.CheckAnswer{
 		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: ms, Source: api.SourceRedis,
-		Windows: []api.WindowState{api.NewWindowState(d.Limit, window, d.Used, wait, wait)},
+		Windows: []api.WindowState{state},
 	}
 }
 

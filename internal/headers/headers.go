@@ -32,8 +32,13 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 		for j := range a.Windows {
 			w := &a.Windows[j]
 			name := policyName(a, j)
-			policies = append(policies, item(name, "q", w.Limit, "w", Seconds(w.WindowMs)))
-			states = append(states, item(name, "r", w.Remaining, "t", Seconds(w.NextFreeMs)))
+			policy := item(name, "q", w.Limit)
+			if !w.InFlight {
+				policy.Params.Add("w", Seconds(w.WindowMs))
+			}
+			state := item(name, "r", w.Remaining)
+			state.Params.Add("t", Seconds(w.NextFreeMs))
+			policies, states = append(policies, policy), append(states, state)
 			all = append(all, *w)
 		}
 	}
@@ -58,10 +63,14 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 // policyName is the rule's name and the window: api-1m. It always names the window, as
 // a guard knows a decision's window and not how many its rule has.
 func policyName(a *api.CheckAnswer, i int) string {
-	if unit := a.Windows[i].Calendar; unit != "" {
-		return a.Rule + "-" + unit
+	switch w := &a.Windows[i]; {
+	case w.InFlight:
+		return a.Rule + "-in-flight"
+	case w.Calendar != "":
+		return a.Rule + "-" + w.Calendar
+	default:
+		return a.Rule + "-" + compact(w.WindowMs)
 	}
-	return a.Rule + "-" + compact(a.Windows[i].WindowMs)
 }
 
 // compact words a window by its largest whole unit: 1m, 36h, 1500ms.
@@ -77,10 +86,9 @@ func compact(ms int64) string {
 	return strconv.FormatInt(ms, 10) + "ms"
 }
 
-func item(name, k1 string, v1 int64, k2 string, v2 int64) httpsfv.Item {
+func item(name, param string, value int64) httpsfv.Item {
 	it := httpsfv.NewItem(strings.ToValidUTF8(name, ""))
-	it.Params.Add(k1, v1)
-	it.Params.Add(k2, v2)
+	it.Params.Add(param, value)
 	return it
 }
 

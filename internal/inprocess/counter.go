@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,18 @@ type Rule struct {
 	Name    string
 	Windows []Window
 	Shadow  bool // it denies nothing
+}
+
+// Share is the rule with what one of n processes may spend: each limit divided by n and rounded down, so that
+// all together stay within it, but at least one unit.
+func (r Rule) Share(n int) Rule {
+	if n > 1 {
+		r.Windows = slices.Clone(r.Windows)
+		for i, w := range r.Windows {
+			r.Windows[i].Limit = max(1, w.Limit/int64(n))
+		}
+	}
+	return r
 }
 
 // Window admits Limit units in any span of Per; where it is one of the calendar, in each period.
@@ -67,7 +80,7 @@ type State struct {
 }
 
 // New counts up to maxKeys keys, each once per rule; 0: no bound. A further key
-// takes the place of one that was used longest ago among a few (docs/decisions/0030);
+// takes the place of one that was used longest ago among a few (docs/decisions/0021-client-fallback-policies);
 // if that comes back, it starts from zero. now is the clock in ms since 1970, nil this
 // machine's.
 func New(maxKeys int, now func() int64) *Counter {

@@ -81,7 +81,7 @@ func wait(used int64) time.Duration {
 	return time.Minute
 }
 
-// What decision 0030 says a key takes: go test -run XXX -bench Memory.
+// What decision 21 says a key takes: go test -run XXX -bench Memory.
 func BenchmarkMemory(b *testing.B) {
 	for _, entries := range []int{1, 10} {
 		b.Run(fmt.Sprintf("entries=%d", entries), func(b *testing.B) {

@@ -59,18 +59,18 @@ func (l *log) sum(now, window int64) (units, first int64) {
 func (l *log) states(now int64, windows []Window) []api.WindowState {
 	out := make([]api.WindowState, len(windows))
 	for i, w := range windows {
-		var nextFree, reset time.Duration
+		var nextFree, empty time.Duration
 		window, length, ends := w.at(now)
 		units, first := l.sum(now, window)
 		switch newest, _ := l.newest(); {
 		case units > 0 && ends > 0:
-			reset = time.Duration(ends-now) * time.Millisecond
-			nextFree = reset
+			empty = time.Duration(ends-now) * time.Millisecond
+			nextFree = empty
 		case units > 0:
 			nextFree = time.Duration(first-now)*time.Millisecond + w.Per
-			reset = time.Duration(newest-now)*time.Millisecond + w.Per
+			empty = time.Duration(newest-now)*time.Millisecond + w.Per
 		}
-		out[i] = api.NewWindowState(w.Limit, time.Duration(length)*time.Millisecond, units, nextFree, reset)
+		out[i] = api.NewWindowState(w.Limit, time.Duration(length)*time.Millisecond, units, nextFree, empty)
 		out[i].Calendar = w.Calendar
 	}
 	return out

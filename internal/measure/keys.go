@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// EachMaster does something on each master, of a Cluster on several at once.
-func EachMaster(ctx context.Context, c redis.UniversalClient,
+// eachMaster does something on each master, of a Cluster on several at once.
+func eachMaster(ctx context.Context, c redis.UniversalClient,
 	do func(ctx context.Context, node redis.UniversalClient) error) error {
 	if cluster, ok := c.(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return do(ctx, node) })
@@ -19,7 +19,7 @@ func EachMaster(ctx context.Context, c redis.UniversalClient,
 // Remove deletes every key that begins with prefix, which must have no
 // characters that SCAN takes for a pattern.
 func Remove(ctx context.Context, c redis.UniversalClient, prefix string) error {
-	return EachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
+	return eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
 		for cursor := uint64(0); ; {
 			names, next, err := node.Scan(ctx, cursor, prefix+"*", 1000).Result()
 			if err != nil {

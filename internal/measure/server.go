@@ -33,7 +33,7 @@ func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
 func Sum(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
 	sums := make(chan float64, 1)
 	sums <- 0
-	err := EachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
+	err := eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
 		n, err := info(ctx, node, section, fields)
 		sums <- <-sums + n
 		return err

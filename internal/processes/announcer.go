@@ -3,6 +3,7 @@ package processes
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -40,6 +41,7 @@ type Config struct {
 // and metrics which others run with other rules.
 type Announcer struct {
 	config   Config
+	lua      *lua.Server
 	disagree prometheus.Gauge
 
 	seen    string // the rules that differ, at the last look: fingerprints; "" where none do
@@ -52,9 +54,10 @@ type Announcer struct {
 func NewAnnouncer(c Config) *Announcer {
 	c.Every, c.Grace = cmp.Or(c.Every, 5*time.Second), cmp.Or(c.Grace, Grace)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	return &Announcer{config: c, disagree: promauto.With(c.Registry).NewGauge(prometheus.GaugeOpts{
-		Name: "streamcounter_rules_disagree",
-		Help: "Other processes of the prefix that run with other rules than this one."})}
+	return &Announcer{config: c, lua: lua.NewServer(c.Redis),
+		disagree: promauto.With(c.Registry).NewGauge(prometheus.GaugeOpts{
+			Name: "streamcounter_rules_disagree",
+			Help: "Other processes of the prefix that run with other rules than this one."})}
 }
 
 // Run announces until ctx ends, and then says that the process is gone.
@@ -77,11 +80,11 @@ func (a *Announcer) Run(ctx context.Context) {
 // failed logs once what Redis refuses; an outage is for others to tell.
 func (a *Announcer) failed(err error) {
 	level := slog.LevelDebug
-	if (redisclient.IsRefusal(err) || strings.Contains(err.Error(), "NOPERM")) && !a.refused {
+	if (redisclient.IsRefusal(err) || redis.HasErrorPrefix(err, "NOPERM")) && !a.refused {
 		a.refused, level = true, slog.LevelWarn
 	}
 	a.config.Log.Log(context.Background(), level,
-		"announcing the rules failed: other processes cannot see whether theirs are the same",
+		"announcing this process failed: others cannot see whether their rules are the same, or which library it uses",
 		"key", a.config.Keys.Processes(), "error", err)
 }
 
@@ -89,13 +92,26 @@ func (a *Announcer) announce(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, a.config.Every)
 	defer cancel()
 	own := a.config.Fingerprint()
-	all, now, err := lua.Announce(asking, a.config.Redis, a.config.Keys.Processes(), 0,
+	all, now, err := a.lua.Announce(asking, a.config.Keys.Processes(), 0,
 		lua.Process{Name: a.config.Name, Fingerprint: own}, 3*a.config.Every.Milliseconds())
 	if err != nil {
 		return err
 	}
 	a.refused = false
 	a.compare(own, all, now)
+	return a.noteLibrary(asking, now)
+}
+
+// noteLibrary says which library of Redis Functions this process uses, so that nobody deletes it (doctor --prune).
+func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
+	lasts := 3 * a.config.Every
+	pipe := a.config.Redis.Pipeline()
+	pipe.ZAdd(ctx, a.config.Keys.Libraries(), redis.Z{Score: float64(now + lasts.Milliseconds()),
+		Member: lua.Library().Name})
+	pipe.PExpire(ctx, a.config.Keys.Libraries(), lasts)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("noting the library in %s: %w", a.config.Keys.Libraries(), err)
+	}
 	return nil
 }
 

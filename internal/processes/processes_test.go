@@ -1,13 +1,11 @@
 package processes_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,22 +25,13 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 type running struct {
 	rules    atomic.Value // fingerprint
 	registry *prometheus.Registry
-	mu       sync.Mutex
-	log      bytes.Buffer
+	log      testkit.Log
 	stop     func()
-}
-
-func (r *running) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.Write(b)
 }
 
 // said gives the log's lines of a level, with what they say of the rules.
 func (r *running) said(t testing.TB, level string) (out []string) {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for line := range strings.Lines(r.log.String()) {
 		var l struct{ Level, Own, Processes string }
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
@@ -73,7 +62,7 @@ type world struct {
 	user  redis.UniversalClient // what processes connect as
 }
 
-// each runs a test on the embedded Redis, and on a real one as the user work.
+// each runs a test on a real Redis as the user work, and where there is none on an embedded one.
 func each(t *testing.T, test func(*testing.T, world)) {
 	open := func(t *testing.T, url string) *redis.Client {
 		opts, err := redis.ParseURL(url)
@@ -88,11 +77,14 @@ func each(t *testing.T, test func(*testing.T, world)) {
 		testkit.Must(t, err)
 		test(t, world{redis: open(t, url), keys: keys, user: open(t, as)})
 	}
-	t.Run("embedded", func(t *testing.T) {
-		url := "redis://" + streamtest.EmbeddedRedis(t).Addr()
-		run(t, url, url)
-	})
+	real := streamtest.HasRedis(t)
 	t.Run("redis", func(t *testing.T) { run(t, streamtest.Redis(t), streamtest.RedisAs(t, "work")) })
+	if !real {
+		t.Run("embedded", func(t *testing.T) {
+			url := "redis://" + streamtest.EmbeddedRedis(t).Addr()
+			run(t, url, url)
+		})
+	}
 }
 
 func (w world) start(t testing.TB, name, rules string, grace time.Duration) *running {
@@ -101,7 +93,7 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 	r.rules.Store(rules)
 	a := processes.NewAnnouncer(processes.Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
 		Fingerprint: func() string { return r.rules.Load().(string) }, Every: 50 * time.Millisecond, Grace: grace,
-		Log: slog.New(slog.NewJSONHandler(r, nil))})
+		Log: slog.New(slog.NewJSONHandler(&r.log, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -224,18 +216,6 @@ func TestSinceWhen(t *testing.T) {
 				list[1].For < time.Minute, fmt.Sprint(words, list, err)
 		})
 	})
-}
-
-// The greater group stands first, and of a great one only some are named.
-func TestWords(t *testing.T) {
-	list := []processes.Process{{Name: "work 1", Fingerprint: "aa"}}
-	for i := range 6 {
-		list = append(list, processes.Process{Name: fmt.Sprint("serve ", i), Fingerprint: "bb"})
-	}
-	want := "bb: serve 0, serve 1, serve 2, serve 3, and 2 more; aa: work 1"
-	if got := processes.Words(processes.ByRules(list)); got != want {
-		t.Errorf("%q, expected %q", got, want)
-	}
 }
 
 // A user who may not announce is told once, and the process goes on.

@@ -29,10 +29,15 @@ func IsRefusal(err error) bool {
 }
 
 // IsWrongType reports the answer of Redis that a key is of another type than the
-// command is for.
+// command is for. (What the embedded server says of a script begins with words of its own.)
 func IsWrongType(err error) bool {
 	var answered redis.Error
-	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), "WRONGTYPE")
+	if !errors.As(err, &answered) {
+		return false
+	}
+	text := answered.Error()
+	return strings.HasPrefix(text, "WRONGTYPE") || strings.HasPrefix(text, "ERR Error compiling script") &&
+		strings.Contains(text, ": WRONGTYPE Operation against a key ")
 }
 
 // NotSent reports an error after which the command has certainly done nothing:

@@ -1,7 +1,6 @@
 package reload_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,22 +46,9 @@ type world struct {
 	t *testing.T
 	*reload.Files[string]
 
+	log   testkit.Log
 	mu    sync.Mutex
-	log   bytes.Buffer
 	heard []error
-}
-
-// Write takes the log.
-func (w *world) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(line)
-}
-
-func (w *world) logged() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.String()
 }
 
 // attempts gives the outcome of each reload so far.
@@ -77,7 +63,7 @@ func followed(t *testing.T, list func() ([]string, error), story func(w *world))
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t}
 		var err error
-		w.Files, err = reload.OpenList("letters", slog.New(slog.NewTextHandler(w, nil)), joined, list)
+		w.Files, err = reload.OpenList("letters", slog.New(slog.NewTextHandler(&w.log, nil)), joined, list)
 		testkit.Must(t, err)
 		w.OnReload(func(err error) {
 			w.mu.Lock()
@@ -143,8 +129,8 @@ func TestFilesAreFollowed(t *testing.T) {
 		w.want("one is empty", "|3", 6)
 		testkit.Must(t, w.Reload())
 		w.want("told to, though nothing changed", "|3", 7)
-		if n := strings.Count(w.logged(), "level=ERROR"); n != 3 {
-			t.Errorf("%d errors in the log, want 3:\n%s", n, w.logged())
+		if n := strings.Count(w.log.String(), "level=ERROR"); n != 3 {
+			t.Errorf("%d errors in the log, want 3:\n%s", n, &w.log)
 		}
 	})
 }

@@ -12,6 +12,8 @@ type value[T any] struct {
 	log     *slog.Logger
 	present atomic.Pointer[T]
 
+	refused atomic.Pointer[error] // of the last attempt; nil: there was none
+
 	mu    sync.Mutex // one attempt at a time, its hooks included
 	hooks []func(error)
 }
@@ -26,6 +28,14 @@ func newValue[T any](name string, log *slog.Logger) value[T] {
 // Value is the present one.
 func (v *value[T]) Value() T { return *v.present.Load() }
 
+// Refused is the error of the last attempt: the value is not of what was offered last. nil: it is.
+func (v *value[T]) Refused() error {
+	if err := v.refused.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // OnReload adds a function to call after each attempt to reload, with nil or the
 // error. Calls come one at a time; none may call Reload or OnReload.
 func (v *value[T]) OnReload(hook func(error)) {
@@ -36,6 +46,7 @@ func (v *value[T]) OnReload(hook func(error)) {
 
 // tell logs an attempt and tells the hooks. The caller holds mu.
 func (v *value[T]) tell(err error, fields ...any) {
+	v.refused.Store(&err)
 	if err != nil {
 		v.log.Error(v.name+" not reloaded, keeping the previous ones", "error", err)
 	} else {

@@ -14,15 +14,15 @@ import (
 
 // Bounds of one reply.
 const (
-	// MaxElements that are announced and have not come, in all levels of a reply.
+	// maxElements that are announced and have not come, in all levels of a reply.
 	// Our greatest replies have some tens of thousands.
-	MaxElements = 1 << 18
+	maxElements = 1 << 18
 	// MaxBytes of a reply; a string counts when it is announced. Redis takes no
 	// string above this (proto-max-bulk-len).
 	MaxBytes = 512 << 20
-	// MaxDepth of lists within lists: a reader goes as deep, and its stack grows with it.
+	// maxDepth of lists within lists: a reader goes as deep, and its stack grows with it.
 	// Our deepest reply, of events read from streams, has five.
-	MaxDepth = 32
+	maxDepth = 32
 	// maxLine bounds a line: a status, an error, a number.
 	maxLine = 1 << 20
 )
@@ -76,7 +76,7 @@ type scanner struct {
 	skip   int64               // bytes of a string that are still to come, with its CR LF
 	open   int64               // elements that are announced and have not come
 	depth  int                 // lists that are not complete, each within the one before
-	left   [MaxDepth + 1]int64 // depth → elements of that list that have not come
+	left   [maxDepth + 1]int64 // depth → elements of that list that have not come
 	bytes  int64               // of the reply
 }
 
@@ -133,8 +133,8 @@ func (s *scanner) header() error {
 		elements = 2 * n
 	}
 	if elements > 0 {
-		if s.depth == MaxDepth {
-			return fmt.Errorf("%w: it has lists in lists, deeper than %d", ErrTooLarge, MaxDepth)
+		if s.depth == maxDepth {
+			return fmt.Errorf("%w: it has lists in lists, deeper than %d", ErrTooLarge, maxDepth)
 		}
 		s.depth++
 		s.left[s.depth] = elements
@@ -145,8 +145,8 @@ func (s *scanner) header() error {
 	}
 	s.open += elements
 	switch {
-	case s.open > MaxElements:
-		return fmt.Errorf("%w: it announces %d elements, expected at most %d", ErrTooLarge, s.open, MaxElements)
+	case s.open > maxElements:
+		return fmt.Errorf("%w: it announces %d elements, expected at most %d", ErrTooLarge, s.open, maxElements)
 	case s.bytes > MaxBytes:
 		return fmt.Errorf("%w: it announces %d bytes, expected at most %d", ErrTooLarge, s.bytes, MaxBytes)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 //go:embed clock.c
@@ -21,8 +23,7 @@ type ServerClock struct {
 	t    testing.TB
 	file *os.File
 
-	mu     sync.Mutex
-	offset time.Duration
+	mu sync.Mutex
 }
 
 // OwnRedisWithClock is OwnRedis with a clock that the test can step. It needs
@@ -66,20 +67,10 @@ func redisWithClock(dir string, args []string) (backend, *ServerClock, error) {
 	}
 	p := &process{bin: "redis-server", dir: dir, args: args,
 		env: []string{"LD_PRELOAD=" + lib, "CLOCK_OFFSET=" + file.Name()}}
-	if p.port, err = freePort(); err == nil {
+	if p.port, err = testkit.TakePort(); err == nil {
 		err = p.start()
 	}
 	return p, c, err
-}
-
-// Step moves the clock by d, in whole seconds.
-func (c *ServerClock) Step(d time.Duration) {
-	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.set(c.offset + d); err != nil {
-		c.t.Error(err)
-	}
 }
 
 // Set puts the clock d beside the system's, in whole seconds.
@@ -93,7 +84,6 @@ func (c *ServerClock) Set(d time.Duration) {
 }
 
 func (c *ServerClock) set(d time.Duration) error {
-	c.offset = d
 	_, err := c.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(int64(d/time.Second))), 0)
 	return err
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // slots is how many hash slots a Redis Cluster has.
@@ -67,7 +69,7 @@ func Cluster(t testing.TB, args ...string) *RedisCluster {
 
 func startNode(t testing.TB, dir string, args []string) *clusterNode {
 	t.Helper()
-	bus, err := freePort()
+	bus, err := testkit.TakePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // ContainerLabel marks every container started here; its value is EnvRun, or
@@ -136,7 +138,7 @@ func runContainer(image string, port int, keepPort bool, ready func(addr string)
 	inside := fmt.Sprintf("%d/tcp", port)
 	opts = append(opts, testcontainers.WithExposedPorts(inside), labelled())
 	if keepPort {
-		host, err := freePort()
+		host, err := testkit.TakePort()
 		if err != nil {
 			return nil, err
 		}
@@ -183,7 +185,7 @@ func redisOnHostNetwork(args []string) (backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := testkit.TakePort()
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,12 @@
 package streamtest
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +20,7 @@ var underMain atomic.Bool
 // Nothing else would stop them: the containers' own reaper may be disabled.
 func Main(m *testing.M) {
 	underMain.Store(true)
+	waitTogether()
 	code := m.Run()
 	if list := sharedRedis.refused(); len(list) > 0 {
 		fmt.Fprintf(os.Stderr, "streamtest: deploy/users.acl has too little, the shared Redis refused:\n  %s\n",
@@ -24,7 +29,43 @@ func Main(m *testing.M) {
 	}
 	sharedRedis.close()
 	sharedNATS.close()
+	program.close()
 	os.Exit(code)
+}
+
+// waitTogether lets more parallel tests run than there are cores, unless -parallel says how many: those that are
+// parallel wait for servers for most of their time.
+func waitTogether() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", fmt.Sprint(4*runtime.GOMAXPROCS(0)))
+	}
+}
+
+var program shared
+
+// Build gives the path of the program, built as it stands, once for the tests of a package.
+func Build(t testing.TB) string {
+	t.Helper()
+	path, err := program.get(t, func() (string, string, func(), error) {
+		dir, err := os.MkdirTemp("", "streamtest-program-")
+		if err != nil {
+			return "", "", nil, err
+		}
+		path := filepath.Join(dir, "streamcounter")
+		out, err := exec.Command("go", "build", "-o", path,
+			"github.com/streamcounter/streamcounter/cmd/streamcounter").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+		return path, "", func() { os.RemoveAll(dir) }, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // shared is a server started by the first test that asks for it and stopped by Main.

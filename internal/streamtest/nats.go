@@ -125,11 +125,26 @@ func (n *NATSServer) Start() {
 	n.srv = srv
 }
 
+// EmbeddedNATS starts a NATS server in this process with the options that a test has, at any port where they name
+// none. It ends with stop, or with the test.
+func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()) {
+	t.Helper()
+	s, err := serveNATS(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() { stopNATS(s) })
+	t.Cleanup(stop)
+	return s, stop
+}
+
 func startNATS(dir string, port int) (*server.Server, error) {
-	srv, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true,
-		JetStream: true, StoreDir: dir,
-	})
+	return serveNATS(server.Options{Port: port, JetStream: true, StoreDir: dir})
+}
+
+func serveNATS(o server.Options) (*server.Server, error) {
+	o.Host, o.NoLog, o.NoSigs, o.Port = "127.0.0.1", true, true, cmp.Or(o.Port, server.RANDOM_PORT)
+	srv, err := server.NewServer(&o)
 	if err != nil {
 		return nil, fmt.Errorf("make an embedded NATS server: %w", err)
 	}

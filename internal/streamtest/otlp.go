@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -56,6 +57,13 @@ func (c *Collector) receive(w http.ResponseWriter, r *http.Request) {
 	case c.more <- struct{}{}:
 	default:
 	}
+}
+
+// Spans are all that have come.
+func (c *Collector) Spans() []*tracepb.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.got)
 }
 
 // Span waits for a span of a trace, both by their names in hex and words.

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // process is a redis-server of PATH on a loopback port, with its data and its
@@ -35,7 +37,7 @@ func redisProcess(dir string, args []string) (backend, error) {
 	}
 	p := &process{bin: bin, dir: dir, args: args}
 	for range 3 {
-		if p.port, err = freePort(); err != nil {
+		if p.port, err = testkit.TakePort(); err != nil {
 			return nil, err
 		}
 		if err = p.start(); err == nil {
@@ -53,15 +55,6 @@ func clusterProcess(dir string, args []string) (backend, error) {
 		return nil, fmt.Errorf("make a directory for redis-server: %w", err)
 	}
 	return redisProcess(dir, args)
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 func (p *process) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }

@@ -26,7 +26,23 @@ var redisSettings = []string{
 // is skipped, or fails where EnvRequire is set, which also rules out PATH.
 func Redis(t testing.TB) string {
 	t.Helper()
-	url, err := sharedRedis.get(t, func() (string, string, func(), error) {
+	url, err := getSharedRedis(t)
+	if err != nil {
+		missing(t, "a real Redis", remedyRedis, err)
+	}
+	return url
+}
+
+// HasRedis tells whether Redis answers a URL, or ends the test as a real Redis is required.
+func HasRedis(t testing.TB) bool {
+	t.Helper()
+	_, err := getSharedRedis(t)
+	return err == nil || required()
+}
+
+func getSharedRedis(t testing.TB) (string, error) {
+	t.Helper()
+	return sharedRedis.get(t, func() (string, string, func(), error) {
 		url, note, stop, err := startSharedRedis()
 		if err == nil {
 			if err = setUsers(url, sharedUsers); err != nil {
@@ -35,10 +51,6 @@ func Redis(t testing.TB) string {
 		}
 		return url, note, stop, err
 	})
-	if err != nil {
-		missing(t, "a real Redis", remedyRedis, err)
-	}
-	return url
 }
 
 func startSharedRedis() (url, note string, stop func(), err error) {

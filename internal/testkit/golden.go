@@ -3,6 +3,8 @@ package testkit
 import (
 	"flag"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,5 +24,50 @@ func Golden(t testing.TB, path, got string) {
 	Must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got; -update writes it):\n%s", path, diff)
+	}
+}
+
+// Section compares text with what a page has between <!-- name --> and <!-- /name -->, or with -update
+// writes it there.
+func Section(t testing.TB, page, name, got string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	Must(t, err)
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
+	before, rest, ok := strings.Cut(string(text), begin)
+	want, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no %q and %q", page, begin, end)
+	}
+	if *Update {
+		Must(t, os.WriteFile(page, []byte(before+begin+got+end+after), 0o644))
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it):\n%s", page, diff)
+	}
+}
+
+// Stories compares each testdata/*.txt with what a test makes of it. A story is what stands above a line of dashes, and
+// the steps below it; tell gives the steps again, with the answers that it got. Stories run in parallel.
+func Stories(t *testing.T, tell func(t *testing.T, path, above string, steps []string) []string) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txt")
+	Must(t, err)
+	if len(files) == 0 {
+		t.Fatal("no story in testdata")
+	}
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(path)
+			Must(t, err)
+			above, steps, ok := strings.Cut(string(text), "\n---\n")
+			if !ok {
+				t.Fatal("the story has no line of dashes")
+			}
+			out := tell(t, path, above, strings.Split(strings.TrimSuffix(steps, "\n"), "\n"))
+			Golden(t, path, above+"\n---\n"+strings.Join(out, "\n")+"\n")
+		})
 	}
 }

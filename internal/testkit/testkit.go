@@ -3,9 +3,14 @@
 package testkit
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -32,22 +37,55 @@ func WriteFile(t testing.TB, name, text string) string {
 	return path
 }
 
-// FreePort gives a TCP port that nobody listened on at 127.0.0.1 a moment ago.
-// Another process can take it before the caller does: use port 0 where the
+// TakePort gives a TCP port that nobody listened on at 127.0.0.1 a moment ago, each once. It lies below those that
+// systems give to outgoing connections. Another process can take it before the caller does: use port 0 where the
 // server tells which port it got.
+func TakePort() (int, error) {
+	for range 1000 {
+		port := 20000 + rand.IntN(12000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		if _, known := given.LoadOrStore(port, true); !known {
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port from 20000 to 32000")
+}
+
+// FreePort is TakePort for a test.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := TakePort()
 	Must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
+
+// given has the ports that TakePort gave: one that is free still must not be given twice.
+var given sync.Map
 
 // FreeAddr is FreePort as 127.0.0.1:port.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Must(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", FreePort(t))
+}
+
+// Log is a text that some write while a test reads it.
+type Log struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -1,5 +1,6 @@
 // Package tracing starts the spans of OpenTelemetry traces of checks and events. Its functions take a nil
-// tracer, and then start nothing and allocate nothing. Package otlp sends traces.
+// tracer, and then start nothing and allocate nothing. conventions.go has the names and attributes of all
+// spans; package otlp sends traces.
 package tracing
 
 import (
@@ -19,18 +20,6 @@ const maxLinks = 128
 
 // Span is a span that may be nil.
 type Span struct{ span trace.Span }
-
-// StartScript starts the span of a script call: what Redis does for a check, or a fold.
-// units are the calls or events that it is for.
-func StartScript(ctx context.Context, t trace.Tracer, script string, units int) (context.Context, Span) {
-	if t == nil {
-		return ctx, Span{}
-	}
-	ctx, span := t.Start(ctx, "EVALSHA "+script, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("db.system.name", "redis"), attribute.String("db.operation.name", "EVALSHA"),
-		attribute.String("db.stored_procedure.name", script), attribute.Int("db.operation.batch.size", units)))
-	return ctx, Span{span}
-}
 
 // Start starts a span below that of ctx.
 func Start(ctx context.Context, t trace.Tracer, name string, kind trace.SpanKind,
@@ -61,14 +50,24 @@ func Join(ctx context.Context, callers []trace.SpanContext) (joined context.Cont
 
 var w3c propagation.TraceContext
 
-const parentField = "traceparent"
+const (
+	parentField = "traceparent"
+	stateField  = "tracestate"
+)
 
-// Parse reads a W3C trace context. What is none, or is not sampled, gives one that is not valid.
-func Parse(traceparent string) trace.SpanContext {
-	if len(traceparent) < 55 || len(traceparent) > 128 {
+// maxState bounds a tracestate, in bytes: what W3C's recommendation asks to pass on.
+const maxState = 512
+
+// Parse reads a W3C trace context: its traceparent and its tracestate, which may be empty. What is none, or is not
+// sampled, gives one that is not valid; a tracestate that is none is left out.
+func Parse(parent, state string) trace.SpanContext {
+	if len(parent) < 55 || len(parent) > 128 {
 		return trace.SpanContext{}
 	}
-	carrier := propagation.MapCarrier{parentField: traceparent}
+	carrier := propagation.MapCarrier{parentField: parent}
+	if len(state) <= maxState {
+		carrier[stateField] = state
+	}
 	c := trace.SpanContextFromContext(w3c.Extract(context.Background(), carrier))
 	if !c.IsSampled() {
 		return trace.SpanContext{}
@@ -77,13 +76,13 @@ func Parse(traceparent string) trace.SpanContext {
 }
 
 // Format is the opposite of Parse: empty for a context that is not valid or not sampled.
-func Format(c trace.SpanContext) string {
+func Format(c trace.SpanContext) (parent, state string) {
 	if !c.IsValid() || !c.IsSampled() {
-		return ""
+		return "", ""
 	}
 	carrier := propagation.MapCarrier{}
 	w3c.Inject(trace.ContextWithSpanContext(context.Background(), c), carrier)
-	return carrier[parentField]
+	return carrier[parentField], carrier[stateField]
 }
 
 // Link links the span to others.
@@ -112,7 +111,8 @@ func (s Span) End(err error) {
 		return
 	}
 	if err != nil {
-		s.span.SetStatus(codes.Error, err.Error())
+		s.span.SetStatus(codes.Error, "")
+		s.span.SetAttributes(errorAttributes(err)...)
 	}
 	s.span.End()
 }

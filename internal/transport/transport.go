@@ -106,9 +106,9 @@ func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]
 	return out, nil
 }
 
-// EachIdempotency is the context of one of several checks that are each a call of their own: its
+// NthIdempotency is the context of one of several checks that are each a call of their own: its
 // idempotency key is made of that of all.
-func EachIdempotency(ctx context.Context, i int) context.Context {
+func NthIdempotency(ctx context.Context, i int) context.Context {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" {
 		return ctx
@@ -128,7 +128,7 @@ func InParallel(ctx context.Context, reqs []api.CheckRequest,
 	g.SetLimit(atOnce)
 	for i, r := range reqs {
 		g.Go(func() error {
-			out[i].CheckAnswer, out[i].Err = check(EachIdempotency(ctx, i), r)
+			out[i].CheckAnswer, out[i].Err = check(NthIdempotency(ctx, i), r)
 			return nil
 		})
 	}

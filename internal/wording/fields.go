@@ -3,16 +3,13 @@ package wording
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-const (
-	anew    = "keys are counted anew: what they have spent is forgotten once"
-	carried = "what keys have spent is carried over"
-	settled = "decisions that no longer hold are released, and keys that are above are throttled, at once"
-)
+const settled = "decisions that no longer hold are released, and keys that are above are throttled, at once"
 
 // fields says which fields of a rule differ, but for its name.
 func fields(a, b *windows.Rule) []Change {
@@ -24,19 +21,12 @@ func fields(a, b *windows.Rule) []Change {
 	}
 	add(a.Match != b.Match, fmt.Sprintf("match %s, was %s", match(b), match(a)),
 		rematched(a, b))
-	other := !slices.Equal(a.Algorithms(), b.Algorithms())
-	recounts := other && charges(a) && charges(b) && (!exact(a) || !exact(b))
-	resized := !other && a.Buckets != b.Buckets && charges(a) && charges(b)
-	recounted := carried
-	switch {
-	case !charges(a) || !charges(b):
-		recounted = ""
-	case recounts:
-		recounted = anew
-	}
-	add(other, fmt.Sprintf("%s, was %s", algorithm(b), algorithm(a)), recounted)
-	add(resized, fmt.Sprintf("%s a window, was %s", buckets(b.Buckets), Number(a.Buckets)), anew)
-	out = append(out, spans(a, b, recounts || resized)...)
+	recounts := b.CountedAnew(a)
+	other := algorithm(a) != algorithm(b) || len(recounts) > 0
+	resized := other && slices.Equal(a.Algorithms(), b.Algorithms()) && a.Buckets != b.Buckets
+	add(other && !resized, fmt.Sprintf("%s, was %s", algorithm(b), algorithm(a)), recounted(a, b, recounts))
+	add(resized, fmt.Sprintf("%s a window, was %s", buckets(b.Buckets), Number(a.Buckets)), recounted(a, b, recounts))
+	out = append(out, spans(a, b)...)
 	add(!slices.Equal(a.Alerts, b.Alerts), fmt.Sprintf("%s, was %s", someAlerts(b), someAlerts(a)),
 		"alerts that no longer hold are released, at once")
 	add(a.Hold != b.Hold, fmt.Sprintf("%s, was %s", hold(b), Span(a.Hold)), "")
@@ -56,11 +46,25 @@ func fields(a, b *windows.Rule) []Change {
 	return out
 }
 
-// exact tells whether all windows that slide are counted by exact algorithms.
-func exact(r *windows.Rule) bool {
-	return !slices.ContainsFunc(r.Algorithms(), func(a string) bool {
-		return a != lua.Calendar && !lua.IsExact(a)
-	})
+// recounted says what follows where some windows of a rule are counted anew.
+func recounted(a, b *windows.Rule, anew []windows.Window) string {
+	if len(anew) == 0 {
+		return ""
+	}
+	var kept bool
+	var spans []string
+	for _, w := range b.Windows {
+		switch {
+		case slices.ContainsFunc(anew, w.Same):
+			spans = append(spans, within(b, w))
+		case !w.InFlight && slices.ContainsFunc(a.Windows, w.Same):
+			kept = true
+		}
+	}
+	if !kept {
+		return "keys are counted anew: what they have spent is forgotten once"
+	}
+	return "keys are counted anew " + list(spans, "and") + ": what they have spent there is forgotten once"
 }
 
 // rematched is what follows where a rule matches other keys.
@@ -91,15 +95,13 @@ func somePenalty(r *windows.Rule) string {
 }
 
 // spans says which windows differ. A window is known by its span.
-func spans(a, b *windows.Rule, recounts bool) []Change {
+func spans(a, b *windows.Rule) []Change {
 	var out []Change
 	add := func(text, follows string) {
 		out = append(out, Change{Kind: Changed, Rule: b.Name, Text: text, Follows: follows})
 	}
 	find := func(in []windows.Window, w windows.Window) int {
-		return slices.IndexFunc(in, func(o windows.Window) bool {
-			return o.Per == w.Per && o.InFlight == w.InFlight && o.Calendar.Unit == w.Calendar.Unit
-		})
+		return slices.IndexFunc(in, w.Same)
 	}
 	var common [2][]windows.Window // in the order of each
 	for _, w := range a.Windows {
@@ -116,7 +118,7 @@ func spans(a, b *windows.Rule, recounts bool) []Change {
 	for _, w := range b.Windows {
 		i := find(a.Windows, w)
 		if i < 0 {
-			add("now also "+Window(b, w), begins(a, b, w, recounts))
+			add("now also "+Window(b, w), begins(a, b, w))
 			continue
 		}
 		common[1] = append(common[1], w)
@@ -134,19 +136,25 @@ func spans(a, b *windows.Rule, recounts bool) []Change {
 	return out
 }
 
-// begins says what a window that is new counts at first.
-func begins(a, b *windows.Rule, w windows.Window, recounts bool) string {
+// begins says what a window that is new counts at first: what the log of its algorithm has kept.
+func begins(a, b *windows.Rule, w windows.Window) string {
 	switch {
 	case w.InFlight && a.InFlight() > 0:
 		return ""
 	case w.InFlight:
 		return "only reservations are taken, no plain checks"
-	case recounts || !charges(a):
-		return "" // nothing was counted, or it has been said
-	case w.Calendar.Unit != "" || !exact(b):
+	}
+	var kept time.Duration
+	for _, old := range a.Windows {
+		if a.AlgorithmOf(old) == b.AlgorithmOf(w) && lua.IsExact(b.AlgorithmOf(w)) {
+			kept = max(kept, old.Per)
+		}
+	}
+	switch {
+	case kept == 0:
 		return "it begins with nothing"
-	case w.Per <= a.Longest():
+	case w.Per <= kept:
 		return "it is right at once, from what is kept"
 	}
-	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", Span(a.Longest()), Span(w.Per))
+	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", Span(kept), Span(w.Per))
 }

@@ -1,13 +1,10 @@
 package config
 
 import (
-	"fmt"
 	"testing"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-
-	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func BenchmarkFind(b *testing.B) {
@@ -29,29 +26,5 @@ func BenchmarkFind(b *testing.B) {
 				l.Find(c.domain, c.d)
 			}
 		})
-	}
-}
-
-// A large configuration costs no more: each depth is one look-up.
-func BenchmarkFindAmong(b *testing.B) {
-	f := &file{name: "f", domain: "edge"}
-	for i := range 10_000 {
-		f.descriptors = append(f.descriptors, &descriptor{key: "client", value: fmt.Sprint("c", i),
-			limit: &rateLimit{unit: "minute", perUnit: 5, multiplier: 1}})
-	}
-	l, err := build([]*file{f}, options{})
-	testkit.Must(b, err)
-	d := descriptorOf("client=c9000")
-	b.ReportAllocs()
-	for b.Loop() {
-		l.Find("edge", d)
-	}
-}
-
-func BenchmarkKey(b *testing.B) {
-	d := descriptorOf("client=198.51.100.17 plan=gold")
-	b.ReportAllocs()
-	for b.Loop() {
-		Key("edge", d, "client")
 	}
 }

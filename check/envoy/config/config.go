@@ -28,6 +28,7 @@ type file struct {
 	onDeny             string // of the limits that say nothing; empty: the option's
 	descriptors        []*descriptor
 	unknown            []string // fields of a resource that nothing here knows
+	refused            []error  // what of a resource is not taken
 }
 
 // descriptor is one as the file has it. at is its name from the top.
@@ -76,9 +77,9 @@ func (f *file) checkDomain() error {
 	switch f.domain {
 	case "":
 		return f.ErrorAt("domain", `domain "": want a name`)
-	case OwnDomain:
+	case ownDomain:
 		return f.ErrorAt("domain",
-			"domain %q is kept for keys that are asked for as they are: the rules file has their limits", OwnDomain)
+			"domain %q is kept for keys that are asked for as they are: the rules file has their limits", ownDomain)
 	}
 	return nil
 }
@@ -217,8 +218,6 @@ func (f *file) check(r *descriptor) error {
 	switch {
 	case r.key == "":
 		return f.ErrorAt(r.at+".key", `key "": want a name`)
-	case strings.Contains(r.key, "*"):
-		return f.ErrorAt(r.at+".key", "key %q: a * is for values; a descriptor without value takes any", r.key)
 	case r.share && !strings.Contains(r.value, "*"):
 		return f.ErrorAt(r.at+".share_threshold",
 			"share_threshold: want a value with a *, whose values then share one count")

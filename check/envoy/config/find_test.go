@@ -1,6 +1,9 @@
 package config
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +11,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -36,122 +40,46 @@ func load(t testing.TB, path string, o ...Option) *Limits {
 const (
 	second = rlsv3.RateLimitResponse_RateLimit_SECOND
 	minute = rlsv3.RateLimitResponse_RateLimit_MINUTE
-	hour   = rlsv3.RateLimitResponse_RateLimit_HOUR
-	day    = rlsv3.RateLimitResponse_RateLimit_DAY
 )
 
-// What envoyproxy/ratelimit answers for these requests, and by which key ours counts.
+// What envoyproxy/ratelimit answers for the requests of testdata/find.txt, a domain and entries each, under
+// testdata/working: by which key ours counts, the name of the limit, what the answer says, and the window.
 func TestFind(t *testing.T) {
-	for _, c := range []struct {
-		domain, entries string
-		key             string // empty: no limit
-		want            Limit  // without Key, Rule; Multiplier 1 and the name in dots where it says none
-	}{
-		{"nowhere", "client=a", "", Limit{}},
-		{"edge", "", "", Limit{}},
-		{"edge", "source_cluster=proxy", "", Limit{}},
-		{"edge", "source_cluster=other destination_cluster=backend", "", Limit{}},
-		{"edge", "source_cluster=proxy destination_cluster=backend",
-			"edge/source_cluster=proxy/destination_cluster=backend",
-			Limit{PerUnit: 40, Unit: minute, Name: "edge.source_cluster_proxy.destination_cluster_backend"}},
-		{"edge", "source_cluster=proxy destination_cluster=backend path=x", "", Limit{}},
-		{"edge", "client=a", "edge/client=a", Limit{PerUnit: 20, Unit: minute, Name: "edge.client"}},
-		{"edge", "client=", "edge/client=", Limit{PerUnit: 20, Unit: minute, Name: "edge.client"}},
-		{"edge", "client=a plan=gold", "edge/client=a/plan=gold", Limit{PerUnit: 300, Unit: hour,
-			Name: "edge.client.plan"}},
-		{"edge", "client=a plan=banned", "edge/client=a/plan=banned", Limit{DenyAll: true, Unit: minute,
-			Name: "edge.client.plan_banned"}},
-		{"edge", "client=a plan=trial", "edge/client=a/plan=trial", Limit{PerUnit: 1, Unit: second, Shadow: true,
-			Name: "edge.client.plan_trial"}},
-		{"edge", "client=a probe=1", "edge/client=a/probe=1", Limit{Unlimited: true, Name: "edge.client.probe"}},
-		{"edge", "plan=gold client=a", "", Limit{}},
-		// An exact value is chosen for good, also where it has no limit.
-		{"edge", "client=monitoring", "", Limit{}},
-		{"edge", "client=batch plan=gold", "edge/client=batch/plan=gold",
-			Limit{PerUnit: 7, Unit: day, Name: "edge.client_batch.plan_gold"}},
-		{"edge", "client=batch plan=trial", "", Limit{}},
-		{"edge", "42=true", "edge/42=true", Limit{PerUnit: 9, Unit: second, Name: "edge.42_true"}},
-		{"edge", "Client=a", "", Limit{}},
-
-		{"messages", "to_number=1", "messages/to_number=1", Limit{PerUnit: 100, Unit: day, Name: "per_number",
-			Named: true}},
-		{"messages", "campaign=x to_number=1", "messages/campaign=x/to_number=1",
-			Limit{PerUnit: 500, Unit: day, Name: "campaign", Named: true, Replaces: []string{"per_number", "nobody"}}},
-		{"messages", "staff=bo", "messages/staff=bo", Limit{Unlimited: true, Name: "messages.staff",
-			Replaces: []string{"per_number"}}},
-		{"messages", "backend_name=small", "messages/backend_name=small",
-			Limit{PerUnit: 3, Unit: minute, Quota: true, Name: "messages.backend_name_small"}},
-
-		{"paths", "path=/files/readme", "paths/path=%2Ffiles%2Freadme",
-			Limit{PerUnit: 50, Unit: minute, Name: "paths.path_/files/readme"}},
-		{"paths", "path=/files/a", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute,
-			Name: "paths.path_/files/*"}},
-		{"paths", "path=/files/b", "paths/path=%2Ffiles%2F*", Limit{PerUnit: 100, Unit: minute,
-			Name: "paths.path_/files/*"}},
-		{"paths", "path=/files", "paths/path=%2Ffiles", Limit{PerUnit: 10, Unit: minute, Name: "paths.path_/f*"}},
-		{"paths", "path=/api/x/v1", "paths/path=%2Fapi%2Fx%2Fv1", Limit{PerUnit: 11, Unit: minute,
-			Name: "paths.path_/api*v1"}},
-		{"paths", "path=/apiv1", "paths/path=%2Fapiv1", Limit{PerUnit: 11, Unit: minute, Name: "paths.path_/api*v1"}},
-		{"paths", "path=/api/v12", "paths/path=%2Fapi%2Fv12", Limit{PerUnit: 1, Unit: minute, Name: "paths.path"}},
-		{"paths", `path=a?c-e\-g`, `paths/path=a?c-e\-g`, Limit{PerUnit: 12, Unit: minute,
-			Name: `paths.path_a?c*e\*g`}},
-		{"paths", `path=abc-e\-g`, `paths/path=abc-e\-g`, Limit{PerUnit: 1, Unit: minute, Name: "paths.path"}},
-		{"paths", "tenant=t-1 method=GET", "paths/tenant=t-*/method=GET",
-			Limit{PerUnit: 60, Unit: minute, Name: "paths.tenant_t-*.method_GET"}},
-		{"paths", "tenant=t-2 method=PUT", "paths/tenant=t-*/method=PUT",
-			Limit{PerUnit: 6, Unit: minute, Name: "paths.tenant_t-*.method"}},
-		{"paths", "tenant=u-2 method=PUT", "", Limit{}},
-		{"paths", "tenant=t-1", "", Limit{}},
-	} {
-		t.Run(c.domain+" "+c.entries, func(t *testing.T) {
-			l := load(t, "testdata/working")
-			got, ok := l.Find(c.domain, descriptorOf(c.entries))
-			if !ok || c.key == "" {
-				if ok || c.key != "" {
-					t.Fatalf("%+v, %t; want the key %q", got, ok, c.key)
-				}
-				return
-			}
-			c.want.Key = c.key
-			if !c.want.Unlimited {
-				c.want.Multiplier = 1
-			}
-			plan := got.Plan
-			got.Plan, got.Labels, got.Metadata, got.Detailed = nil, nil, nil, false
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if none := c.want.Unlimited || c.want.DenyAll; none != (plan == nil) {
-				t.Fatalf("plan %+v", plan)
-			} else if none {
-				return
-			}
-			rule := plan.Rules()[0]
-			if plan != l.rules.Match(c.key) || rule.Shadow != (c.want.Shadow || c.want.Quota) ||
-				rule.Windows[0].Limit != int64(c.want.PerUnit) {
-				t.Errorf("rule %+v, by its key %+v", rule, l.rules.Match(c.key))
-			}
-		})
-	}
-}
-
-func TestUnitsAsLongAsThere(t *testing.T) {
-	l := load(t, "testdata/working/units.yaml")
-	const day = 24 * time.Hour
-	for value, want := range map[string]windows.Window{
-		"second": {Limit: 1, Per: time.Second}, "minute": {Limit: 2, Per: time.Minute},
-		"hour": {Limit: 3, Per: time.Hour}, "day": {Limit: 4, Per: day},
-		"week": {Limit: 5, Per: 7 * day}, "month": {Limit: 6, Per: 30 * day},
-		"year": {Limit: 4294967295, Per: 365 * day}, "ten": {Limit: 7, Per: 10 * time.Minute},
-	} {
-		got, ok := l.Find("units", descriptorOf("u="+value))
-		if !ok || got.Plan.Rules()[0].Windows[0] != want {
-			t.Errorf("%s: %+v, want %+v", value, got, want)
+	const path = "testdata/find.txt"
+	text, err := os.ReadFile(path)
+	testkit.Must(t, err)
+	l := load(t, "testdata/working")
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, "  ") {
+			continue
 		}
+		if out = append(out, line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		domain, entries, _ := strings.Cut(line, " ")
+		got, ok := l.Find(domain, descriptorOf(entries))
+		if !ok {
+			out = append(out, "  no limit")
+			continue
+		}
+		said := fmt.Sprintf("  %s, %s (named %t, replaces %q): %d/%s*%d", got.Key, got.Name, got.Named, got.Replaces,
+			got.PerUnit, got.Unit, got.Multiplier)
+		for i, is := range []bool{got.Unlimited, got.DenyAll, got.Shadow, got.Quota} {
+			if is {
+				said += [...]string{" unlimited", " denies all", " shadow", " quota"}[i]
+			}
+		}
+		if plan := got.Plan; plan != nil {
+			rule := plan.Rules()[0]
+			said += fmt.Sprintf(", %d per %s", rule.Windows[0].Limit, rule.Windows[0].Per)
+			if plan != l.rules.Match(got.Key) || rule.Shadow != (got.Shadow || got.Quota) {
+				t.Errorf("%s: rule %+v, by its key %+v", line, rule, l.rules.Match(got.Key))
+			}
+		}
+		out = append(out, said)
 	}
-	if got, _ := l.Find("units", descriptorOf("u=ten")); got.Multiplier != 10 || got.Unit != minute {
-		t.Errorf("%+v", got)
-	}
+	testkit.Golden(t, path, strings.Join(out, "\n")+"\n")
 }
 
 func TestReplaced(t *testing.T) {
@@ -193,34 +121,6 @@ func TestTheTagStandsInBraces(t *testing.T) {
 	} {
 		if got, ok := l.Find("edge", descriptorOf(entries)); !ok || got.Key != want || l.rules.Match(want) != got.Plan {
 			t.Errorf("%s: %+v", entries, got)
-		}
-	}
-}
-
-// A key over 512 bytes still fits its rule, and differs where the values do.
-func TestLongKeys(t *testing.T) {
-	for _, tag := range []string{"", "client"} {
-		l := load(t, "testdata/working", Tag(tag))
-		long := strings.Repeat("é/", 300)
-		seen := map[string]string{}
-		for _, entries := range []string{
-			"client=" + long, "client=" + long + "x", "client=" + long + " plan=" + long,
-			"client=" + long + " plan=trial", "client=a plan=" + long,
-			"client=b plan=" + long,
-		} {
-			got, ok := l.Find("edge", descriptorOf(entries))
-			if !ok || len(got.Key) > 512 || l.rules.Match(got.Key) != got.Plan {
-				t.Fatalf("tag %q, %.40s…: %+v", tag, entries, got)
-			}
-			if first, twice := seen[got.Key]; twice {
-				t.Errorf("%.40s… and %.40s… share %s", first, entries, got.Key)
-			}
-			seen[got.Key] = entries
-		}
-		got, _ := l.Find("paths", descriptorOf("path=/api/"+long+"/v1"))
-		if got.PerUnit != 11 || !strings.HasPrefix(got.Key, "paths/path=%2Fapi") ||
-			!strings.HasSuffix(got.Key, "~v1") || len(got.Key) > 512 {
-			t.Errorf("%+v", got)
 		}
 	}
 }
@@ -283,6 +183,86 @@ descriptors:
 		got, ok := l.Find("d", entriesOf("k", value))
 		if !ok || got.PerUnit != want || l.rules.Match(got.Key) != got.Plan || api.ValidateKey(got.Key) != nil {
 			t.Errorf("%.3s…%s: %+v, want %d", value, value[len(value)-2:], got, want)
+		}
+	}
+}
+
+// A star in a key or a value takes what it takes in envoyproxy/ratelimit, whose patterns are the key, _ and the
+// value. Envoy Gateway names a route without a host by a star, as key and as value.
+func TestStars(t *testing.T) {
+	const route = "httproute/default/nohost/rule/0/match/0/"
+	day := rlsconf.RateLimitUnit_DAY
+	list := []*rlsconf.RateLimitDescriptor{
+		below(route+"*", limited("rule-0-match-0", "*", 1, day)),
+		below(route+"*_example_com", limited("rule-0-match-0", "", 2, day)),
+		below(route+"*_b_example_com", limited("rule-0-match-0", "", 3, day)),
+		below(route+"www_example_com", limited("rule-0-match-0", "", 4, day)),
+		limited("k", "v*", 5, day), limited("k*", "v*", 6, day), limited("k*", "v", 7, day), limited("k*", "", 8, day),
+		limited("k", "", 9, day), limited("k", "v*v*", 10, day),
+	}
+	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "d", Descriptors: list}})
+	testkit.Must(t, err)
+	testkit.Must(t, l.Refused())
+	for _, c := range []struct {
+		entries []string
+		want    uint32
+	}{
+		{[]string{route + "*", route + "*", "rule-0-match-0", "a"}, 1},
+		{[]string{route + "x", route + "y", "rule-0-match-0", ""}, 1},
+		{[]string{route + "*_example_com", route + "*_example_com", "rule-0-match-0", "a"}, 2},
+		{[]string{route + "*_b_example_com", route + "*_b_example_com", "rule-0-match-0", "a"}, 3},
+		{[]string{route + "www_example_com", route + "www_example_com", "rule-0-match-0", "a"}, 4},
+		{[]string{"httproute/default/other/rule/0/match/0/*", route + "*", "rule-0-match-0", "a"}, 0},
+		{[]string{"k", "v"}, 5}, {[]string{"k", "v*"}, 5}, {[]string{"k", "vv"}, 5}, {[]string{"k", "v*v*"}, 10},
+		{[]string{"kx", "v"}, 6}, {[]string{"k*", "v*"}, 6}, {[]string{"kx", "vx"}, 6}, {[]string{"k*", "v"}, 7},
+		{[]string{"kx", "x"}, 8}, {[]string{"k", "x"}, 8}, {[]string{"kx", ""}, 8}, {[]string{"x", "v"}, 0},
+	} {
+		got, ok := l.Find("d", entriesOf(c.entries...))
+		if ok != (c.want > 0) || got.PerUnit != c.want {
+			t.Errorf("%q: %+v, want %d", c.entries, got, c.want)
+		}
+		if ok && l.rules.Match(got.Key) != got.Plan {
+			t.Errorf("%q: a worker finds %+v by %s", c.entries, l.rules.Match(got.Key), got.Key)
+		}
+	}
+	if n := len(l.Dump()); n != l.Len() || n != 10 {
+		t.Errorf("%d limits and %d lines, want 10 of both", l.Len(), n)
+	}
+}
+
+// A path of any length is counted: by a sum of the path, and of the values where a star takes any.
+func TestLongPaths(t *testing.T) {
+	name, day := func(c string) string { return strings.Repeat(c, 200) }, rlsconf.RateLimitUnit_DAY
+	client := name("d")[:maxTagName]
+	list := []*rlsconf.RateLimitDescriptor{below(name("a"), below(name("b"), below(name("c"), below("method",
+		limited(client, name("d"), 1, day), limited(client, "", 2, day), limited("masked", "*"+name("e"), 3, day))))),
+		limited("*a*", "", 4, day)}
+	for _, tag := range []string{"", "method", client, "none"} {
+		seen := map[string]bool{}
+		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "eg", Descriptors: list}}, Tag(tag))
+		testkit.Must(t, errors.Join(err, l.Refused()))
+		for _, c := range []struct {
+			key, value string
+			want       uint32
+		}{
+			{client, name("d"), 1}, {client, "x", 2}, {client, name("x"), 2}, {client, "", 2},
+			{"masked", name("e"), 3}, {"masked", "x" + name("e"), 3}, {"masked", name("e") + "x", 0},
+		} {
+			got, ok := l.Find("eg", entriesOf(name("a"), name("a"), name("b"), name("b"), name("c"), name("c"),
+				"method", "method", c.key, c.value))
+			if got.PerUnit != c.want {
+				t.Errorf("tag %.9s, %.9s=%.9s: %+v, want %d", tag, c.key, c.value, got, c.want)
+			}
+			if !ok {
+				continue
+			}
+			testkit.Must(t, api.ValidateKey(got.Key))
+			if l.rules.Match(got.Key) != got.Plan || seen[got.Key] ||
+				strings.Contains(got.Key, "/{"+tag+"=") != (tag == "method" || tag == c.key) {
+				t.Errorf("tag %.9s, %.9s=%.9s: %s, seen %t, rule %+v", tag, c.key, c.value, got.Key, seen[got.Key],
+					l.rules.Match(got.Key))
+			}
+			seen[got.Key] = true
 		}
 	}
 }

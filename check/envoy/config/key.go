@@ -18,8 +18,8 @@ import (
 
 // The domain and the entry by which our own clients ask for keys as they are.
 const (
-	OwnDomain = "streamcounter"
-	OwnEntry  = "key"
+	ownDomain = "streamcounter"
+	ownEntry  = "key"
 )
 
 const (
@@ -78,7 +78,7 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 }
 
 func isOwn(domain string, entries []*commonv3.RateLimitDescriptor_Entry) bool {
-	return domain == OwnDomain && len(entries) == 1 && entries[0].GetKey() == OwnEntry
+	return domain == ownDomain && len(entries) == 1 && entries[0].GetKey() == ownEntry
 }
 
 // plain has the bytes that need no second look.

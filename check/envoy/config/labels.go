@@ -10,7 +10,7 @@ import (
 func labels(domain string, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, detailed bool) []string {
 	out := append(make([]string, 0, len(path)+1), domain)
 	for i, n := range path {
-		shared := n.fixed && n.pieces != nil
+		shared := n.value.fixed && len(n.value.pieces) > 1
 		if shared || !detailed && !n.live {
 			out = append(out, n.label)
 		} else {

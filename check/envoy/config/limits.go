@@ -2,8 +2,10 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -22,7 +24,9 @@ type Limits struct {
 	quota   bool           // all are quotas
 	// warnings are fields of resources that nothing here knows.
 	warnings []string
-	dump     []string // a line for each limit
+	// refused are descriptors and domains of resources that cannot be counted; all else is in force.
+	refused []error
+	dump    []string // a line for each limit
 }
 
 type domain struct {
@@ -31,30 +35,37 @@ type domain struct {
 	top        level
 }
 
-// level is what one depth of a configuration has, by the entry's key.
-type level map[string]*keyed
+// level is what one depth of a configuration has.
+type level struct {
+	keys  map[string]*keyed // key as it is configured → its descriptors
+	stars []*node           // those whose key has a star, in the file's order
+}
 
 type keyed struct {
-	text  string           // the key as it stands in a key
-	exact map[string]*node // value → node
-	wild  []*node          // in the file's order
+	exact map[string]*node // value → node; a pattern is found by its own text too
+	wild  []*node          // patterns of values, in the file's order
 	any   *node            // the one without a value
 }
 
 // node is one descriptor of the configuration.
 type node struct {
-	key, value string
-	// pieces are what stands around the stars of the value, as it stands in a key;
-	// nil where it has none.
+	key, value pattern
+	place      int    // lower than that of later patterns of its level
+	limit      *Limit // its Key is set where it is the same for all; nil: no limit
+	compact    string // what keys of the limit begin with where its own text is too long; empty: it is not
+	label      string // in metrics
+	live       bool   // the label is made of the value that was asked for
+	next       level
+}
+
+// pattern is what a descriptor has as key or value.
+type pattern struct {
+	// pieces are what stands around the stars, as it stands in a key; nil where there is none.
 	pieces []string
-	// fixed nodes write text for the value, whatever it was: an exact value, or a
-	// pattern whose values share a count.
+	// fixed patterns write text for whatever fits them: an exact text, or a value whose
+	// values share a count.
 	fixed bool
 	text  string
-	limit *Limit // its Key is set where it is the same for all; nil: no limit
-	label string // in metrics
-	live  bool   // the label is made of the value that was asked for
-	next  level
 }
 
 // Rules are the limits as rules, those first that decide first: the first that
@@ -85,11 +96,31 @@ func (l *Limits) Dump() []string { return l.dump }
 // Warnings are fields of resources that are not known here, and were passed over.
 func (l *Limits) Warnings() []string { return l.warnings }
 
+// mostRefused bounds what an error lists.
+const mostRefused = 5
+
+// Refused says which limits of resources cannot be counted; nil: none. All others are in force.
+func (l *Limits) Refused() error {
+	n := len(l.refused)
+	switch n {
+	case 0:
+		return nil
+	case 1:
+		return l.refused[0]
+	}
+	text := ""
+	for _, err := range l.refused[:min(n, mostRefused)] {
+		text += "; " + err.Error()
+	}
+	return fmt.Errorf("%d mistakes: %s", n, strings.TrimPrefix(text, "; "))
+}
+
 // Find gives the limit of a descriptor. It is false where there is none: an
 // unknown domain, a path that is not configured or has no limit of its own, one
 // that is longer or shorter than the configuration's. At each depth an exact
 // value goes before patterns, these in the file's order before a key without
-// value, and what was chosen is not taken back. In a known domain a limit in the
+// value, and what was chosen is not taken back. A pattern is a key or a value with a
+// star; its own text counts as exact. In a known domain a limit in the
 // descriptor itself overrides all that (see Override); one that ValidateOverride
 // refuses is passed over.
 func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool) {
@@ -110,8 +141,8 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 	var path [maxDepth]*node
 	buf, tagged, at := append(room[:0], dom.text...), -1, dom.top
 	for i, e := range entries {
-		k := at[e.GetKey()]
-		if k == nil {
+		n := at.find(e)
+		if n == nil {
 			return Limit{}, false
 		}
 		braces := tagged < 0 && l.tag != "" && e.GetKey() == l.tag
@@ -120,23 +151,15 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 			tagged = i
 			buf = append(buf, '{')
 		}
-		buf = append(append(buf, k.text...), '=')
-		from, n := len(buf), k.exact[e.GetValue()]
-		if n == nil {
-			buf = appendValue(buf, e.GetValue(), braces)
-			if n = k.fit(buf[from:]); n == nil {
-				return Limit{}, false
-			}
-		}
-		if n.fixed {
-			buf = append(buf[:from], n.text...)
-		}
+		buf = append(n.key.append(buf, e.GetKey(), false), '=')
+		buf = n.value.append(buf, e.GetValue(), braces)
 		if braces {
 			buf = append(buf, '}')
 		}
 		path[i], at = n, n.next
 	}
-	found := path[len(entries)-1].limit
+	last := path[len(entries)-1]
+	found := last.limit
 	if found == nil {
 		return Limit{}, false
 	}
@@ -146,6 +169,8 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 	}
 	switch {
 	case limit.Key != "":
+	case last.compact != "":
+		limit.Key = compacted(last.compact, entries, path[:len(entries)], tagged, buf)
 	case len(buf) <= api.MaxKeyBytes:
 		limit.Key = string(buf)
 	default:
@@ -154,20 +179,57 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 	return limit, true
 }
 
-// fit gives the first pattern that a value fits, as it stands in a key. Patterns
-// are compared with the values as written, as the patterns of rules are, so both always agree.
-func (k *keyed) fit(written []byte) *node {
-	for _, n := range k.wild {
-		if fits(n.pieces, written) {
-			return n
+// find gives the descriptor of an entry; nil: there is none. Patterns are compared with keys and
+// values as written, as the patterns of rules are, so both always agree.
+func (l level) find(e *commonv3.RateLimitDescriptor_Entry) (found *node) {
+	k := l.keys[e.GetKey()]
+	if k != nil {
+		if found = k.exact[e.GetValue()]; found != nil || len(k.wild)+len(l.stars) == 0 {
+			return cmp.Or(found, k.any)
 		}
 	}
-	return k.any
+	var room [api.MaxKeyBytes]byte
+	buf := appendText(room[:0], e.GetValue())
+	if k != nil {
+		for _, n := range k.wild {
+			if fits(n.value.pieces, buf) {
+				found = n
+				break
+			}
+		}
+	}
+	if len(l.stars) > 0 {
+		value := len(buf)
+		buf = appendText(buf, e.GetKey())
+		for _, n := range l.stars {
+			if found != nil && found.place < n.place {
+				break
+			}
+			if fits(n.key.pieces, buf[value:]) && fits(n.value.pieces, buf[:value]) {
+				return n
+			}
+		}
+	}
+	if found == nil && k != nil {
+		found = k.any
+	}
+	return found
+}
+
+// append writes what a key or value stands for in a key.
+func (p *pattern) append(buf []byte, s string, tag bool) []byte {
+	if p.fixed {
+		return append(buf, p.text...)
+	}
+	return appendValue(buf, s, tag)
 }
 
 // fits says whether the pieces stand in text in their order, the first at its
-// beginning, the last at its end, without sharing a byte.
+// beginning, the last at its end, without sharing a byte. One piece alone is the text.
 func fits(pieces []string, text []byte) bool {
+	if len(pieces) == 1 {
+		return pieces[0] == string(text)
+	}
 	first, last := pieces[0], pieces[len(pieces)-1]
 	if len(text) < len(first)+len(last) || string(text[:len(first)]) != first ||
 		string(text[len(text)-len(last):]) != last {
@@ -189,34 +251,57 @@ func fits(pieces []string, text []byte) bool {
 // fits the limit's pattern, and no pattern that the values did not fit: no piece
 // of a pattern has a byte of what stands between its own.
 func long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, whole []byte) string {
-	last := -1
+	var last *pattern
 	for i, n := range path {
-		if !n.fixed && i != tagged {
-			last = i
+		if !n.key.fixed {
+			last = &n.key
+		}
+		if !n.value.fixed && i != tagged {
+			last = &n.value
 		}
 	}
 	key := []byte(dom.text)
+	short := func(p *pattern) {
+		pieces := []string{p.text}
+		if !p.fixed {
+			pieces = p.pieces
+		}
+		key = append(key, pieces[0]...)
+		if p == last {
+			key = append(key, markedSum(whole)...)
+		}
+		for _, piece := range pieces[1:] {
+			key = append(append(key, '~'), piece...)
+		}
+	}
 	for i, n := range path {
-		open, shut := "", ""
+		key = append(key, '/')
 		if i == tagged {
-			open, shut = "{", "}"
+			key = appendTag(key, n, entries[i])
+			continue
 		}
-		key = append(append(appendPart(append(key, "/"+open...), n.key), '='), n.text...)
-		switch {
-		case n.fixed:
-		case i == tagged:
-			key = appendPart(key, entries[i].GetValue())
-		default:
-			pieces := n.around()
-			key = append(key, pieces[0]...)
-			if i == last {
-				key = append(key, markedSum(whole)...)
-			}
-			key = append(key, "~"+strings.Join(pieces[1:], "~")...)
-		}
-		key = append(key, shut...)
+		short(&n.key)
+		key = append(key, '=')
+		short(&n.value)
 	}
 	return string(key)
+}
+
+// appendTag writes the entry that stands in braces.
+func appendTag(key []byte, n *node, e *commonv3.RateLimitDescriptor_Entry) []byte {
+	key = append(append(append(key, '{'), n.key.text...), '=')
+	return append(n.value.append(key, e.GetValue(), true), '}')
+}
+
+// compacted is a key of a limit whose own text is too long: after the sum of the limit's path
+// stand the tag and the sum of the whole key.
+func compacted(begin string, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int,
+	whole []byte) string {
+	key := []byte(begin)
+	if tagged >= 0 {
+		key = appendTag(append(key, '/'), path[tagged], entries[tagged])
+	}
+	return string(append(key, markedSum(whole)...))
 }
 
 // markedSum is about 101 bits of the SHA-256, as long as all of it in hex, in
@@ -232,13 +317,22 @@ func markedSum(whole []byte) string {
 	return string(out)
 }
 
-// around gives the pieces of the value's pattern, which for a key without value is *.
-func (n *node) around() []string {
-	if n.pieces == nil {
-		return []string{"", ""}
+// glob is the pattern as a rule has it.
+func (p *pattern) glob() string {
+	if p.fixed {
+		return escapeGlob(p.text)
 	}
-	return n.pieces
+	globs := make([]string, len(p.pieces))
+	for i, piece := range p.pieces {
+		globs[i] = escapeGlob(piece)
+	}
+	return strings.Join(globs, "*")
 }
 
-// leastBytes is what a starred value takes in a long key, beside the sum.
-func (n *node) leastBytes() int { return len(strings.Join(n.around(), "~")) }
+// leastBytes is what it takes in a long key, beside the sum.
+func (p *pattern) leastBytes() int {
+	if p.fixed {
+		return len(p.text)
+	}
+	return len(strings.Join(p.pieces, "~"))
+}

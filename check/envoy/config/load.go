@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -81,8 +80,10 @@ func (o *options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_R
 // Algorithm counts all limits with it; default sliding-log.
 func Algorithm(name string) Option {
 	return func(o *options) error {
-		if name != "" && !slices.Contains(windows.Algorithms, name) {
-			return fmt.Errorf("algorithm %q: want %s", name, strings.Join(windows.Algorithms, ", "))
+		if name != "" {
+			if err := windows.CheckAlgorithm(name); err != nil {
+				return err
+			}
 		}
 		o.algorithm = name
 		return nil

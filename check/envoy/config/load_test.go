@@ -2,10 +2,8 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,65 +12,18 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// busted: testdata/busted_<what>.yml → line:column and what the message must
-// name. The whole messages are in busted_<what>.txt.
-var busted = map[string][2]string{
-	"alias":               {"4:12", `*x`},
-	"depth":               {"35:35", `deeper than 16`},
-	"domain_empty":        {"1:9", `domain ""`},
-	"domain_missing":      {"1:1", `domain is missing`},
-	"domain_own":          {"1:9", `"streamcounter" is kept`},
-	"duplicate":           {"8:14", `key "c" with value "" stands here twice; first in line 6`},
-	"duplicate_field":     {"4:5", `"key" stands here twice; first in line 3`},
-	"empty":               {"1:1", `empty: want domain`},
-	"key_empty":           {"3:10", `key ""`},
-	"key_missing":         {"3:5", `key is missing`},
-	"key_star":            {"3:10", `"a*": a * is for values`},
-	"long":                {"9:17", `at least 525 bytes: want at most 447`},
-	"requests_octal":      {"4:51", `010: want a whole number from 0 to 4294967295`},
-	"shadow_quoted":       {"4:18", `"yes": want true or false`},
-	"metadata":            {"4:15", `a mapping`},
-	"multiplier_high":     {"4:47", `2: want 1 to 1 for the unit year, as windows end at 366 days`},
-	"multiplier_zero":     {"4:49", `0: want a whole number from 1`},
-	"not_a_list":          {"3:3", `want a list`},
-	"not_a_mapping":       {"3:5", `"a": want a mapping of key`},
-	"on_deny":             {"4:14", `"count": want skip or charge`},
-	"replaces_empty":      {"8:17", `want the name of the limit to replace`},
-	"replaces_self":       {"10:17", `"me": a limit cannot replace itself`},
-	"requests_fraction":   {"4:51", `1.5: want a whole number from 0 to 4294967295`},
-	"requests_high":       {"4:51", `4294967296`},
-	"requests_missing":    {"4:17", `requests_per_unit is missing`},
-	"requests_negative":   {"4:51", `-1`},
-	"second_document":     {"3:1", `a second document`},
-	"share_without_star":  {"5:22", `want a value with a *`},
-	"shadow_text":         {"4:18", `"maybe": want true or false`},
-	"syntax":              {"3:10", ``},
-	"unit":                {"7:17", `"fortnight": want second, minute`},
-	"unit_missing":        {"4:17", `unit is missing`},
-	"unit_unknown":        {"4:24", `"unknown"`},
-	"unlimited_unit":      {"4:41", `"minute": an unlimited limit has none`},
-	"unknown_field":       {"4:5", `"ratelimit": want key, value, rate_limit`},
-	"unknown_limit_field": {"4:32", `"request_per_unit": want unit, requests_per_unit`},
-}
-
+// Each testdata/busted_<what>.yml is refused with file, line and column, and what is wrong: busted_<what>.txt has it.
 func TestBusted(t *testing.T) {
 	files, err := filepath.Glob("testdata/busted_*.yml")
-	if err != nil || len(files) != len(busted) {
-		t.Fatalf("%d files, %d in the table, %v", len(files), len(busted), err)
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d files, %v", len(files), err)
 	}
-	for _, what := range slices.Sorted(maps.Keys(busted)) {
-		t.Run(what, func(t *testing.T) {
-			path := filepath.Join("testdata", "busted_"+what+".yml")
-			_, err := Load(path)
-			if err == nil {
-				t.Fatal("loaded")
-			}
-			if want := path + ":" + busted[what][0] + ": "; !strings.HasPrefix(err.Error(), want) ||
-				!strings.Contains(err.Error(), busted[what][1]) {
-				t.Errorf("%v\nwant %s… %s", err, want, busted[what][1])
-			}
+	for _, path := range files {
+		if _, err := Load(path); err == nil {
+			t.Errorf("%s is loaded", path)
+		} else {
 			testkit.Golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
-		})
+		}
 	}
 }
 
@@ -131,6 +82,12 @@ func TestOptions(t *testing.T) {
 		t.Error(err)
 	}
 	// Of the tag's value only the beginning is sure to stand in a key.
+	path := filepath.Join(t.TempDir(), "f.yaml")
+	writeFile(t, path, "domain: d\ndescriptors: [{key: cl*, rate_limit: {unit: day, requests_per_unit: 5}}]\n")
+	if _, err := Load(path, Tag("client")); err == nil ||
+		!strings.Contains(err.Error(), `f.yaml:2:21: key "cl*" takes the entry "client" that --rls-tag names`) {
+		t.Error(err)
+	}
 	if _, err := Load("testdata/working", Tag("path")); err == nil || !strings.Contains(err.Error(),
 		`paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`) {
 		t.Error(err)

@@ -36,7 +36,7 @@ func override(domain string, d *commonv3.RateLimitDescriptor, tag string, b brin
 	}
 	if isOwn(domain, d.GetEntries()) {
 		return Limit{}, fmt.Errorf("limit of a descriptor: keys of the domain %q have the limits of the rules file",
-			OwnDomain)
+			ownDomain)
 	}
 	l := Limit{
 		Key:  keyOf(domain, d, tag, ";per="+strconv.FormatInt(int64(per/time.Second), 10)+"s"),

@@ -85,7 +85,7 @@ func TestOverridesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: not what is configured: %+v", what, got)
 		}
 	}
-	if err := ValidateOverride(OwnDomain, overridden("key=a", 5, typev3.RateLimitUnit_DAY)); err == nil {
+	if err := ValidateOverride(ownDomain, overridden("key=a", 5, typev3.RateLimitUnit_DAY)); err == nil {
 		t.Error("a key that is asked for as it is has the rules file's limits")
 	}
 	if err := ValidateOverride("edge", descriptorOf("client=a")); err != nil {

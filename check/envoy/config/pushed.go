@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -34,23 +33,35 @@ func NewPushed(log *slog.Logger, options ...Option) (*Pushed, error) {
 		arrived: make(chan struct{})}, nil
 }
 
-// Take makes the limits of resources. On an error, which it also logs, what was there stays.
-func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) error {
-	err := p.value.Take(func() (*Limits, error) { return FromResources(resources, p.options...) },
+// Take makes the limits of resources; taken says that they are in force. An error, which it also logs, says what of
+// them is not: some that cannot be counted, or all; then what was there stays.
+func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) (taken bool, err error) {
+	err = p.value.Take(func() (*Limits, error) { return FromResources(resources, p.options...) },
 		"resources", len(resources))
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, warning := range p.Limits().Warnings() {
 		p.log.Warn(warning)
 	}
 	p.once.Do(func() { close(p.arrived) })
-	return nil
+	if err = p.Limits().Refused(); err != nil {
+		p.log.Error("some limits are refused, the others are in force", "error", err)
+	}
+	return true, err
 }
 
 // Refuse logs that what was sent cannot be read, and tells the hooks; what was there stays.
 func (p *Pushed) Refuse(err error) error {
 	return p.value.Take(func() (*Limits, error) { return nil, err })
+}
+
+// Refused says what of the last resources is not in force; nil: all of it is.
+func (p *Pushed) Refused() error {
+	if err := p.value.Refused(); err != nil {
+		return err
+	}
+	return p.Limits().Refused()
 }
 
 // Limits are the present ones.
@@ -72,6 +83,15 @@ func (p *Pushed) Ready() error {
 	case <-p.arrived:
 		return nil
 	default:
-		return fmt.Errorf("%w: no rate limit configuration has come yet", api.ErrUnavailable)
+		return ErrNoLimits
 	}
 }
+
+// ErrNoLimits is that no limits have come yet. It is an api.ErrUnavailable in other words, as the store has nothing
+// to do with it.
+var ErrNoLimits error = errNoLimits{}
+
+type errNoLimits struct{}
+
+func (errNoLimits) Error() string { return "no limits yet" }
+func (errNoLimits) Unwrap() error { return api.ErrUnavailable }

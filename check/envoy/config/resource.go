@@ -11,38 +11,45 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// FromResources makes limits of the resources of an xDS server, by the same steps as Load
-// of files. The first thing wrong is an error with the resource's name and the field.
+// FromResources makes limits of the resources of an xDS server, by the same steps as Load of files. What
+// cannot be counted is left out, each with the resource's name and the field (Refused): one limit must not
+// take all others out of force.
 func FromResources(resources []*rlsconf.RateLimitConfig, list ...Option) (*Limits, error) {
 	o, err := optionsOf(list)
 	if err != nil {
 		return nil, err
 	}
-	files := make([]*file, len(resources))
-	for i, r := range resources {
-		if files[i], err = readResource(r); err != nil {
-			return nil, err
+	var files []*file
+	var refused []error
+	for _, r := range resources {
+		f := readResource(r)
+		if err := f.checkDomain(); err != nil {
+			refused = append(refused, err)
+			continue
 		}
+		files = append(files, f)
 	}
-	return build(files, o)
+	l, err := build(files, o)
+	if err == nil {
+		l.refused = append(refused, l.refused...)
+	}
+	return l, err
 }
 
-func readResource(r *rlsconf.RateLimitConfig) (*file, error) {
+func readResource(r *rlsconf.RateLimitConfig) *file {
 	f := &file{name: r.GetName(), domain: r.GetDomain()}
 	f.note("", r.ProtoReflect().GetUnknown())
-	if err := f.checkDomain(); err != nil {
-		return nil, err
-	}
-	var err error
-	f.descriptors, err = f.nested(r.GetDescriptors(), "descriptors", 1)
-	return f, err
+	f.descriptors = f.nested(r.GetDescriptors(), "descriptors", 1)
+	return f
 }
 
-func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int) ([]*descriptor, error) {
+// nested reads descriptors. One without a key is left out; one whose limit is wrong stands without it, so that
+// no other limit takes its requests.
+func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int) (out []*descriptor) {
 	if depth > maxDepth && len(list) > 0 {
-		return nil, f.ErrorAt(at, "descriptors nested deeper than %d", maxDepth)
+		f.refused = append(f.refused, f.ErrorAt(at, "descriptors nested deeper than %d", maxDepth))
+		return nil
 	}
-	out := make([]*descriptor, len(list))
 	for i, d := range list {
 		r := &descriptor{at: fmt.Sprintf("%s[%d]", at, i), key: d.GetKey(), value: d.GetValue(),
 			shadow: d.GetShadowMode(), detailed: d.GetDetailedMetric()}
@@ -56,15 +63,15 @@ func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int)
 			f.note(r.at+".rate_limit", p.ProtoReflect().GetUnknown())
 		}
 		if err := f.check(r); err != nil {
-			return nil, err
+			f.refused = append(f.refused, err)
+			r.limit = nil
 		}
-		var err error
-		if r.nested, err = f.nested(d.GetDescriptors(), r.at+".descriptors", depth+1); err != nil {
-			return nil, err
+		if r.key != "" {
+			r.nested = f.nested(d.GetDescriptors(), r.at+".descriptors", depth+1)
+			out = append(out, r)
 		}
-		out[i] = r
 	}
-	return out, nil
+	return out
 }
 
 // unitName is a unit as files have it. The published package ends at the day; later units

@@ -124,23 +124,36 @@ func TestBustedResources(t *testing.T) {
 			`descriptors[0].rate_limit: unit is missing`},
 		"odd unit": {[]*rlsconf.RateLimitDescriptor{limited("a", "", 1, 99)},
 			`descriptors[0].rate_limit.unit: unit "99"`},
-		"self":        {[]*rlsconf.RateLimitDescriptor{self}, `cannot replace itself`},
-		"unlimited":   {[]*rlsconf.RateLimitDescriptor{forever}, `unit "second": an unlimited limit has none`},
-		"star in key": {[]*rlsconf.RateLimitDescriptor{limited("a*", "", 1, second)}, `a * is for values`},
-		"depth":       {[]*rlsconf.RateLimitDescriptor{deep}, `nested deeper than 16`},
+		"self":      {[]*rlsconf.RateLimitDescriptor{self}, `cannot replace itself`},
+		"unlimited": {[]*rlsconf.RateLimitDescriptor{forever}, `unit "second": an unlimited limit has none`},
+		"depth":     {[]*rlsconf.RateLimitDescriptor{deep}, `nested deeper than 16`},
 		"twice": {[]*rlsconf.RateLimitDescriptor{
 			below("r", limited("a", "b", 1, second), limited("a", "b", 2, second))},
 			`descriptors[0].descriptors[1].key: key "a" with value "b" stands here twice; ` +
 				`first in descriptors[0].descriptors[0]`},
 	} {
-		_, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge", Descriptors: c.list}})
-		if err == nil || !strings.HasPrefix(err.Error(), `resource "eg": `) || !strings.Contains(err.Error(), c.want) {
+		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge", Descriptors: append(c.list,
+			limited("good", "", 3, second))}})
+		testkit.Must(t, err)
+		if good, ok := l.Find("edge", descriptorOf("good=x")); !ok || good.PerUnit != 3 {
+			t.Errorf("%s: the limit beside it is %+v", what, good)
+		}
+		if _, ok := l.Find("edge", descriptorOf("a=x")); ok {
+			t.Errorf("%s: it is in force", what)
+		}
+		if err = l.Refused(); err == nil || !strings.HasPrefix(err.Error(), `resource "eg": `) ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", what, err, c.want)
 		}
 	}
-	for _, domain := range []string{"", OwnDomain} {
-		if _, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: domain}}); err == nil {
-			t.Errorf("the domain %q is taken", domain)
+	for _, domain := range []string{"", ownDomain} {
+		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: domain}, {Name: "b", Domain: "edge"},
+			{Name: "c", Domain: "edge"}})
+		testkit.Must(t, err)
+		if err := l.Refused(); err == nil || !strings.HasPrefix(err.Error(), `2 mistakes: resource "eg": domain: `) ||
+			!strings.Contains(err.Error(), `; resource "c": domain: domain "edge": b has it already`) ||
+			!l.Has("edge") {
+			t.Errorf("domain %q: %v", domain, err)
 		}
 	}
 	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge",
@@ -175,11 +188,12 @@ func TestMergedDomains(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	second := rlsconf.RateLimitUnit_SECOND
-	_, err := FromResources([]*rlsconf.RateLimitConfig{
+	l, err := FromResources([]*rlsconf.RateLimitConfig{
 		{Name: "a", Domain: "edge", Descriptors: []*rlsconf.RateLimitDescriptor{limited("x", "", 1, second)}},
 		{Name: "b", Domain: "edge", Descriptors: []*rlsconf.RateLimitDescriptor{limited("x", "", 1, second)}},
 	}, MergeDomains(true))
-	if err == nil || !strings.Contains(err.Error(), `first in descriptors[0] of resource "a"`) {
+	testkit.Must(t, err)
+	if err = l.Refused(); err == nil || !strings.Contains(err.Error(), `first in descriptors[0] of resource "a"`) {
 		t.Errorf("resources: %v", err)
 	}
 }

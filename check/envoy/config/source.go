@@ -62,6 +62,9 @@ func (s *Source) Limits() *Limits { return s.files.Value().limits }
 // Rules are the present ones, those of the rules file first.
 func (s *Source) Rules() *windows.Rules { return s.files.Value().rules }
 
+// Refused is the error of the last attempt to reload; nil: the files are in force.
+func (s *Source) Refused() error { return s.files.Refused() }
+
 // OnReload adds a function to call after each attempt to reload, with nil or the
 // error. Calls come one at a time; none may call Reload or OnReload.
 func (s *Source) OnReload(hook func(error)) { s.files.OnReload(hook) }

@@ -15,8 +15,10 @@ import (
 // builder makes Limits from files.
 type builder struct {
 	options
-	limits *Limits
-	rules  []placed
+	limits  *Limits
+	rules   []placed
+	nodes   int // made so far
+	literal int // above 0 below a pattern's own text, which has been counted with the pattern
 }
 
 // placed is a rule and how deep its descriptor stands.
@@ -28,6 +30,7 @@ type placed struct {
 
 // walk is where the builder is in a domain: what leads there.
 type walk struct {
+	domain string // as it stands in a key
 	depth  int
 	match  string // the pattern of keys so far
 	text   string // the same as text, while all is fixed
@@ -38,7 +41,10 @@ type walk struct {
 	labels []string
 	live   bool // a label is made of the value asked for
 	size   int  // the fewest bytes of a key
-	tagged bool
+	// tag is the entry in braces as it stands in a key, without a value that is not fixed; empty: none
+	// yet. It has at most tagBytes.
+	tag      string
+	tagBytes int
 }
 
 func build(files []*file, o options) (*Limits, error) {
@@ -49,14 +55,17 @@ func build(files []*file, o options) (*Limits, error) {
 	for _, f := range files {
 		own(f, f.descriptors)
 		b.limits.warnings = append(b.limits.warnings, f.unknown...)
+		b.limits.refused = append(b.limits.refused, f.refused...)
 		first := from[f.domain]
 		switch {
 		case first == nil:
 			from[f.domain] = &file{Document: f.Document, name: f.name, domain: f.domain, onDeny: f.onDeny,
 				descriptors: f.descriptors}
 		case !o.merge:
-			return nil, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, or "+
-				"--rls-merge-domains", f.domain, first.name)
+			if err := b.refuse(f, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, "+
+				"or --rls-merge-domains", f.domain, first.name)); err != nil {
+				return nil, err
+			}
 		default:
 			first.descriptors = slices.Concat(first.descriptors, f.descriptors)
 			first.onDeny = cmp.Or(first.onDeny, f.onDeny)
@@ -68,6 +77,18 @@ func build(files []*file, o options) (*Limits, error) {
 		}
 	}
 	return b.limits, b.finish()
+}
+
+// refuse takes in what is wrong: of a file, where nothing of it is taken, it is an error; of a
+// resource one part that is not taken.
+func (b *builder) refuse(f *file, err error) error {
+	if f.Document != nil {
+		return err
+	}
+	if b.literal == 0 {
+		b.limits.refused = append(b.limits.refused, err)
+	}
+	return nil
 }
 
 // own says of descriptors which file they stand in: those of several can be in one domain.
@@ -86,13 +107,13 @@ func (b *builder) domain(f *file) (err error) {
 	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
 		onDeny: cmp.Or(windows.OnDeny(f.onDeny), b.onDeny), shadow: b.shadow, quota: b.quota}}
 	b.limits.domains[f.domain] = dom
-	at := walk{match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain, plain: f.domain,
-		exact: isWord(f.domain), size: len(dom.text), labels: []string{f.domain}}
+	at := walk{domain: dom.text, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain,
+		plain: f.domain, exact: isWord(f.domain), size: len(dom.text), labels: []string{f.domain}}
 	dom.top, err = b.level(at, f.descriptors)
 	return err
 }
 
-// finish makes the rules, deeper ones first: no key of a shallow limit has as
+// finish makes the rules, those of compact keys and then deeper ones first: no key of a shallow limit has as
 // many slashes, while a star of a shallow one would take those of a deep key.
 // Those of one depth stand in the order in which Find prefers their descriptors.
 func (b *builder) finish() error {
@@ -126,109 +147,193 @@ func (b *builder) finish() error {
 // rank is the order in which Find tries the descriptors of one level.
 func (r *descriptor) rank() int {
 	switch {
+	case strings.Contains(r.key+r.value, "*"):
+		return 1
 	case r.value == "":
 		return 2
-	case strings.Contains(r.value, "*"):
-		return 1
 	}
 	return 0
 }
 
 func (b *builder) level(at walk, list []*descriptor) (level, error) {
-	seen := map[[2]string]*descriptor{}
-	for _, r := range list {
-		id := [2]string{r.key, r.value}
-		if first := seen[id]; first != nil {
-			return nil, r.in.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in %s", r.key,
-				r.value, r.in.place(first))
-		}
-		seen[id] = r
+	out := level{keys: map[string]*keyed{}}
+	list, err := b.once(list)
+	if err != nil {
+		return out, err
 	}
-	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(x, y *descriptor) int { return cmp.Compare(x.rank(), y.rank()) })
-	out := level{}
+	b.literal++
+	for _, r := range hidden(list) {
+		if err := b.place(&out, at, r, true); err != nil {
+			return out, err
+		}
+	}
+	b.literal--
 	for _, r := range list {
-		n, err := b.node(at, r)
-		if err != nil {
-			return nil, err
-		}
-		k := out[r.key]
-		if k == nil {
-			k = &keyed{text: part(r.key), exact: map[string]*node{}}
-			out[r.key] = k
-		}
-		switch r.rank() {
-		case 0:
-			k.exact[r.value] = n
-		case 1:
-			k.wild = append(k.wild, n)
-		default:
-			k.any = n
+		if err := b.place(&out, at, r, false); err != nil {
+			return out, err
 		}
 	}
 	return out, nil
 }
 
-// node makes the node of a descriptor, what is below it, and its limit.
-func (b *builder) node(at walk, r *descriptor) (*node, error) {
-	tag := !at.tagged && b.limits.tag != "" && r.key == b.limits.tag
-	n := &node{key: r.key, value: r.value, label: r.key, live: r.live && !r.share && r.rank() > 0}
+// once leaves out descriptors that the level has already.
+func (b *builder) once(list []*descriptor) (out []*descriptor, err error) {
+	seen := map[[2]string]*descriptor{}
+	for _, r := range list {
+		id := [2]string{r.key, r.value}
+		if first := seen[id]; first == nil {
+			seen[id] = r
+			out = append(out, r)
+		} else if err := b.refuse(r.in, r.in.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in %s",
+			r.key, r.value, r.in.place(first))); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// hidden are the patterns whose own text an earlier pattern takes. A request can have that text: Envoy
+// Gateway names a route without a host by a *. It is the pattern's, as any exact text goes before patterns, so
+// it gets rules of its own, which stand before those of the earlier one.
+func hidden(list []*descriptor) (out []*descriptor) {
+	var keys, values []pattern
+	for _, r := range list {
+		if r.rank() != 1 {
+			continue
+		}
+		key, value := appendText(nil, r.key), appendText(nil, r.value)
+		for i := range keys {
+			if r.value != "" && fits(keys[i].pieces, key) && fits(values[i].pieces, value) {
+				out = append(out, r)
+				break
+			}
+		}
+		keys, values = append(keys, patternOf(r.key, false)), append(values, patternOf(r.value, false))
+	}
+	return out
+}
+
+// place adds a descriptor to a level; with literal its own text alone.
+func (b *builder) place(l *level, at walk, r *descriptor, literal bool) error {
+	n, err := b.node(at, r, literal)
+	if n == nil || err != nil {
+		return err
+	}
+	k := l.keys[r.key]
+	if k == nil {
+		k = &keyed{exact: map[string]*node{}}
+		l.keys[r.key] = k
+	}
+	switch {
+	case literal || r.rank() == 0:
+		k.exact[r.value] = n
+		return nil
+	case r.rank() == 2:
+		k.any = n
+		return nil
+	case strings.Contains(r.key, "*"):
+		l.stars = append(l.stars, n)
+	default:
+		k.wild = append(k.wild, n)
+	}
+	if r.value != "" && k.exact[r.value] == nil {
+		k.exact[r.value] = n
+	}
+	return nil
+}
+
+// patternOf reads a key or a value; an empty one takes any.
+func patternOf(s string, share bool) pattern {
+	if s == "" {
+		s = "*"
+	}
+	pieces := strings.Split(s, "*")
+	for i := range pieces {
+		pieces[i] = string(appendText(nil, pieces[i]))
+	}
+	p := pattern{pieces: pieces}
+	switch {
+	case len(pieces) == 1:
+		p.fixed, p.text = true, part(s)
+	case share:
+		p.fixed, p.text = true, strings.Join(pieces, "*")
+	}
+	return p
+}
+
+// node makes the node of a descriptor, what is below it, and its limit; nil where it is refused.
+func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
+	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), place: b.nodes, label: r.key,
+		live: r.live && !r.share && r.rank() > 0}
+	b.nodes++
+	if r.share && len(n.key.pieces) > 1 { // under another key the very text can be a count of its own
+		n.value.text = strings.Join(n.value.pieces, "%*")
+	}
 	if r.value != "" {
 		n.label += "_" + r.value
 	}
-	glob := "*"
-	switch r.rank() {
-	case 0:
-		n.fixed, n.text = true, part(r.value)
-		glob = escapeGlob(n.text)
-	case 1:
-		n.pieces = strings.Split(r.value, "*")
-		var globs []string
-		for i, p := range n.pieces {
-			n.pieces[i] = string(appendText(nil, p))
-			globs = append(globs, escapeGlob(n.pieces[i]))
-		}
-		glob = strings.Join(globs, "*")
-		if r.share {
-			n.fixed, n.text = true, strings.Join(n.pieces, "*")
-			glob = escapeGlob(n.text)
-		}
-		if most := maxPart - sumBytes; tag && (len(n.pieces[0]) > most ||
-			strings.Trim(r.value[strings.IndexByte(r.value, '*'):], "*") != "") {
-			return nil, r.in.ErrorAt(r.at+".value",
-				"value %q: the entry that --rls-tag names is shortened where it is long; want its only * at the "+
-					"end, after at most %d bytes", r.value, most)
-		}
+	if err := b.checkTag(at, r, n); err != nil {
+		return nil, b.refuse(r.in, err)
 	}
-	down := at.to(r, n, tag, glob)
+	if literal {
+		n.key = pattern{fixed: true, text: part(r.key)}
+		n.value = pattern{fixed: true, text: part(r.value)}
+	}
+	down := at.to(r, n, !at.tagged() && b.limits.tag != "" && r.key == b.limits.tag)
 	if err := b.addLimit(down, r, n); err != nil {
-		return nil, err
+		if err = b.refuse(r.in, err); err != nil {
+			return nil, err
+		}
+		n.limit = nil
 	}
 	var err error
 	n.next, err = b.level(down, r.nested)
 	return n, err
 }
 
+// checkTag refuses patterns that could stand in braces and not be found by what stands there.
+func (b *builder) checkTag(at walk, r *descriptor, n *node) error {
+	if at.tagged() || b.limits.tag == "" || !fits(n.key.pieces, appendText(nil, b.limits.tag)) {
+		return nil
+	}
+	if len(n.key.pieces) > 1 {
+		return r.in.ErrorAt(r.at+".key", "key %q takes the entry %q that --rls-tag names: want that key without a *",
+			r.key, b.limits.tag)
+	}
+	most := maxPart - sumBytes
+	if star := strings.IndexByte(r.value, '*'); star >= 0 &&
+		(len(n.value.pieces[0]) > most || strings.Trim(r.value[star:], "*") != "") {
+		return r.in.ErrorAt(r.at+".value", "value %q: the entry that --rls-tag names is shortened where it is long; "+
+			"want its only * at the end, after at most %d bytes", r.value, most)
+	}
+	return nil
+}
+
+func (at walk) tagged() bool { return at.tag != "" }
+
 // to is the walk one descriptor further.
-func (at walk) to(r *descriptor, n *node, tag bool, glob string) walk {
-	key, open, shut := part(r.key), "", ""
+func (at walk) to(r *descriptor, n *node, tag bool) walk {
+	open, shut := "", ""
 	if tag {
 		open, shut = "{", "}"
+		at.tag = "/{" + n.key.text + "=" + n.value.text + "}"
+		at.tagBytes = len(at.tag)
+		if !n.value.fixed {
+			at.tagBytes += maxPart
+		}
 	}
 	at.depth++
-	at.tagged = at.tagged || tag
 	at.labels = append(slices.Clip(at.labels), n.label)
 	at.live = at.live || n.live
-	at.match += "/" + open + escapeGlob(key) + "=" + glob + shut
-	at.fixed = at.fixed && n.fixed
-	at.text += "/" + open + key + "=" + n.text + shut
-	at.size += len("/="+open+shut+key) + len(n.text)
-	switch {
-	case n.fixed:
-	case tag:
+	at.match += "/" + open + n.key.glob() + "=" + n.value.glob() + shut
+	at.fixed = at.fixed && n.key.fixed && n.value.fixed
+	at.text += "/" + open + n.key.text + "=" + n.value.text + shut
+	at.size += len("/="+open+shut) + n.key.leastBytes()
+	if tag && !n.value.fixed {
 		at.size += maxPart
-	default:
-		at.size += n.leastBytes()
+	} else {
+		at.size += n.value.leastBytes()
 	}
 	at.dotted += "." + r.key
 	at.plain += "--" + r.key
@@ -240,17 +345,25 @@ func (at walk) to(r *descriptor, n *node, tag bool, glob string) walk {
 	return at
 }
 
+// compact is how a limit is counted whose own text leaves no room in a key: the domain, the SHA-256 of its path,
+// and as much of the path as there is room for, for people. No other key begins so, as no written text begins
+// with ~. What follows is the tag and, where a star is in the path, the sum of the whole key.
+func (at walk) compact() string {
+	const domainBytes, pathBytes = 63, 128
+	begin := string(cut([]byte(at.domain), domainBytes)) + "/" + sum([]byte(at.match)) + "/"
+	path := appendText(nil, strings.TrimPrefix(at.dotted[len(at.labels[0]):], "."))
+	room := api.MaxKeyBytes - sumBytes - len(begin) - at.tagBytes
+	return begin + string(cut(path, min(room, pathBytes)))
+}
+
 func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	if r.limit == nil {
 		return nil
 	}
-	if most := api.MaxKeyBytes - sumBytes; at.size > most {
-		return r.in.ErrorAt(r.at,
-			"the limit %s is counted by keys of at least %d bytes: want at most %d; keys and values are too long",
-			api.Shorten(at.dotted), at.size, most)
+	if b.literal == 0 {
+		b.limits.count++
+		b.limits.dump = append(b.limits.dump, dumped(at.dotted, r))
 	}
-	b.limits.count++
-	b.limits.dump = append(b.limits.dump, dumped(at.dotted, r))
 	l := &Limit{
 		Name: cmp.Or(r.limit.name, at.dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
 		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.quota, Watched: b.shadow,
@@ -259,9 +372,14 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	if !r.detailed && !at.live {
 		l.Labels = at.labels
 	}
+	key, match, depth := at.text, at.match, at.depth
+	if at.size > api.MaxKeyBytes-sumBytes {
+		n.compact = at.compact()
+		key, match, depth = n.compact+at.tag, escapeGlob(n.compact)+"*", maxDepth+1
+	}
 	n.limit = l
 	if at.fixed {
-		l.Key = at.text
+		l.Key, match = key, escapeGlob(key)
 	}
 	if l.Unlimited {
 		return nil
@@ -278,8 +396,8 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	if err != nil {
 		return r.in.ErrorAt(r.at+".rate_limit", "%w", err)
 	}
-	b.rules = append(b.rules, placed{limit: l, depth: at.depth, rule: &windows.Rule{
-		Name: ruleName(at), Match: at.match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
+	b.rules = append(b.rules, placed{limit: l, depth: depth, rule: &windows.Rule{
+		Name: ruleName(at), Match: match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
 		Windows: []windows.Window{window}, Shadow: r.shadow || l.Quota || b.shadow,
 		Exclusive: true, Unlevelled: b.unlevelled,
 		OnError: onError, OnDeny: cmp.Or(windows.OnDeny(r.onDeny), windows.OnDeny(r.in.onDeny), b.onDeny),

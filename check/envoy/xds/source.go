@@ -1,7 +1,7 @@
 // Package xds takes the limits of Envoy's rate limit service from an xDS server, as
 // Envoy Gateway is one: state of the world over one aggregated stream, each response
-// taken whole (ACK) or refused whole with the reason (NACK). What the resources mean is
-// check/envoy/config's.
+// taken whole (ACK) or, without the limits that cannot be counted, with the reason (NACK).
+// What the resources mean is check/envoy/config's.
 package xds
 
 import (
@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -36,11 +37,11 @@ import (
 
 // Config of a Source. Server is required.
 type Config struct {
-	Server   string            // HOST:PORT
-	Node     string            // the id that the server has limits for; default "default"
-	Metadata map[string]string // of the node
-	Headers  map[string]string // sent when the stream opens
-	TLS      *tls.Config       // nil: plain text
+	Server   string             // HOST:PORT
+	Node     string             // the id that the server has limits for; default "default"
+	Metadata map[string]string  // of the node
+	Headers  map[string]string  // sent when the stream opens
+	TLS      func() *tls.Config // of the next connection; nil: plain text
 	// FirstWait and LongestWait are between attempts to connect, doubled each time and
 	// varied by a quarter; default 500ms and 10s.
 	FirstWait, LongestWait time.Duration
@@ -61,7 +62,7 @@ type Source struct {
 	// Of Run alone:
 	taken   []*rlsconf.RateLimitConfig // what is in force
 	refused refusal                    // the last that was refused
-	away    bool                       // the log has said so
+	away    map[string]bool            // why the server is away, as the log has said; empty: it answers
 }
 
 // refusal is a response that was refused, and how long to wait before it is again.
@@ -88,7 +89,7 @@ func New(c Config) (*Source, error) {
 	}
 	creds := insecure.NewCredentials()
 	if c.TLS != nil {
-		creds = credentials.NewTLS(c.TLS)
+		creds = freshTLS{credentials.NewTLS(c.TLS()), c.TLS}
 	}
 	conn, err := grpc.NewClient(c.Server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxBytes)),
@@ -99,6 +100,23 @@ func New(c Config) (*Source, error) {
 		return nil, fmt.Errorf("xDS server %s: %w", c.Server, err)
 	}
 	return &Source{Pushed: pushed, config: c, conn: conn}, nil
+}
+
+// freshTLS takes the present certificates for each connection.
+type freshTLS struct {
+	credentials.TransportCredentials
+	config func() *tls.Config
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (f freshTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
+	return credentials.NewTLS(f.config()).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (f freshTLS) Clone() credentials.TransportCredentials {
+	return freshTLS{f.TransportCredentials.Clone(), f.config}
 }
 
 // Reload has nothing to do: the server says when something changes.
@@ -116,16 +134,35 @@ func (s *Source) Run(ctx context.Context) {
 		if answered {
 			wait = s.config.FirstWait
 		}
-		if !s.away {
-			s.config.Log.Warn("the xDS server is away, the limits stay as they are", "server", s.config.Server,
-				"error", err)
-		}
-		s.away = true
+		s.logAway(err)
 		if !pause.For(ctx, time.Duration(float64(wait)*(0.75+rand.Float64()/2))) {
 			return
 		}
 		wait = min(2*wait, s.config.LongestWait)
 	}
+}
+
+// maxReasons bounds what the log says while a server is away.
+const maxReasons = 20
+
+// logAway logs each reason once: the first can be that the server goes, and only a later one why it does not
+// come back. Numbers tell reasons apart only by our own port.
+func (s *Source) logAway(err error) {
+	text := shorten(err.Error())
+	reason := strings.Map(func(c rune) rune {
+		if c >= '0' && c <= '9' {
+			return -1
+		}
+		return c
+	}, text)
+	if s.away[reason] || len(s.away) >= maxReasons {
+		return
+	}
+	if s.away == nil {
+		s.away = map[string]bool{}
+	}
+	s.away[reason] = true
+	s.config.Log.Warn("the xDS server is away, the limits stay as they are", "server", s.config.Server, "error", text)
 }
 
 // follow opens a stream and takes what comes until it ends. Each stream has a client of its
@@ -149,10 +186,10 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 		if err != nil {
 			return answered, err
 		}
-		if s.away {
+		if len(s.away) > 0 {
 			s.config.Log.Info("the xDS server answers again", "server", s.config.Server)
 		}
-		answered, s.away = true, false
+		answered, s.away = true, nil
 		if s.again(ctx, response.Resources) {
 			err = s.refused.err
 		} else if err = s.take(response.Resources); err != nil {
@@ -205,8 +242,8 @@ func sameSet(a, b []*anypb.Any) bool {
 	return true
 }
 
-// take puts the limits of a response in force, all of them or none. A response with
-// what is in force already changes nothing.
+// take puts the limits of a response in force, but those that cannot be counted, which are an error: the server
+// learns of them by a NACK. A response with what is in force already changes nothing.
 func (s *Source) take(response []*anypb.Any) error {
 	list := make([]*rlsconf.RateLimitConfig, len(response))
 	for i, one := range response {
@@ -220,14 +257,14 @@ func (s *Source) take(response []*anypb.Any) error {
 		return cmp.Or(strings.Compare(a.GetName(), b.GetName()), strings.Compare(a.GetDomain(), b.GetDomain()))
 	})
 	same := func(a, b *rlsconf.RateLimitConfig) bool { return proto.Equal(a, b) }
-	if s.Ready() == nil && slices.EqualFunc(list, s.taken, same) {
+	if s.Ready() == nil && s.Refused() == nil && slices.EqualFunc(list, s.taken, same) {
 		return nil
 	}
-	if err := s.Take(list); err != nil {
-		return err
+	taken, err := s.Take(list)
+	if taken {
+		s.taken = list
 	}
-	s.taken = list
-	return nil
+	return err
 }
 
 // shorten keeps what a server logs of a refusal within bounds.

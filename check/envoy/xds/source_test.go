@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,8 +93,10 @@ func following(t *testing.T, change func(*xds.Config)) *world {
 	return w
 }
 
-// Limits come before and after, and a bad one is refused whole: the old stay.
+// Limits come before and after. One that cannot be counted is refused, for as long as the server has it; the others
+// are in force.
 func TestLimitsFollowTheServer(t *testing.T) {
+	t.Parallel()
 	w := following(t, nil)
 	if w.Ready() == nil {
 		t.Error("ready without any limits")
@@ -115,24 +118,28 @@ func TestLimitsFollowTheServer(t *testing.T) {
 	if why := w.server.Nacked("2"); !strings.Contains(why, `resource "c": descriptors[0].rate_limit: unit is missing`) {
 		t.Errorf("refused because: %s", why)
 	}
-	if w.limit("edge") != 6 {
-		t.Errorf("edge %d, want 6 still", w.limit("edge"))
+	if w.limit("edge") != 9 || w.limit("third") != 0 || w.Refused() == nil {
+		t.Errorf("edge %d, third %d, want 9 and no limit; refused: %v", w.limit("edge"), w.limit("third"), w.Refused())
 	}
-	w.server.Set("4", resource("a", "edge", "client", 10))
+	w.server.Stop()
+	w.server.Start()
+	w.server.Nacked("")                                   // on a new stream too
+	w.server.Set("4", resource("a", "edge", "client", 6)) // what was in force before
 	w.server.Acked("4")
-	if w.limit("edge") != 10 {
-		t.Errorf("edge %d, want 10", w.limit("edge"))
+	if w.limit("edge") != 6 || w.Refused() != nil {
+		t.Errorf("edge %d, want 6; refused: %v", w.limit("edge"), w.Refused())
 	}
 	w.server.Set("5") // the last policy is gone
 	w.server.Acked("5")
-	if good, bad := w.attempts(); w.limit("edge") != 0 || good != 4 || bad != 1 {
-		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want 4 and 1", w.limit("edge"), good, bad)
+	if good, bad := w.attempts(); w.limit("edge") != 0 || good < 5 || bad != 0 {
+		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want at least 5 and 0", w.limit("edge"), good, bad)
 	}
 }
 
 // A server that goes and comes back finds the limits in force; one with the same limits
 // under a version that it has used before is not taken for one with others.
 func TestTheServerGoesAndComesBack(t *testing.T) {
+	t.Parallel()
 	server := control.New(t, nil)
 	server.Set("1", resource("a", "edge", "client", 5), resource("b", "other", "client", 7))
 	server.Start()
@@ -163,8 +170,16 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	streamtest.Eventually(t, 30*time.Second, "the new limit", func() (bool, string) { return w.limit("edge") == 8, "" })
 }
 
+func tlsOf(c *tls.Config) func() *tls.Config {
+	if c == nil {
+		return nil
+	}
+	return func() *tls.Config { return c }
+}
+
 // Through TLS, with a certificate of our own; a server of another authority says nothing that counts.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
 	cert, key := ours.Issue("gateway")
 	mine, mineKey := ours.Issue("ratelimit")
@@ -180,10 +195,11 @@ func TestTLS(t *testing.T) {
 		"plain text, by slip": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := control.New(t, serving)
 			server.Set("1", resource("a", "edge", "client", 5))
 			server.Start()
-			w := following(t, func(x *xds.Config) { x.Server, x.TLS = server.Addr, c.config })
+			w := following(t, func(x *xds.Config) { x.Server, x.TLS = server.Addr, tlsOf(c.config) })
 			if c.good {
 				server.Acked("1")
 				return
@@ -195,5 +211,32 @@ func TestTLS(t *testing.T) {
 				t.Error("limits have come")
 			}
 		})
+	}
+}
+
+// A server that comes back under another authority is found once the files have it, and the log has each reason
+// of its absence once.
+func TestCertificatesChange(t *testing.T) {
+	t.Parallel()
+	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
+	server := control.New(t, ours.Config(ours.Issue("gateway")))
+	server.Set("1", resource("a", "edge", "client", 5))
+	server.Start()
+	var trusted atomic.Pointer[tls.Config]
+	trusted.Store(ours.Config("", ""))
+	w := following(t, func(x *xds.Config) { x.Server, x.TLS = server.Addr, trusted.Load })
+	server.Acked("1")
+	server.Stop()
+	server.SetTLS(others.Config(others.Issue("gateway")))
+	server.Set("2", resource("a", "edge", "client", 6))
+	server.Start()
+	streamtest.Eventually(t, 30*time.Second, "the log says what is wrong with the certificate", func() (bool, string) {
+		return w.logged("certificate signed by unknown authority") > 0, ""
+	})
+	first := w.logged("the xDS server is away")
+	trusted.Store(others.Config("", ""))
+	server.Acked("2")
+	if n := w.logged("certificate signed by unknown authority"); n != 1 || first < 2 || w.limit("edge") != 6 {
+		t.Errorf("the reason is logged %d times, with others %d, edge %d", n, first, w.limit("edge"))
 	}
 }

@@ -97,7 +97,8 @@ func newWorld(t *testing.T) *world {
 			}
 			return activity.Activity{Processes: []activity.Process{{Name: "serve a", AtMs: int64(w.looked) * 1000,
 				Counts: map[string]activity.Counts{
-					"api": {Allowed: int64(w.looked) * 10, Denied: int64(w.looked)}}}}}, nil
+					"api":   {Allowed: int64(w.looked) * 10, Denied: int64(w.looked)},
+					"watch": {Allowed: int64(w.looked) * 7, Denied: int64(w.looked) * 4}}}}}, nil
 		},
 		Throttled: func(context.Context, int, string) ([]api.Throttled, string, error) {
 			return []api.Throttled{{Rule: "api", Key: "user:1"}, {Rule: "watch", Key: "user:1", Shadow: true}}, "", nil
@@ -180,6 +181,11 @@ func TestFeed(t *testing.T) {
 	m := until(t, got, "rates", func(m message) bool { return m.Sample != nil && m.Sample.Rates["api"].Allowed > 0 })
 	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 || r.Throttled != 1 {
 		t.Errorf("%+v", r)
+	}
+	// What a shadow rule would have said is its own, and in no sum.
+	if r, p := m.Sample.Rates["watch"], m.Sample.point(); r.Allowed != 7 || r.Denied != 4 || p.Allowed != 10 ||
+		p.Denied != 1 {
+		t.Errorf("a shadow rule: %+v, in all %+v", r, p)
 	}
 	if m.Sample.Throttled != 1 || m.Sample.Shadow != 1 || m.Sample.Partitions[0].Outbox != 3 {
 		t.Errorf("%+v", m.Sample)

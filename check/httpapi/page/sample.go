@@ -46,7 +46,7 @@ type process struct {
 	Command string `json:"command"`
 }
 
-// rate is per second; Throttled is of now.
+// rate is per second; Throttled is of now. Allowed and Denied of a shadow rule are what it would have said.
 type rate struct {
 	Allowed   float64 `json:"allowed"`
 	Denied    float64 `json:"denied"`
@@ -64,11 +64,23 @@ type point struct {
 }
 
 func (s *sample) point() point {
-	p := point{AtMs: s.AtMs}
-	for _, r := range s.Rates {
-		p.Allowed, p.Denied, p.Events = p.Allowed+r.Allowed, p.Denied+r.Denied, p.Events+r.Events
+	p, shadows := point{AtMs: s.AtMs}, s.shadows()
+	for name, r := range s.Rates {
+		if !shadows[name] { // those count checks that another rule decided, or none
+			p.Allowed, p.Denied = p.Allowed+r.Allowed, p.Denied+r.Denied
+		}
+		p.Events += r.Events
 	}
 	return p
+}
+
+// shadows tells which rules are shadow rules.
+func (s *sample) shadows() map[string]bool {
+	out := map[string]bool{}
+	for _, r := range s.Rules {
+		out[r.Name] = r.Shadow
+	}
+	return out
 }
 
 // sampler makes samples; it has what it needs of those before. One goroutine uses it.
@@ -142,10 +154,7 @@ func (s *sample) countThrottled() {
 			byRule[t.Rule]++
 		}
 	}
-	shadows := map[string]bool{}
-	for _, r := range s.Rules {
-		shadows[r.Name] = r.Shadow
-	}
+	shadows := s.shadows()
 	rates := make(map[string]rate, len(s.Rates)) // those of the sample before are being sent
 	for name, r := range s.Rates {
 		r.Throttled = 0

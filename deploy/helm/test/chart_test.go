@@ -60,7 +60,10 @@ func readValues(t *testing.T, file string) map[string]any {
 
 // render is what `helm template limits deploy/helm/streamcounter -n prod -f VALUES` gives: documents in the
 // order of their files.
-func render(values map[string]any) ([]string, error) {
+func render(values map[string]any) ([]string, error) { return renderWith(values, nil) }
+
+// renderWith lets `lookup` in the templates read from a cluster; nil: there is none.
+func renderWith(values map[string]any, in engine.ClientProvider) ([]string, error) {
 	chart, err := loader.LoadDir(chartDir)
 	if err != nil {
 		return nil, err
@@ -70,7 +73,12 @@ func render(values map[string]any) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Render(chart, with)
+	var files map[string]string
+	if in == nil {
+		files, err = engine.Render(chart, with)
+	} else {
+		files, err = engine.RenderWithClientProvider(chart, with, in)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -43,11 +43,11 @@ func TestProgramRunsAsInThePod(t *testing.T) {
 
 // pod is a process that runs as the container of a pod would, with its volumes in a directory.
 type pod struct {
-	spec core.Container
-	dir  string // in place of /
-	http string
-	log  string
-	end  chan error // closed when the process has ended
+	spec   core.Container
+	dir    string // in place of /
+	health string // its address
+	log    string
+	end    chan error // closed when the process has ended
 }
 
 func startPod(t *testing.T, program, component string, all []runtime.Object) *pod {
@@ -56,7 +56,7 @@ func startPod(t *testing.T, program, component string, all []runtime.Object) *po
 	spec := both[slices.IndexFunc(both, func(d *apps.Deployment) bool {
 		return strings.HasSuffix(d.Name, "-"+component)
 	})].Spec.Template.Spec
-	p := &pod{spec: spec.Containers[0], dir: t.TempDir(), http: "127.0.0.1:" + port(t)}
+	p := &pod{spec: spec.Containers[0], dir: t.TempDir(), health: "127.0.0.1:" + port(t)}
 	for i, m := range p.spec.VolumeMounts {
 		p.mount(t, all, spec.Volumes[i], filepath.Join(p.dir, m.MountPath))
 	}
@@ -69,9 +69,9 @@ func startPod(t *testing.T, program, component string, all []runtime.Object) *po
 		switch {
 		case strings.HasPrefix(value, "/"):
 			value = filepath.Join(p.dir, value)
-		case name == "STREAMCOUNTER_HTTP":
-			value = p.http
-		case name == "STREAMCOUNTER_GRPC":
+		case name == "STREAMCOUNTER_HEALTH":
+			value = p.health
+		case name == "STREAMCOUNTER_HTTP" || name == "STREAMCOUNTER_GRPC":
 			value = "127.0.0.1:" + port(t)
 		}
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -124,7 +124,7 @@ func writeVolume(t *testing.T, dir, version string, files map[string]string) {
 func (p *pod) probes(t *testing.T) {
 	t.Helper()
 	for _, probe := range []*core.Probe{p.spec.StartupProbe, p.spec.LivenessProbe, p.spec.ReadinessProbe} {
-		url := "http://" + p.http + probe.HTTPGet.Path
+		url := "http://" + p.health + probe.HTTPGet.Path
 		p.until(t, url, func() bool {
 			answer, err := http.Get(url)
 			if err != nil {

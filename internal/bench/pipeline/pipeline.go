@@ -18,6 +18,9 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -74,9 +77,9 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	nc, err := nats.Connect(c.NATSURL, nats.MaxReconnects(-1))
+	nc, err := natsconn.Connect(natsconn.Config{URL: c.NATSURL, Name: "streamcounter bench"})
 	if err != nil {
-		return nil, fmt.Errorf("NATS: %w", err)
+		return nil, fmt.Errorf("NATS: %w", redact.Error(err))
 	}
 	defer nc.Close()
 	r := &run{Config: c, keys: keys}
@@ -112,85 +115,77 @@ func (r *run) steady(ctx context.Context) (*Report, error) {
 	}
 	defer w.stop()
 	if err := r.probes.first(ctx, startTimeout); err != nil {
-		return nil, fmt.Errorf("no decision from the worker: %w; it said:\n%s", err, w.output.String())
+		return nil, fmt.Errorf("no decision from the worker: %w; it said:\n%s", err, w.said())
 	}
 	load := newLoad(r)
 	if err := load.steady(ctx, r.Warmup); err != nil {
 		return nil, err
 	}
 	r.probes.begin()
-	before, err := measure.CPU(ctx, r.Client)
-	if err != nil {
-		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
-	}
-	start, events := time.Now(), load.sent
-	if err := load.steady(ctx, r.Duration); err != nil {
-		return nil, err
-	}
-	after, err := measure.CPU(ctx, r.Client)
-	if err != nil {
-		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
-	}
-	wall, events := time.Since(start), load.sent-events
-	behind, err := r.unread(ctx)
+	start, before := time.Now(), load.sent
+	cpu, err := r.redisCPU(ctx, func() error { return load.steady(ctx, r.Duration) })
 	if err != nil {
 		return nil, err
 	}
-	total := load.sent
-	workerCPU := w.stop()
-	return &Report{
-		Events: events, Seconds: wall.Seconds(), EventsPerS: float64(events) / wall.Seconds(), RateAsked: r.Rate,
-		RedisCPUUs: micros(after-before, events), WorkerCPUUs: micros(workerCPU, total), Unread: behind,
-		Decisions: r.probes.report(), Settings: r.settings(),
-	}, nil
+	out := report(load.sent-before, time.Since(start), cpu)
+	if out.Unread, err = r.unread(ctx); err != nil {
+		return nil, err
+	}
+	out.Decisions, out.WorkerCPUUs = r.probes.report(), micros(w.stop(), load.sent)
+	return out, nil
 }
 
 // drain appends first and then times how long one worker takes to fold everything.
 func (r *run) drain(ctx context.Context) (*Report, error) {
-	load := newLoad(r)
-	if err := load.fill(ctx, r.Drain); err != nil {
+	if err := newLoad(r).fill(ctx, r.Drain); err != nil {
 		return nil, err
 	}
+	var w *worker
+	var start time.Time // when the first event was folded
+	cpu, err := r.redisCPU(ctx, func() (err error) {
+		if w, err = r.startWorker(ctx); err != nil {
+			return err
+		}
+		for left := int64(r.Drain); left > 0; {
+			if !pause.For(ctx, 20*time.Millisecond) {
+				return ctx.Err()
+			}
+			if left, err = r.unread(ctx); err != nil {
+				return err
+			}
+			if start.IsZero() && left < int64(r.Drain) {
+				start = time.Now()
+			}
+		}
+		return nil
+	})
+	if w != nil {
+		defer w.stop()
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := report(int64(r.Drain), time.Since(start), cpu)
+	out.WorkerCPUUs = micros(w.stop(), int64(r.Drain))
+	return out, nil
+}
+
+// redisCPU is what Redis's main thread used while do ran.
+func (r *run) redisCPU(ctx context.Context, do func() error) (time.Duration, error) {
 	before, err := measure.CPU(ctx, r.Client)
+	if err == nil {
+		err = do()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
+		return 0, err
 	}
-	w, err := r.startWorker(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer w.stop()
-	var start time.Time
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		left, err := r.unread(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if start.IsZero() && left < int64(r.Drain) {
-			start = time.Now()
-		}
-		if left == 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-tick.C:
-		}
-	}
-	wall := time.Since(start)
 	after, err := measure.CPU(ctx, r.Client)
-	if err != nil {
-		return nil, fmt.Errorf("reading Redis's CPU: %w", err)
-	}
-	workerCPU := w.stop()
-	return &Report{
-		Events: int64(r.Drain), Seconds: wall.Seconds(), EventsPerS: float64(r.Drain) / wall.Seconds(),
-		RedisCPUUs: micros(after-before, int64(r.Drain)), WorkerCPUUs: micros(workerCPU, int64(r.Drain)),
-		Settings: r.settings(),
-	}, nil
+	return after - before, err
+}
+
+func report(events int64, wall, cpu time.Duration) *Report {
+	return &Report{Events: events, Seconds: wall.Seconds(), EventsPerS: float64(events) / wall.Seconds(),
+		RedisCPUUs: micros(cpu, events)}
 }
 
 // unread is how many events the group has not acknowledged: not delivered, or pending.
@@ -228,10 +223,17 @@ func (r *run) clean(ctx context.Context, nc *nats.Conn) error {
 // worker is the `work` process of a run.
 type worker struct {
 	cmd    *exec.Cmd
-	output *boundedOutput
+	output *os.File
 	dir    string
 	cpu    time.Duration
 	ended  bool
+}
+
+// said is the beginning of what it printed.
+func (w *worker) said() string {
+	b := make([]byte, 16<<10)
+	n, _ := w.output.ReadAt(b, 0) // what cannot be read is not said
+	return string(b[:n])
 }
 
 func (r *run) startWorker(ctx context.Context) (*worker, error) {
@@ -243,7 +245,11 @@ func (r *run) startWorker(ctx context.Context) (*worker, error) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, rules, r.Algorithm), 0o600); err != nil {
 		return nil, err
 	}
-	w := &worker{dir: dir, output: &boundedOutput{}}
+	output, err := os.Create(filepath.Join(dir, "output"))
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{dir: dir, output: output}
 	w.cmd = exec.CommandContext(ctx, r.Program, "work", "--rules", file, "--prefix", r.keys.Prefix,
 		"--partitions", strconv.Itoa(r.Partitions), "--http", "127.0.0.1:0")
 	// By variables, as everybody can read a command line.
@@ -266,6 +272,7 @@ func (w *worker) stop() time.Duration {
 	w.ended = true
 	_ = w.cmd.Process.Signal(os.Interrupt)
 	_ = w.cmd.Wait() // its exit code says nothing about the measurement
+	_ = w.output.Close()
 	_ = os.RemoveAll(w.dir)
 	w.cpu = w.cmd.ProcessState.UserTime() + w.cmd.ProcessState.SystemTime()
 	return w.cpu

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,23 +119,4 @@ func (p *probes) report() *Decisions {
 		Count: p.latency.TotalCount(), Missing: len(p.sent),
 		P50Us: us(50), P90Us: us(90), P99Us: us(99), MaxUs: p.latency.Max(),
 	}
-}
-
-// boundedOutput keeps the first 16 KiB of what the worker says.
-type boundedOutput struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *boundedOutput) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.b.Write(b[:min(len(b), max(0, 16<<10-o.b.Len()))])
-	return len(b), nil
-}
-
-func (o *boundedOutput) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }

@@ -16,6 +16,9 @@ import (
 // callTime is the deadline of a call: Envoy sends one with each.
 const callTime = 5 * time.Second
 
+// connections is how many the callers share.
+const connections = 4
+
 type grpcCaller struct {
 	client rlsv3.RateLimitServiceClient
 	token  string
@@ -33,7 +36,7 @@ func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
 			_ = conn.Close()
 		}
 	}
-	for range min(c.Channels, c.Callers) {
+	for range min(connections, c.Callers) {
 		conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(security))
 		if err != nil {
 			closeAll()
@@ -46,8 +49,9 @@ func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
 	}, closeAll, nil
 }
 
-// Several keys are the descriptors of one request: all are admitted or none is.
-func (g *grpcCaller) call(ctx context.Context, keys []string) (int, error) {
+// Several keys are the descriptors of one request: all are admitted or none is. An answer has no limit where on_error
+// decided, or where no rule matches.
+func (g *grpcCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	if g.token != "" {
@@ -61,7 +65,13 @@ func (g *grpcCaller) call(ctx context.Context, keys []string) (int, error) {
 	}
 	answer, err := g.client.ShouldRateLimit(ctx, req)
 	if err != nil || answer.OverallCode != rlsv3.RateLimitResponse_OK {
-		return 0, err
+		return a, err
 	}
-	return len(keys), nil
+	for _, s := range answer.Statuses {
+		if s.CurrentLimit == nil {
+			a.onError++
+		}
+	}
+	a.byLimit = len(keys) - a.onError
+	return a, nil
 }

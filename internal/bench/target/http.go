@@ -34,18 +34,20 @@ func httpClient(config *tls.Config, connections int) *http.Client {
 }
 
 // One check is a GET, several are a POST in which each is decided by itself.
-func (h *httpCaller) call(ctx context.Context, keys []string) (int, error) {
+func (h *httpCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
 	if len(keys) == 1 {
 		status, body, err := h.send(ctx, http.MethodGet, h.url+"?key="+url.QueryEscape(keys[0]), nil)
 		switch {
 		case err != nil:
-			return 0, err
+			return a, err
+		case status == http.StatusOK && byOnError(body):
+			return admitted{onError: 1}, nil
 		case status == http.StatusOK:
-			return 1, nil
+			return admitted{byLimit: 1}, nil
 		case status == http.StatusTooManyRequests:
-			return 0, nil
+			return a, nil
 		}
-		return 0, fmt.Errorf("status %d: %.200s", status, body)
+		return a, fmt.Errorf("status %d: %.200s", status, body)
 	}
 	type check struct {
 		Key string `json:"key"`
@@ -59,16 +61,41 @@ func (h *httpCaller) call(ctx context.Context, keys []string) (int, error) {
 	}
 	text, err := json.Marshal(req)
 	if err != nil {
-		return 0, err
+		return a, err
 	}
 	status, body, err := h.send(ctx, http.MethodPost, h.url, text)
 	if err != nil {
-		return 0, err
+		return a, err
 	}
 	if status != http.StatusOK {
-		return 0, fmt.Errorf("status %d: %.200s", status, body)
+		return a, fmt.Errorf("status %d: %.200s", status, body)
 	}
-	return bytes.Count(body, []byte(`"allowed":true`)), nil // cheaper than reading it all
+	if !byOnError(body) {
+		return admitted{byLimit: bytes.Count(body, []byte(`"allowed":true`))}, nil // cheaper than reading it all
+	}
+	var answer struct {
+		Checks []struct {
+			Allowed bool   `json:"allowed"`
+			Source  string `json:"source"`
+		} `json:"checks"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return a, fmt.Errorf("reading the answer: %w", err)
+	}
+	for _, c := range answer.Checks {
+		switch {
+		case c.Allowed && (c.Source == "policy" || c.Source == "local"):
+			a.onError++
+		case c.Allowed:
+			a.byLimit++
+		}
+	}
+	return a, nil
+}
+
+// byOnError is whether on_error decided a check of an answer. No key can hold the text, as its quotes are escaped.
+func byOnError(body []byte) bool {
+	return bytes.Contains(body, []byte(`"source":"policy"`)) || bytes.Contains(body, []byte(`"source":"local"`))
 }
 
 func (h *httpCaller) send(ctx context.Context, method, url string, body []byte) (int, []byte, error) {

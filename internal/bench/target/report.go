@@ -20,9 +20,11 @@ type Report struct {
 	Calls       int64   `json:"calls"`
 	Checks      int64   `json:"checks"`
 	Admitted    int64   `json:"admitted"`
-	Errors      int64   `json:"errors"`
-	FirstError  string  `json:"first_error,omitempty"`
-	ChecksPerS  float64 `json:"checks_per_s"`
+	// OnError passed because on_error decided (over gRPC: without a limit), not because of room in a window.
+	OnError    int64   `json:"admitted_on_error"`
+	Errors     int64   `json:"errors"`
+	FirstError string  `json:"first_error,omitempty"`
+	ChecksPerS float64 `json:"checks_per_s"`
 	// Of a call.
 	P50Us int64 `json:"p50_us"`
 	P99Us int64 `json:"p99_us"`
@@ -35,7 +37,7 @@ type Report struct {
 func (c *Config) report(t *tally, wall time.Duration, before, after used) *Report {
 	r := &Report{
 		Target: redact.URL(c.URL), Callers: c.Callers, PerCall: c.PerCall, Seconds: wall.Seconds(),
-		Calls: t.calls, Checks: t.checks, Admitted: t.admitted, Errors: t.errors,
+		Calls: t.calls, Checks: t.checks, Admitted: t.admitted, OnError: t.onError, Errors: t.errors,
 		ChecksPerS: float64(t.checks) / wall.Seconds(),
 		P50Us:      t.latency.ValueAtQuantile(50), P99Us: t.latency.ValueAtQuantile(99), MaxUs: t.latency.Max(),
 	}
@@ -62,6 +64,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "CPU per check\tserver %s\tRedis %s\ttogether %s\n", price(r.ServerCPUUs), price(r.RedisCPUUs),
 		price(sum(r.ServerCPUUs, r.RedisCPUUs)))
 	fmt.Fprintf(t, "checks\t%d\tadmitted %d\n", r.Checks, r.Admitted)
+	if r.OnError > 0 {
+		fmt.Fprintf(t, "not decided by a limit\t%d\tadmitted by on_error: Redis was away\n", r.OnError)
+	}
 	if r.Errors > 0 {
 		fmt.Fprintf(t, "failed calls\t%d of %d; the first: %s\n", r.Errors, r.Calls, r.FirstError)
 	}

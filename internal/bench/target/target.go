@@ -37,17 +37,17 @@ type Config struct {
 	Keys int
 	// Callers is how many there are at once, each waiting for its answer; default 64.
 	Callers int
-	// Channels is how many connections gRPC callers share; default 4.
-	Channels int
 	// PerCall is how many checks one call has; default 1.
 	PerCall int
-	// Duration (default 5s) and Warmup (default 1s, below 0: none).
+	// Duration is how long is measured, Warmup how long the load runs before (below 0: not at all).
 	Duration, Warmup time.Duration
-	Seed             uint64
 }
 
-// Bounds of a Config.
+// Defaults and bounds of a Config.
 const (
+	DefaultDuration = 5 * time.Second
+	DefaultWarmup   = time.Second
+
 	maxCallers = 10_000
 	maxPerCall = 100 // what a server takes
 )
@@ -62,25 +62,25 @@ func (c Config) Validate() error {
 		u.Scheme != "https") {
 		return fmt.Errorf("--metrics is %s: expected http://HOST:PORT/metrics", redact.URL(c.Metrics))
 	}
-	for _, n := range []struct {
-		flag       string
-		value, top int
-	}{{"connections", c.Callers, maxCallers}, {"channels", c.Channels, maxCallers},
-		{"per-call", c.PerCall, maxPerCall}} {
-		if n.value < 0 || n.value > n.top {
-			return fmt.Errorf("--%s is %d: expected 1 to %d", n.flag, n.value, n.top)
-		}
+	if c.Callers < 0 || c.Callers > maxCallers {
+		return fmt.Errorf("--connections is %d: expected 1 to %d", c.Callers, maxCallers)
+	}
+	if c.PerCall < 0 || c.PerCall > maxPerCall {
+		return fmt.Errorf("--per-call is %d: expected 1 to %d", c.PerCall, maxPerCall)
 	}
 	return nil
 }
 
 func isScheme(s string) bool { return s == "http" || s == "https" || s == "grpc" || s == "grpcs" }
 
-// caller sends one call with a check of one unit per key and gives how many were
-// admitted. It is used by one goroutine at a time.
+// caller sends one call with a check of one unit per key. It is used by one goroutine at a time.
 type caller interface {
-	call(ctx context.Context, keys []string) (admitted int, err error)
+	call(ctx context.Context, keys []string) (admitted, error)
 }
+
+// admitted is how many checks of a call a limit admitted, and how many passed without one, as Redis was away and
+// on_error decided: that is no measurement of a limiter.
+type admitted struct{ byLimit, onError int }
 
 // Run measures. Where ctx ends early the report is of what was measured until then.
 func Run(ctx context.Context, c Config) (*Report, error) {
@@ -88,8 +88,8 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 	c.Key, c.Keys = cmp.Or(c.Key, "user:"), cmp.Or(c.Keys, 1000)
-	c.Callers, c.Channels, c.PerCall = cmp.Or(c.Callers, 64), cmp.Or(c.Channels, 4), cmp.Or(c.PerCall, 1)
-	c.Duration, c.Warmup, c.Seed = cmp.Or(c.Duration, 5*time.Second), cmp.Or(c.Warmup, time.Second), cmp.Or(c.Seed, 1)
+	c.Callers, c.PerCall = cmp.Or(c.Callers, 64), cmp.Or(c.PerCall, 1)
+	c.Duration, c.Warmup = cmp.Or(c.Duration, DefaultDuration), cmp.Or(c.Warmup, DefaultWarmup)
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, err
@@ -137,9 +137,9 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 
 // tally is what callers met.
 type tally struct {
-	calls, checks, admitted, errors int64
-	first                           error
-	latency                         *hdrhistogram.Histogram // µs
+	calls, checks, admitted, onError, errors int64
+	first                                    error
+	latency                                  *hdrhistogram.Histogram // µs
 }
 
 func newTally() *tally { return &tally{latency: hdrhistogram.New(1, 60_000_000, 3)} }
@@ -148,6 +148,7 @@ func (t *tally) add(o *tally) {
 	t.calls += o.calls
 	t.checks += o.checks
 	t.admitted += o.admitted
+	t.onError += o.onError
 	t.errors += o.errors
 	if t.first == nil {
 		t.first = o.first
@@ -167,14 +168,14 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 		t := newTally()
 		tallies[i] = t
 		running.Go(func() {
-			random := rand.New(rand.NewPCG(c.Seed, uint64(i)))
+			random := rand.New(rand.NewPCG(1, uint64(i)))
 			keys := make([]string, c.PerCall)
 			for ctx.Err() == nil {
 				for k := range keys {
 					keys[k] = c.Key + strconv.Itoa(random.IntN(c.Keys))
 				}
 				began := time.Now()
-				admitted, err := who.call(ctx, keys)
+				passed, err := who.call(ctx, keys)
 				if ctx.Err() != nil { // cut off: it counts for nothing
 					return
 				}
@@ -187,7 +188,8 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 					continue
 				}
 				t.checks += int64(len(keys))
-				t.admitted += int64(admitted)
+				t.admitted += int64(passed.byLimit)
+				t.onError += int64(passed.onError)
 			}
 		})
 	}

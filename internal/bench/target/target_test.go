@@ -27,14 +27,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server answers as serve does: every second check is denied, and its process has
-// used a second more of CPU each time that its metrics are read.
+// server answers as serve does: of three checks one is admitted, one is denied, and one is decided by on_error;
+// its process has used a second more of CPU each time that its metrics are read.
 type server struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 	checks, reads atomic.Int64
 	token         string // what callers must send; empty: nothing
 	broken        atomic.Bool
 }
+
+// answers to every third check, in turn.
+var answers = []string{`{"allowed":false,"source":"redis"}`, `{"allowed":true,"source":"redis"}`,
+	`{"allowed":true,"source":"policy"}`}
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.token != "" && r.Header.Get("Authorization") != "Bearer "+s.token {
@@ -47,9 +51,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s.broken.Load():
 		w.WriteHeader(http.StatusInternalServerError)
 	case r.Method == http.MethodGet:
-		if s.checks.Add(1)%2 == 0 {
+		n := s.checks.Add(1)
+		if n%3 == 0 {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}
+		_, _ = io.WriteString(w, answers[n%3])
 	default:
 		var body struct {
 			Checks []struct{ Key string }
@@ -60,9 +66,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
+		list := []string{}
 		for range body.Checks {
-			fmt.Fprintf(w, `{"allowed":%v}`, s.checks.Add(1)%2 == 1)
+			list = append(list, answers[s.checks.Add(1)%3])
 		}
+		fmt.Fprintf(w, `{"checks":[%s]}`, strings.Join(list, ","))
 	}
 }
 
@@ -71,11 +79,19 @@ func (s *server) ShouldRateLimit(ctx context.Context, r *rlsv3.RateLimitRequest)
 		(len(token) != 1 || token[0] != "Bearer "+s.token) {
 		return nil, status.Error(codes.Unauthenticated, "who is it")
 	}
-	code := rlsv3.RateLimitResponse_OK
-	if s.checks.Add(int64(len(r.Descriptors)))/int64(len(r.Descriptors))%2 == 0 {
-		code = rlsv3.RateLimitResponse_OVER_LIMIT
+	out := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}
+	n := s.checks.Add(int64(len(r.Descriptors))) / int64(len(r.Descriptors)) % 3
+	if n == 0 {
+		out.OverallCode = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	return &rlsv3.RateLimitResponse{OverallCode: code}, nil
+	for range r.Descriptors {
+		status := &rlsv3.RateLimitResponse_DescriptorStatus{Code: out.OverallCode}
+		if n < 2 {
+			status.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 1}
+		}
+		out.Statuses = append(out.Statuses, status)
+	}
+	return out, nil
 }
 
 // start gives the server's addresses.
@@ -111,6 +127,11 @@ func TestRun(t *testing.T) {
 				}
 				r, err := target.Run(t.Context(), c)
 				testkit.Must(t, err)
+				if third := r.Checks / 3; max(third-r.OnError, r.OnError-third, third-r.Admitted, r.Admitted-third) >
+					int64(perCall*c.Callers) {
+					t.Errorf("%d of %d checks admitted, %d by on_error: want a third each", r.Admitted, r.Checks,
+						r.OnError)
+				}
 				if r.Errors != 0 || r.Calls < 1 || r.Checks != r.Calls*int64(perCall) || r.Admitted < 1 ||
 					r.Admitted >= r.Checks || r.P50Us < 1 || r.P99Us < r.P50Us {
 					t.Errorf("%+v", r)

@@ -48,6 +48,9 @@ func New(t testing.TB, tls *tls.Config) *Server {
 	return s
 }
 
+// SetTLS is for the next Start.
+func (s *Server) SetTLS(c *tls.Config) { s.tls = c }
+
 // Start listens.
 func (s *Server) Start() {
 	s.t.Helper()

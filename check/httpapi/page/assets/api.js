@@ -41,8 +41,8 @@ export function keyPath(before, key) {
   return before + encodeURIComponent(key).replace(/^(\.{1,2})$/, (dots) => dots.replaceAll(".", "%2E"));
 }
 
-// target names a key where a pattern could stand too.
-export const target = (key) => key.replace(/[\\*?]/g, "\\$&");
+// target names a key where a pattern or a network could stand too.
+export const target = (key) => key.replace(/[\\*?/]/g, "\\$&");
 
 // stream hands on each message of the live stream until that ends. EventSource could send no token.
 export async function stream(take, signal) {

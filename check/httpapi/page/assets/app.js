@@ -42,8 +42,10 @@ function take(m) {
   if (m.sample) {
     shared.sample = m.sample;
     const p = { t: m.sample.at_ms, a: 0, d: 0, e: 0 };
-    for (const r of Object.values(m.sample.rates || {})) {
-      p.a += r.allowed; p.d += r.denied; p.e += r.events;
+    const shadows = new Set((m.sample.rules || []).filter((r) => r.shadow).map((r) => r.name));
+    for (const [name, r] of Object.entries(m.sample.rates || {})) {
+      if (!shadows.has(name)) { p.a += r.allowed; p.d += r.denied; }
+      p.e += r.events;
     }
     if (!shared.plots.some((q) => q.t === p.t)) shared.plots = shared.plots.concat(p).slice(-keptPlots);
   }

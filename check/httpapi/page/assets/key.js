@@ -4,7 +4,7 @@ import { h, text } from "./dom.js";
 import { call, keyPath, target } from "./api.js";
 import { hour } from "./plot.js";
 import { operate } from "./operate.js";
-import { moment, number, overrideText, span, what, why } from "./words.js";
+import { moment, number, overrideText, penaltyText, per, span, what, why } from "./words.js";
 
 const lookEvery = 2000, hourMs = 3600000, perPage = 50;
 
@@ -12,17 +12,18 @@ function bar(w) {
   const fill = h("div", { class: "fill" });
   const share = Math.min(1, w.used / w.limit);
   fill.style.width = (share * 100).toFixed(1) + "%";
-  return h("li", {}, h("p", {}, h("strong", {}, `${number(w.used)} of ${number(w.limit)}`), ` per ${span(w.window_ms)}`,
-    h("span", { class: "muted" }, w.used ? `, ${number(w.remaining)} left, empty in ${span(w.reset_ms)}` : ", nothing used")),
+  return h("li", {}, h("p", {}, h("strong", {}, `${number(w.used)} of ${number(w.limit)}`), " " + per(w),
+    h("span", { class: "muted" }, w.used ? `, ${number(w.remaining)} left, empty in ${span(w.empty_ms)}` : ", nothing used")),
   h("div", { class: "bar" + (share >= 1 ? " full" : share >= 0.8 ? " near" : ""), role: "meter", "aria-valuemin": "0",
     "aria-valuemax": String(w.limit), "aria-valuenow": String(Math.min(w.used, w.limit)),
-    "aria-label": `${number(w.used)} of ${number(w.limit)} per ${span(w.window_ms)}` }, fill));
+    "aria-label": `${number(w.used)} of ${number(w.limit)} ${per(w)}` }, fill));
 }
 
 function windowsCard() {
   const list = h("ul", { class: "windows" }), note = h("p", { class: "muted" });
   return { root: h("section", { class: "card", id: "windows" }, h("h2", {}, "Windows"), note, list), show(state) {
-    text(note, state.rule ? "Rule " + state.rule : "No rule matches this key.");
+    text(note, (state.rule ? "Rule " + state.rule : "No rule matches this key.") +
+      (state.penalty ? ", " + penaltyText(state.penalty) : ""));
     list.replaceChildren(...state.windows.map(bar),
       ...(state.shadow || []).flatMap((s) => [h("li", { class: "muted" }, `Rule ${s.rule} (shadow)`), ...s.windows.map(bar)]));
   }, failed(err) {
@@ -95,7 +96,7 @@ export function keyView(shared, key) {
     const points = entries.filter((e) => e.transition && e.transition.limit > 0 && !e.transition.shadow && e.at_ms > now - hourMs)
       .map((e) => ({ t: e.at_ms, share: e.transition.used / e.transition.limit }))
       .concat(samples).sort((a, b) => a.t - b.t);
-    plot.replaceChildren(hour(now - hourMs, now, points, spansOf(entries, now).filter((s) => s.to > now - hourMs)));
+    plot.replaceChildren(hour(now, points, spansOf(entries, now).filter((s) => s.to > now - hourMs)));
   }
   const history = historyCard(key, (list) => { entries = list; draw(); });
   async function look() {
@@ -107,11 +108,11 @@ export function keyView(shared, key) {
       samples.push({ t: Date.now(), share });
       if (samples.length > hourMs / lookEvery) samples.shift();
       const o = state.override;
-      const now = o?.block ? "blocked" : o?.exempt ? "exempt" : share >= 1 ? "throttled" : "admitted";
+      const now = o?.block ? "blocked" : o?.exempt ? "exempt" : share >= 1 || state.penalty ? "throttled" : "admitted";
       text(badge, now);
       badge.className = "badge " + now;
       override.hidden = !o;
-      if (o) text(override, "Override" + (o.pattern ? " of " + o.pattern : "") + ": " + overrideText(o));
+      if (o) text(override, "Override" + (o.pattern || o.network ? " of " + (o.pattern || o.network) : "") + ": " + overrideText(o));
       draw();
     } catch (err) {
       if (left) return;

@@ -23,13 +23,16 @@ export function operate(key, changed) {
   const reason = h("input", { id: "reason", maxlength: "250", placeholder: "why, for the history" });
   const limit = h("input", { id: "limit", type: "number", min: "1", value: "1000" });
   const per = h("input", { id: "per", value: "1m", size: "6" });
+  const all = h("input", { id: "all", type: "checkbox" });
   const outcome = h("p", { role: "status", id: "outcome" });
 
   async function act(question, go, method, path, body, said) {
     if (!await confirm(question, go)) return;
     try {
-      await call(method, path, body);
-      text(outcome, said);
+      const done = await call(method, path, body);
+      const more = [done.replaces && "It replaces " + done.replaces.join(", ") + ".", done.keeps && "It keeps " + done.keeps.join(", ") + ".",
+        ...(done.warnings || []).map((w) => "Warning: " + w + ".")];
+      text(outcome, [said, ...more].filter(Boolean).join(" "));
       outcome.className = "done";
     } catch (err) {
       text(outcome, err.message);
@@ -53,8 +56,9 @@ export function operate(key, changed) {
     h("div", { class: "actions" },
       button("block", "Block", () => set("Block", { block: true }, "Blocked"), "danger"),
       button("exempt", "Exempt", () => set("Exempt", { exempt: true }, "Exempt"))),
-    h("div", { class: "fields" }, field("Limit", limit), field("per", per),
-      button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }] }, "Limited"))),
+    h("div", { class: "fields" }, field("Limit", limit), field("per", per), field("in place of all windows", all),
+      button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }],
+        ...(all.checked ? { only: true } : {}) }, "Limited"))),
     h("div", { class: "actions" },
       button("clear", "Clear override", () => act(`Remove the override of ${key}?`, "Remove", "DELETE",
         keyPath("/v1/overrides/", target(key)) + (reason.value.trim() ? "?reason=" + encodeURIComponent(reason.value.trim()) : ""), null,

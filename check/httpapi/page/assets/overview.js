@@ -22,7 +22,9 @@ function tiles() {
     const byRule = Object.entries(s.rates || {}).filter(([name, r]) => r.throttled > 0 && !shadows.has(name)).sort((a, b) => b[1].throttled - a[1].throttled);
     text(throttled.value, number(s.throttled));
     text(throttled.note, byRule.slice(0, 3).map(([rule, r]) => `${rule} ${number(r.throttled)}`).join(" · ") || "by no rule");
-    const sum = (of) => Object.values(s.rates || {}).reduce((n, r) => n + r[of], 0);
+    // A shadow rule counts checks that another rule decided, or none.
+    const sum = (of) => Object.entries(s.rates || {}).reduce((n, [name, r]) =>
+      n + (shadows.has(name) && (of === "allowed" || of === "denied") ? 0 : r[of]), 0);
     text(checks.value, rate(sum("allowed") + sum("denied")));
     checks.note.replaceChildren(h("span", { class: "mark allowed" }), rate(sum("allowed")) + " admitted ",
       h("span", { class: "mark denied" }), rate(sum("denied")) + " denied");
@@ -98,7 +100,8 @@ function rulesCard() {
     list.replaceChildren(...(s.rules || []).map((r) => {
       const is = (s.rates || {})[r.name];
       return h("li", { class: r.shadow ? "shadow" : "" }, h("p", {}, h("strong", {}, r.name), r.shadow ? h("span", { class: "badge" }, "shadow") : null,
-        is ? h("span", { class: "muted" }, ` ${rate(is.allowed)} admitted, ${rate(is.denied)} denied, ${rate(is.events)} events per second`) : null),
+        is ? h("span", { class: "muted" }, (r.shadow ? ` would have admitted ${rate(is.allowed)} and denied ${rate(is.denied)}`
+          : ` ${rate(is.allowed)} admitted, ${rate(is.denied)} denied`) + `, ${rate(is.events)} events per second`) : null),
       h("p", { class: "muted" }, h("code", { class: "key" }, r.match || "a tier"), " ", r.says.slice(r.says.indexOf("): ") + 3)));
     }));
   } };

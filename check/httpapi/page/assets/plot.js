@@ -1,6 +1,7 @@
 // Small plots.
 
 import { svg } from "./dom.js";
+import { span } from "./words.js";
 
 const width = 240, height = 48;
 
@@ -22,9 +23,15 @@ export function spark(label) {
   return root;
 }
 
+// The lengths of time that the plot of a key can show, in ms: a quarter of each is a round number.
+const lengths = [2, 4, 8, 20, 40, 60].map((minutes) => minutes * 60000);
+
 // hour draws the share of the limit that a key had used at each moment that is known, and when it was
-// throttled, from `from` to `to` in ms: points [{t, share}], spans [{from, to}].
-export function hour(from, to, points, spans) {
+// throttled: points [{t, share}], spans [{from, to}]. It ends at `to` in ms, and begins up to an hour
+// before, where something is known.
+export function hour(to, points, spans) {
+  const oldest = Math.min(to, ...points.map((p) => p.t), ...spans.map((s) => s.from));
+  const length = lengths.find((ms) => to - oldest <= ms) ?? lengths.at(-1), from = to - length;
   const w = 720, h = 140, left = 34, bottom = 18;
   const x = (t) => left + ((Math.min(Math.max(t, from), to) - from) / (to - from)) * (w - left);
   const top = Math.max(1.1, ...points.map((p) => p.share * 1.05));
@@ -39,9 +46,9 @@ export function hour(from, to, points, spans) {
     root.append(svg("line", { x1: left, x2: w, y1: y(share), y2: y(share), class: share === 1 ? "limit" : "grid" }),
       label(left - 5, y(share) + 3.5, share * 100 + "%", "end"));
   }
-  for (let minutes = 60; minutes >= 0; minutes -= 15) {
-    const t = to - minutes * 60000;
-    root.append(label(x(t), h - 4, minutes ? "−" + minutes + " min" : "now", minutes === 60 ? "start" : minutes ? "middle" : "end"));
+  for (const i of [4, 3, 2, 1, 0]) {
+    const ago = (length * i) / 4;
+    root.append(label(x(to - ago), h - 4, i ? "−" + span(ago) : "now", i === 4 ? "start" : i ? "middle" : "end"));
   }
   const d = points.map((p, i) => (i ? "L" : "M") + x(p.t).toFixed(1) + " " + y(p.share).toFixed(1)).join("");
   root.append(svg("path", { d, class: "line used" }));

@@ -35,11 +35,16 @@ export function span(ms) {
   return parts.join(" ");
 }
 
+// per says what a window's limit is counted in.
+export const per = (w) => (w.in_flight ? "in flight" : "per " + span(w.window_ms));
+
 // why says what a throttle decision is about.
 export function why(t) {
   if (t.rule === "override") return "blocked by an operator" + (t.reason ? ": " + t.reason : "");
-  return number(t.used) + " of " + number(t.limit) + " per " + span(t.window_ms);
+  return number(t.used) + " of " + number(t.limit) + " " + per(t) + (t.penalty ? ", " + penaltyText(t.penalty) : "");
 }
+
+export const penaltyText = (p) => `penalty ${p.step} of ${p.of} until ${moment(p.until_ms)}`;
 
 // what names a transition.
 export function what(t) {
@@ -50,7 +55,7 @@ export function what(t) {
 // overrideText words what an operator has set.
 export function overrideText(o) {
   let text = o.block ? "blocked" : o.exempt ? "exempt" : o.rule ? "tier " + o.rule
-    : "limit " + (o.windows || []).map((w) => number(w.limit) + " per " + w.per).join(", ");
+    : "limit " + (o.windows || []).map((w) => number(w.limit) + " per " + w.per).join(", ") + (o.only ? " alone" : "");
   if (o.until_ms) text += " until " + moment(o.until_ms);
   if (o.by) text += ", by " + o.by;
   if (o.reason) text += ", " + o.reason;

@@ -51,12 +51,14 @@ spec:
         capabilities: {drop: [ALL]}
       ports:
         - {name: http, containerPort: 8080}
+        - {name: health, containerPort: 8085}
         {{- if and $serve $v.serve.grpc }}
         - {name: grpc, containerPort: 8082}
         {{- end }}
       env:
         - {name: GOMEMLIMIT, value: {{ .values.goMemLimit | quote }}}
         - {name: STREAMCOUNTER_HTTP, value: "0.0.0.0:8080"}
+        - {name: STREAMCOUNTER_HEALTH, value: "0.0.0.0:8085"}
         {{- if and $serve $v.serve.grpc }}
         - {name: STREAMCOUNTER_GRPC, value: "0.0.0.0:8082"}
         {{- end }}

@@ -66,39 +66,22 @@ volumes:
 {{- end -}}
 
 {{/*
-Where clients need a certificate, the kubelet has none to show: then a pod is asked whether its port
-is open. serve stays in the Service while Redis is away, as on_error decides its checks then.
+Probes go to a port of their own, in plain text: the kubelet has no client certificate, and a probe that only opens a
+connection to a port with TLS leaves a failed handshake in the log. serve stays in the Service while Redis is away, as
+on_error decides its checks then.
 */}}
 {{- define "streamcounter.probes" -}}
-{{- $access := .root.Values.access -}}
-{{- $ready := ternary "/healthz" "/readyz" (eq .component "serve") -}}
-{{- $scheme := ternary "HTTPS" "HTTP" (ne $access.tlsSecret "") -}}
-{{- if $access.clientCA -}}
 startupProbe:
-  tcpSocket: {port: http}
-  periodSeconds: 1
-  failureThreshold: 60
-livenessProbe:
-  tcpSocket: {port: http}
-  periodSeconds: 10
-  timeoutSeconds: 3
-readinessProbe:
-  tcpSocket: {port: http}
-  periodSeconds: 5
-  timeoutSeconds: 3
-{{- else -}}
-startupProbe:
-  httpGet: {path: /readyz, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: /readyz, port: health}
   periodSeconds: 1
   timeoutSeconds: 3
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: /healthz, port: health}
   periodSeconds: 10
   timeoutSeconds: 3
 readinessProbe:
-  httpGet: {path: {{ $ready }}, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: {{ ternary "/healthz" "/readyz" (eq .component "serve") }}, port: health}
   periodSeconds: 5
   timeoutSeconds: 3
-{{- end -}}
 {{- end -}}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Network is the keys of a range of addresses: those with a prefix, as ip:, and after it an address of the range.
+type Network struct {
+	Prefix    string
+	Addresses netip.Prefix
+}
+
+// String is the network as ParseNetwork reads it: ip:203.0.113.0/24.
+func (n Network) String() string { return escapes.Replace(n.Prefix) + n.Addresses.String() }
+
+// Contains reports whether a key is the prefix and an address of the network. An IPv4 address within IPv6
+// (::ffff:203.0.113.9) is that IPv4 address.
+func (n Network) Contains(key string) bool {
+	rest, ok := strings.CutPrefix(key, n.Prefix)
+	if !ok {
+		return false
+	}
+	address, ok := AddressOf(rest)
+	return ok && n.Addresses.Contains(address)
+}
+
+// AddressOf reads the address that a key has after its prefix; a zone (%eth0) is left out.
+func AddressOf(text string) (netip.Addr, bool) {
+	if !looksLikeAddress(text) {
+		return netip.Addr{}, false
+	}
+	address, err := netip.ParseAddr(text)
+	return address.Unmap().WithZone(""), err == nil
+}
+
+// looksLikeAddress spares other keys the error that netip allocates.
+func looksLikeAddress(text string) bool {
+	return len(text) >= 2 && len(text) <= 64 && strings.ContainsAny(text, ".:") &&
+		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)
+}
+
+// ParseNetwork reads a network as the target of an override has it; ok is false where the text is none. The prefix ends
+// at the first place after a character other than a letter, a digit and a dot where the rest is a network. The error
+// wraps ErrBadKey where addresses stand in it and the network is not clear.
+func ParseNetwork(text string) (n Network, ok bool, err error) {
+	plain, wild, slash, err := unescape(text)
+	if err != nil || wild || !slash {
+		return n, false, nil //nolint:nilerr // text that cannot be read is a key or a pattern, and refused as such
+	}
+	for i := range len(plain) {
+		if i > 0 && !endsPrefix(plain[i-1]) {
+			continue
+		}
+		p, err := netip.ParsePrefix(plain[i:])
+		if err != nil {
+			continue
+		}
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		n = Network{plain[:i], p.Masked()}
+		if p != n.Addresses {
+			return n, true, fmt.Errorf("%w: %s has bits after its first %d, expected %s", ErrBadKey, Shorten(text),
+				p.Bits(), Shorten(n.String()))
+		}
+		if i > 0 && ValidateKey(n.Prefix) != nil || len(text) > MaxKeyBytes {
+			return n, true, fmt.Errorf("%w: the prefix of the network %s", ErrBadKey, Shorten(text))
+		}
+		return n, true, nil
+	}
+	return n, false, nil
+}
+
+func endsPrefix(c byte) bool {
+	letter := c|0x20 >= 'a' && c|0x20 <= 'z'
+	return !letter && (c < '0' || c > '9') && c != '.'
+}
+
+// unescape takes the escapes out of a target. wild: it has a * or ? that is none; slash: so is its last slash.
+func unescape(text string) (plain string, wild, slash bool, err error) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		escaped := text[i] == '\\'
+		if escaped {
+			if i++; i == len(text) {
+				return "", false, false, fmt.Errorf(`%w: %s ends with \, expected a character after it`, ErrBadKey,
+					Shorten(text))
+			}
+		}
+		switch {
+		case text[i] == '/':
+			slash = !escaped
+		case !escaped && (text[i] == '*' || text[i] == '?'):
+			wild = true
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String(), wild, slash, nil
+}

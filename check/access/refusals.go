@@ -1,0 +1,37 @@
+package access
+
+import (
+	"log/slog"
+	"sync"
+)
+
+// maxRefusals bounds what is remembered: names of routes and tokens, never text of callers.
+const maxRefusals = 1000
+
+// Refusals logs the first refusal of each kind. One wrong token in a proxy refuses every request, and without a
+// line in the log nobody knows why; a line for each would fill it. Safe for concurrent use.
+type Refusals struct {
+	mu   sync.Mutex
+	seen map[string]struct{} // route and reason
+}
+
+// Log logs a refusal at a route for a reason, if it is the first. Both must be of a bounded number.
+func (l *Refusals) Log(log *slog.Logger, route, reason string, err error, more ...any) {
+	if log != nil && l.first(route+" "+reason) {
+		log.Warn("a caller was refused; more of the same kind are only counted",
+			append([]any{"route", route, "error", err}, more...)...)
+	}
+}
+
+func (l *Refusals) first(kind string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.seen[kind]; ok || len(l.seen) >= maxRefusals {
+		return false
+	}
+	if l.seen == nil {
+		l.seen = map[string]struct{}{}
+	}
+	l.seen[kind] = struct{}{}
+	return true
+}

@@ -1,0 +1,189 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// A story is a file of testdata: rules, a line of dashes, and what is asked under them, one step a line:
+//
+//	> GET /v1/check?key=a     a request, with its body after the target, and the answer below it
+//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is
+//	< 200 {…}                 the answer, broken into lines
+//	$ Retry-After: 60         a header of the answer
+//	other > GET …             the same of a second process, which has heard of all overrides
+//	used user:1: 9            what a key has used of its first window
+//	events a 5, b 1           what has been appended since the last such line: key and count
+//	outbox user:1: …          what is to be published of a key
+//	advance 12s               time passes
+//	sweep                     a worker comes by
+//
+// {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
+// go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them.
+type story struct {
+	*world
+	t     *testing.T
+	other *world
+	rules []*windows.Rule
+	ids   []string // of reservations: the first is called RESERVATION1
+	out   []string
+}
+
+func TestStories(t *testing.T) {
+	testkit.Stories(t, func(t *testing.T, path, rules string, steps []string) []string {
+		parsed, err := windows.Parse(path, []byte(rules))
+		testkit.Must(t, err)
+		s := &story{t: t, rules: parsed.List()}
+		s.world = newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config, h *httpapi.Config) {
+			h.Extractors = newExtractors(t)
+		}, s.rules...)
+		s.other = sharing(t, s.world, s.rules...)
+		s.tell(steps)
+		return s.out
+	})
+}
+
+func (s *story) tell(lines []string) {
+	var last answer
+	for i, line := range lines {
+		word, rest, _ := strings.Cut(line, " ")
+		switch word {
+		case "<", ":": // written with the request
+			continue
+		case "":
+			if strings.HasPrefix(line, " ") {
+				continue // an answer goes on
+			}
+		case ">":
+			last = s.ask(s.world, line, rest, lines[i+1:])
+			continue
+		case "other":
+			testkit.Must(s.t, s.other.overrides.Poll(s.t.Context()))
+			last = s.ask(s.other, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
+			continue
+		case "$":
+			name, _, _ := strings.Cut(rest, ":")
+			line = strings.TrimSuffix("$ "+name+": "+last.header.Get(name), " ")
+		case "used":
+			key := rest[:strings.LastIndex(rest, ":")]
+			line = fmt.Sprintf("used %s: %d", key, s.used(s.t, key))
+		case "events":
+			line = "events " + s.takeEvents()
+		case "outbox":
+			key := rest[:strings.Index(rest, ": ")]
+			line = "outbox " + key + ": " + strings.Join(s.outbox(s.t, key), ", ")
+		case "advance":
+			d, err := time.ParseDuration(rest)
+			testkit.Must(s.t, err)
+			s.advance(d)
+		case "sweep":
+			s.sweep()
+		default:
+			if word != "#" {
+				s.t.Fatalf("no such step: %s", line)
+			}
+		}
+		s.out = append(s.out, line)
+	}
+}
+
+var times = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
+
+// ask sends a request and writes it down with its answer.
+func (s *story) ask(w *world, line, request string, after []string) answer {
+	s.t.Helper()
+	s.out = append(s.out, line)
+	headers := []string{"X-Request-Id: story"}
+	for _, h := range after {
+		if !strings.HasPrefix(h, ": ") {
+			break
+		}
+		s.out = append(s.out, h)
+		headers = append(headers, s.written(h[len(": "):]))
+	}
+	for i, id := range s.ids {
+		request = strings.ReplaceAll(request, fmt.Sprint("RESERVATION", i+1), id)
+	}
+	method, target, _ := strings.Cut(request, " ")
+	target, body, _ := strings.Cut(target, " ")
+	a := w.do(s.t, method, s.written(target), s.written(body), headers...)
+	if id := a.str("id"); id != "" && a.status == 201 && !slices.Contains(s.ids, id) {
+		s.ids = append(s.ids, id)
+	}
+	text := strings.ReplaceAll(strings.TrimSpace(a.text), `,"request_id":"story"`, "")
+	for i, id := range s.ids {
+		text = strings.ReplaceAll(text, id, fmt.Sprint("RESERVATION", i+1))
+	}
+	s.out = append(s.out, broken(fmt.Sprintf("< %d %s", a.status, text))...)
+	return a
+}
+
+// written gives what a text of a story stands for.
+func (s *story) written(text string) string {
+	text = times.ReplaceAllStringFunc(text, func(m string) string {
+		part := times.FindStringSubmatch(m)
+		n, err := strconv.Atoi(part[2])
+		testkit.Must(s.t, err)
+		return strings.Repeat(part[1], n)
+	})
+	if strings.HasPrefix(text, `"`) {
+		var err error
+		text, err = strconv.Unquote(text)
+		testkit.Must(s.t, err)
+	}
+	return text
+}
+
+// broken breaks a line of JSON after commas.
+func broken(line string) (lines []string) {
+	const width = 118
+	for len(line) > width {
+		at := strings.LastIndexAny(line[:width], ",{[ ")
+		if at < 10 {
+			break
+		}
+		lines, line = append(lines, strings.TrimRight(line[:at+1], " ")), "   "+line[at+1:]
+	}
+	return append(lines, line)
+}
+
+// takeEvents gives what has been appended, and removes it.
+func (s *story) takeEvents() string {
+	var list []string
+	for text, n := range s.appended(s.t) {
+		for range n {
+			list = append(list, text)
+		}
+	}
+	for _, p := range s.keys.All() {
+		testkit.Must(s.t, s.redis.Del(s.t.Context(), s.keys.Events(p)).Err())
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
+// sweep does what workers do with what is due.
+func (s *story) sweep() {
+	counter := windows.NewRedis(s.redis, s.keys)
+	counter.Now = s.clock.Load
+	loaded, err := windows.NewRules(s.rules)
+	testkit.Must(s.t, err)
+	for p := range s.keys.Partitions {
+		fields, err := counter.Due(s.t.Context(), p, s.clock.Load(), 100)
+		testkit.Must(s.t, err)
+		_, _, err = counter.Sweep(s.t.Context(), p, loaded.With(s.overrides), fields)
+		testkit.Must(s.t, err)
+	}
+	testkit.Must(s.t, s.overrides.Poll(s.t.Context()))
+}

@@ -1,0 +1,25 @@
+package client
+
+// Dial makes a Client that asks the server at url over HTTP, as in http://127.0.0.1:8080. It connects when
+// it is used, so a server that is away is no error here: Config.Policy answers until it is there.
+//
+// It is NewHTTP with Config.HTTP, and New around it.
+func Dial(url string, c Config) (*Client, error) {
+	transport, err := NewHTTP(url, c.HTTP)
+	if err != nil {
+		return nil, err
+	}
+	d, err := New(transport, c)
+	if err != nil {
+		return nil, err
+	}
+	d.close = transport.Close
+	return d, nil
+}
+
+// Close closes the idle connections that Dial has opened. The Checker of New stays the caller's to close.
+func (c *Client) Close() {
+	if c.close != nil {
+		c.close()
+	}
+}

@@ -1,0 +1,52 @@
+package guard
+
+import (
+	"slices"
+	"sync"
+)
+
+// waiting has the channels of those who wait for the release of a key.
+type waiting struct {
+	mu   sync.Mutex
+	keys map[string][]chan struct{} // key → one for each that waits
+}
+
+// Released gives a channel that receives when the key is released, whichever rule had throttled it, and a
+// function that ends that. The channel holds one release until it is read. client.Config.Releases takes the
+// Guard for it, so that Wait of a client asks again at the release.
+func (g *Guard) Released(key string) (released <-chan struct{}, stop func()) {
+	return g.waiting.add(key)
+}
+
+func (w *waiting) add(key string) (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.keys == nil {
+		w.keys = map[string][]chan struct{}{}
+	}
+	w.keys[key] = append(w.keys[key], c)
+	return c, func() { w.remove(key, c) }
+}
+
+func (w *waiting) remove(key string, c chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := slices.DeleteFunc(w.keys[key], func(other chan struct{}) bool { return other == c })
+	if len(list) == 0 {
+		delete(w.keys, key)
+		return
+	}
+	w.keys[key] = list
+}
+
+func (w *waiting) wake(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.keys[key] {
+		select {
+		case c <- struct{}{}:
+		default: // it holds one already
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// desk is a Checker that takes a millisecond for each check, and notes how many come at a time.
+type desk struct {
+	client.Checker
+	answer func(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error)
+
+	mu                     sync.Mutex
+	asked, atATime, atMost int
+}
+
+func (d *desk) TakesIdempotency() bool { return true }
+
+func (d *desk) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	d.mu.Lock()
+	d.asked++
+	d.atATime++
+	d.atMost = max(d.atMost, d.atATime)
+	d.mu.Unlock()
+	time.Sleep(time.Millisecond) // of the fake clock
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.atATime--
+	return d.answer(ctx, req)
+}
+
+func (d *desk) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked
+}
+
+func admitted() api.CheckAnswer {
+	return api.CheckAnswer{Allowed: true, Rule: "api", Source: api.SourceRedis}
+}
+
+func deniedFor(wait time.Duration) api.CheckAnswer {
+	return api.CheckAnswer{Rule: "api", RetryAfterMs: wait.Milliseconds(), Source: api.SourceRedis}
+}
+
+// always gives one answer to every check.
+func always(a api.CheckAnswer, err error) *desk {
+	return &desk{answer: func(context.Context, api.CheckRequest) (api.CheckAnswer, error) { return a, err }}
+}
+
+// freeAt denies until a time.
+func freeAt(at time.Time) *desk {
+	return &desk{answer: func(context.Context, api.CheckRequest) (api.CheckAnswer, error) {
+		if wait := time.Until(at); wait > 0 {
+			return deniedFor(wait + time.Millisecond - 1), nil
+		}
+		return admitted(), nil
+	}}
+}
+
+// start calls Wait beside the test, and returns when that waits for something.
+func start(ctx context.Context, c *client.Client, key string) (ended chan error) {
+	ended = make(chan error, 1)
+	go func() { ended <- c.Wait(ctx, key, 1) }()
+	synctest.Wait()
+	return ended
+}
+
+// notYet fails the test where the Wait has ended.
+func notYet(t *testing.T, name string, ended chan error) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-ended:
+		t.Errorf("%s has ended: %v", name, err)
+	default:
+	}
+}
+
+// One caller of a process asks for a key at a time. The callers are admitted in the order in which they came.
+func TestWaitIsFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, next := time.Now(), time.Now().Add(time.Second) // one unit a second
+		d := &desk{}
+		d.answer = func(_ context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+			if wait := time.Until(next); req.Key != "user:1" {
+				return admitted(), nil
+			} else if wait > 0 {
+				return deniedFor(wait + time.Millisecond - 1), nil
+			}
+			next = time.Now().Add(time.Second)
+			return admitted(), nil
+		}
+		c := newClient(t, d, client.Config{})
+		const callers = 20
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				if err := c.Wait(t.Context(), "user:1", 1); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			})
+			synctest.Wait() // until it is in the queue
+		}
+		time.Sleep(10 * time.Millisecond)
+		at := time.Now()
+		if err := c.Wait(t.Context(), "user:2", 1); err != nil || time.Since(at) != time.Millisecond {
+			t.Errorf("another key: %v after %s, want one check", err, time.Since(at))
+		}
+		all.Wait()
+		if len(order) != callers || !slices.IsSorted(order) {
+			t.Errorf("they were admitted in the order %v", order)
+		}
+		if d.atMost != 1 || d.asked > 2*callers+1 {
+			t.Errorf("%d checks, up to %d at a time, want at most %d, one at a time", d.asked, d.atMost, 2*callers+1)
+		}
+		least := callers * time.Second
+		if took := time.Since(began); took < least || took > least+callers*60*time.Millisecond {
+			t.Errorf("it took %s, want %s and up to 60ms for each", took, least)
+		}
+	})
+}
+
+// releases is a guard: it hands on what the test sends.
+type releases struct {
+	mu   sync.Mutex
+	keys map[string]chan struct{}
+}
+
+func (r *releases) Released(key string) (<-chan struct{}, func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys[key] = make(chan struct{}, 1)
+	return r.keys[key], func() { r.mu.Lock(); defer r.mu.Unlock(); delete(r.keys, key) }
+}
+
+// A release ends the wait early. An answer that a cache gives right after it may be older than the release.
+func TestWaitWakesAtARelease(t *testing.T) {
+	for _, stale := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			free, asked := false, 0
+			d := &desk{}
+			d.answer = func(context.Context, api.CheckRequest) (api.CheckAnswer, error) {
+				if !free {
+					return deniedFor(time.Hour), nil
+				}
+				if asked++; stale && asked == 1 {
+					a := deniedFor(time.Hour)
+					a.Source = api.SourceCache
+					return a, nil
+				}
+				return admitted(), nil
+			}
+			r := &releases{keys: map[string]chan struct{}{}}
+			c := newClient(t, d, client.Config{Releases: r})
+			ended := start(t.Context(), c, "user:1")
+			r.keys["user:1"] <- struct{}{} // one that changes nothing for this cost
+			time.Sleep(time.Minute)
+			notYet(t, "a wait that is still denied", ended)
+			if d.count() != 2 {
+				t.Errorf("%d checks, want one, and one at the release", d.count())
+			}
+			free = true
+			r.keys["user:1"] <- struct{}{}
+			began := time.Now()
+			testkit.Must(t, <-ended)
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("it was admitted %s after the release", took)
+			}
+			if len(r.keys) != 0 {
+				t.Error("nobody waits, and it listens still")
+			}
+		})
+	}
+}
+
+// A caller that is cancelled does not delay the others.
+func TestACancelledWaitLeavesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := false
+		d := &desk{}
+		d.answer = func(context.Context, api.CheckRequest) (api.CheckAnswer, error) {
+			if !free {
+				return deniedFor(time.Hour), nil
+			}
+			return admitted(), nil
+		}
+		c := newClient(t, d, client.Config{})
+		ctxA, cancelA := context.WithCancel(t.Context())
+		ctxB, cancelB := context.WithCancel(t.Context())
+		a := start(ctxA, c, "user:1")
+		b := start(ctxB, c, "user:1")
+		last := start(t.Context(), c, "user:1")
+		time.Sleep(time.Second) // the first has its answer
+		cancelB()
+		if err := <-b; !errors.Is(err, context.Canceled) {
+			t.Errorf("in the queue: %v", err)
+		}
+		notYet(t, "the first", a)
+		notYet(t, "the last", last)
+		free = true
+		cancelA()
+		if err := <-a; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first: %v", err)
+		}
+		began := time.Now()
+		testkit.Must(t, <-last)
+		if took := time.Since(began); took > time.Second || d.asked != 2 {
+			t.Errorf("the last was admitted after %s and %d checks, want 2: it was its turn at once", took, d.asked)
+		}
+		if err := c.Wait(ctxA, "user:1", 1); !errors.Is(err, context.Canceled) || d.asked != 2 {
+			t.Errorf("with a context that has ended: %v, %d checks", err, d.asked)
+		}
+	})
+}
+
+// An answer that names a longer wait than there is time ends the wait at once: of who asked, and of those behind.
+func TestAWaitThatIsTooLong(t *testing.T) {
+	short := func(t *testing.T) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	atOnce := func(t *testing.T, err error, began time.Time, wait, left string) {
+		t.Helper()
+		var over *client.OverLimitError
+		if !errors.Is(err, client.ErrOverLimit) || !errors.As(err, &over) || over.Answer.RetryAfterMs < 59_000 {
+			t.Errorf("error %v, want one that wraps ErrOverLimit and has the answer", err)
+		} else if text := err.Error(); !strings.Contains(text, "retry after "+wait) ||
+			!strings.Contains(text, left+" are left") {
+			t.Errorf("error %q, want that it names the wait and the time there is", text)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("after %s, want at once", took)
+		}
+	}
+	t.Run("MaxWait", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, always(deniedFor(time.Minute), nil), client.Config{MaxWait: 10 * time.Second})
+			atOnce(t, c.Wait(t.Context(), "user:1", 1), time.Now(), "1m0s", "9.999s")
+		})
+	})
+	t.Run("context", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(t, always(deniedFor(time.Minute), nil), client.Config{MaxWait: time.Hour})
+			atOnce(t, c.Wait(short(t), "user:1", 1), time.Now(), "1m0s", "9.999s")
+		})
+	})
+	t.Run("behind another", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			d := freeAt(time.Now().Add(time.Minute))
+			c := newClient(t, d, client.Config{})
+			began := time.Now()
+			first := start(t.Context(), c, "user:1")
+			before := start(short(t), c, "user:1") // there is no answer yet
+			third := start(t.Context(), c, "user:1")
+			atOnce(t, <-before, began, "59.999s", "9.999s")
+			notYet(t, "the first", first)
+			atOnce(t, c.Wait(short(t), "user:1", 1), time.Now(), "59.999s", "10s")
+			testkit.Must(t, <-first)
+			testkit.Must(t, <-third)
+			if d.asked != 3 {
+				t.Errorf("%d checks, want 3: those without time asked nobody", d.asked)
+			}
+		})
+	})
+}
+
+// MaxWait also bounds how long a caller waits for the callers before it.
+func TestMaxWaitInTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answered := make(chan struct{})
+		d := &desk{}
+		d.answer = func(context.Context, api.CheckRequest) (api.CheckAnswer, error) {
+			<-answered
+			return admitted(), nil
+		}
+		c := newClient(t, d, client.Config{MaxWait: 10 * time.Second, Timeout: time.Hour})
+		first := start(t.Context(), c, "user:1")
+		began := time.Now()
+		err := c.Wait(t.Context(), "user:1", 1)
+		if took := time.Since(began); !errors.Is(err, client.ErrOverLimit) || took != 10*time.Second {
+			t.Errorf("%v after %s, want ErrOverLimit after 10s", err, took)
+		}
+		close(answered)
+		testkit.Must(t, <-first)
+	})
+}
+
+// Wait returns at once if no wait helps.
+func TestWaitNever(t *testing.T) {
+	tooMuch := fmt.Errorf("%w: cost 5 of 3", api.ErrCostExceedsLimit)
+	unavailable := fmt.Errorf("%w: the rule denies", api.ErrUnavailable)
+	for name, one := range map[string]struct {
+		answer api.CheckAnswer
+		err    error
+		want   error
+	}{
+		"blocked":                {deniedFor(-time.Millisecond), nil, client.ErrOverLimit},
+		"no wait is known":       {deniedFor(0), nil, client.ErrOverLimit},
+		"a cost above the limit": {api.CheckAnswer{}, tooMuch, api.ErrCostExceedsLimit},
+		"a server that denies":   {api.CheckAnswer{}, unavailable, api.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := always(one.answer, one.err)
+				err := newClient(t, d, client.Config{}).Wait(t.Context(), "user:1", 5)
+				if !errors.Is(err, one.want) || d.asked != 1 || !strings.Contains(err.Error(), `"user:1"`) {
+					t.Errorf("%v after %d checks, want %v after one", err, d.asked, one.want)
+				}
+			})
+		})
+	}
+}
+
+// A caller's idempotency key is charged once, and a denial that it had before is not the answer for ever.
+func TestWaitWithAnIdempotencyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var keys []string
+		d := &desk{}
+		d.answer = func(ctx context.Context, _ api.CheckRequest) (api.CheckAnswer, error) {
+			keys = append(keys, api.IdempotencyKey(ctx).Key)
+			switch a := deniedFor(time.Second); len(keys) {
+			case 1:
+				a.Replayed = true
+				return a, nil
+			case 2:
+				return a, nil
+			}
+			return admitted(), nil
+		}
+		began, ctx := time.Now(), api.WithIdempotency(t.Context(), api.Idempotency{Key: "job-7"})
+		testkit.Must(t, newClient(t, d, client.Config{}).Wait(ctx, "user:1", 1))
+		if want := []string{"job-7.0", "job-7.1", "job-7.2"}; !slices.Equal(keys, want) {
+			t.Errorf("keys %v, want %v", keys, want)
+		}
+		if took := time.Since(began); took >= 2*time.Second {
+			t.Errorf("it took %s: it waited for an old answer", took)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// What tries things out takes Redis and NATS from flags alone, and says what it ignored.
+func TestTheEnvironmentChoosesNoDeploymentToTryThingsOn(t *testing.T) {
+	t.Setenv("STREAMCOUNTER_REDIS", "redis://production")
+	t.Setenv("STREAMCOUNTER_NATS", "nats://production")
+	for name, cmd := range map[string]*cobra.Command{"dev": newDev(), "bench": newBench(),
+		"pipeline": newBenchPipeline(), "compare": newCompare()} {
+		testkit.Must(t, cmd.PreRunE(cmd, nil))
+		for _, flag := range []string{"redis", "nats"} {
+			if f := cmd.Flags().Lookup(flag); f != nil && (f.Value.String() != f.DefValue ||
+				strings.Contains(f.Usage, envName(flag)+"]")) {
+				t.Errorf("%s --%s is %s, %s", name, flag, f.Value, f.Usage)
+			}
+		}
+	}
+	t.Setenv("STREAMCOUNTER_NATS_CREDS", "production.creds")
+	p := startProgram(t, "dev", "--redis", "embedded:0", "--nats", "embedded:0", "--http", "127.0.0.1:0")
+	p.until("STREAMCOUNTER_NATS_CREDS is ignored: this command takes --nats-creds from the command line alone")
+	p.until("Ctrl-C stops it.")
+}
+
+// A prefix that others use with other rules is refused; with their rules dev may join.
+func TestDevRefusesAPrefixOfOtherRules(t *testing.T) {
+	redis, prefix := streamtest.Redis(t), streamtest.Prefix(t)
+	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	serve := startProgram(t, "serve", "--redis", redis, "--prefix", prefix, "--rules", rules, "--http", "127.0.0.1:0")
+	serve.until(`"msg":"ready"`)
+	dev := []string{"dev", "--redis", redis, "--nats", "embedded:0", "--prefix", prefix, "--http", "127.0.0.1:0"}
+	keys, err := stream.NewKeys(prefix, 16)
+	testkit.Must(t, err)
+	c := streamtest.Connect(t, redis)
+	streamtest.Eventually(t, 30*time.Second, "serve has announced its rules", func() (bool, string) {
+		n, err := c.HLen(t.Context(), keys.Processes()).Result()
+		return n == 1, fmt.Sprint(n, err)
+	})
+	code, out, errs := runProgram(t, "", dev...)
+	if code != 1 || out != "" || !strings.Contains(errs, "--prefix (STREAMCOUNTER_PREFIX): "+prefix) ||
+		!strings.Contains(errs, "is used by processes with other rules") {
+		t.Errorf("exit code %d, said %q and %q", code, out, errs)
+	}
+	startProgram(t, append(dev, "--rules", rules)...).until("Ctrl-C stops it.")
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/doctor"
+)
+
+func newFunctions() *cobra.Command {
+	cmd := &cobra.Command{Use: "functions", Short: "Load the library of Redis Functions, or print it",
+		Long: `The code that runs inside Redis is one library of Redis Functions. Processes load
+it themselves where their user may; these commands are for an operator who loads it
+so that no process needs the right to (docs/security.md). Its name is made of its
+text, so those of two versions stand side by side. doctor --prune removes old ones.`,
+		Example: `  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379
+  streamcounter functions show`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(newFunctionsLoad(), newFunctionsShow())
+	return cmd
+}
+
+func newFunctionsLoad() *cobra.Command {
+	c := newConfig()
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Load this version's library on the server, or on all masters of a Cluster",
+		Long: `Loads this version's library on the server, or on all masters of a Cluster, and
+prints its name. Where it is loaded already nothing changes. A server that knows no
+functions is an error: calls go by EVALSHA there, and need nothing.`,
+		Example: "  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notEmbedded("redis", c.Redis.URL); err != nil {
+				return err
+			}
+			return withRedis(cmd, c, func(client redis.UniversalClient) error {
+				name, err := doctor.LoadLibrary(cmd.Context(), client)
+				if err == nil {
+					fmt.Fprintln(cmd.OutOrStdout(), name)
+				}
+				return err
+			})
+		},
+	}
+	c.flags(cmd, "redis")
+	return cmd
+}
+
+func newFunctionsShow() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show",
+		Short:   "Print the text of this version's library, for FUNCTION LOAD",
+		Example: "  streamcounter functions show | redis-cli -x FUNCTION LOAD",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), doctor.LibraryText())
+			return err
+		},
+	}
+}
+
+// withRedis connects for one command.
+func withRedis(cmd *cobra.Command, c *config, do func(redis.UniversalClient) error) error {
+	short, blocking, err := connectRedis(cmd.Context(), c.Redis.URL, c.Redis.TLS, 1)
+	if err != nil {
+		return err
+	}
+	err = do(short)
+	return errors.Join(err, short.Close(), blocking.Close())
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// The address that comes most often in the shipped log, and rules that it passes.
+const (
+	pictureKey   = "ip:66.249.73.135"
+	pictureRules = `
+rules:
+  - {name: web, match: "ip:*", windows: [{limit: 120, per: 1m}, {limit: 1000, per: 1h}], alerts: [50%, 80%]}
+`
+)
+
+// The pictures of the docs, as make pictures takes them: the page's view of an address that is throttled
+// while the shipped log is appended, 50 lines a second.
+func TestPictures(t *testing.T) {
+	dir := os.Getenv("STREAMCOUNTER_TEST_PICTURES")
+	if dir == "" {
+		t.Skip("the pictures of the docs are not taken: make pictures")
+	}
+	text, err := os.ReadFile("testdata/apache_access.log")
+	testkit.Must(t, err)
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", pictureRules))
+	b := openBrowser(t, fmt.Sprintf("http://127.0.0.1:%d", d.http))
+	b.do(chromedp.EmulateViewport(1200, 690), chromedp.Navigate(b.base+"/#/key/"+pictureKey))
+	b.see("h1", "admitted")
+
+	in, lines := d.appendLog(), bytes.SplitAfter(text, []byte("\n"))
+	for second := range 60 {
+		_, err := in.Write(bytes.Join(lines[50*second:50*second+50], nil))
+		testkit.Must(t, err)
+		<-time.After(time.Second) // the pace of the traffic, nothing waits for it
+	}
+	b.see("h1", "throttled")
+	b.see("#history", "throttled")
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "key-"+scheme+".png"), png, 0o644))
+		if len(png) > 150_000 {
+			t.Errorf("the %s picture has %d bytes", scheme, len(png))
+		}
+	}
+}
+
+// appendLog starts an append of lines of a web server's log, which the caller writes.
+func (d *devServer) appendLog() io.Writer {
+	d.t.Helper()
+	cmd := exec.Command(os.Args[0], "append", "--format", "clf", "--redis",
+		fmt.Sprintf("redis://127.0.0.1:%d", d.redis))
+	cmd.Env = programEnv()
+	in, err := cmd.StdinPipe()
+	testkit.Must(d.t, err)
+	testkit.Must(d.t, cmd.Start())
+	d.t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return in
+}

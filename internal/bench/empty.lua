@@ -1,2 +1,0 @@
--- empty.lua: nothing, the yardstick of what any script costs.
-return 1

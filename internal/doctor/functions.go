@@ -1,0 +1,99 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// readFunctions asks which libraries of ours the server holds.
+func (s *server) readFunctions(ctx context.Context) {
+	ours := redis.FunctionListQuery{LibraryNamePattern: lua.LibraryPrefix + "*"}
+	list, err := s.client.FunctionList(ctx, ours).Result()
+	s.functionsErr = err
+	for _, l := range list {
+		s.libraries = append(s.libraries, l.Name)
+	}
+}
+
+// functions says how a server is called, and which libraries of other versions it holds.
+func functions(s *server) (Finding, bool) {
+	const check = "redis.functions"
+	if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+		return Finding{Check: check, Severity: Note, Found: "the server knows no functions: it is called by EVALSHA",
+			Why: "a function costs Redis less CPU than a script"}, true
+	}
+	if s.functionsErr != nil {
+		return unseen(check, s.functionsErr, "ACL SETUSER <user> +function|list"), true
+	}
+	f := Finding{Check: check, Severity: OK, Found: "not loaded yet: the first call loads it"}
+	var others []string
+	for _, name := range s.libraries {
+		if name == lua.Library().Name {
+			f.Found = name
+		} else {
+			others = append(others, name)
+		}
+	}
+	if len(others) > 0 {
+		f.Severity = Note
+		f.Found += "; of other versions: " + strings.Join(others, ", ")
+		f.Why = "each keeps some memory; a process of that version loads its own again, so a deletion loses nothing"
+		f.Fix = "streamcounter doctor --prune, once no process of that version runs"
+	}
+	return f, true
+}
+
+// Prune deletes libraries of ours, on all masters, but for this version's and those that running processes of the
+// prefix use. It gives what it deleted, each once.
+func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (deleted []string, err error) {
+	servers, err := serversOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	now, err := c.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("reading the clock: %w", err)
+	}
+	used, err := c.ZRangeByScore(ctx, keys.Libraries(), &redis.ZRangeBy{
+		Min: strconv.FormatInt(now.UnixMilli(), 10), Max: "+inf"}).Result()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", keys.Libraries(), err)
+	}
+	for _, s := range servers {
+		s.readFunctions(ctx)
+		if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+			continue // it has none
+		}
+		if s.functionsErr != nil {
+			return deleted, fmt.Errorf("listing the libraries: %w", s.functionsErr)
+		}
+		for _, name := range s.libraries {
+			if name == lua.Library().Name || slices.Contains(used, name) {
+				continue
+			}
+			if err := s.client.FunctionDelete(ctx, name).Err(); err != nil {
+				return deleted, fmt.Errorf("deleting the library %s: %w", name, err)
+			}
+			if !slices.Contains(deleted, name) {
+				deleted = append(deleted, name)
+			}
+		}
+	}
+	return deleted, nil
+}
+
+// LoadLibrary loads this version's library on all masters, where it is not there yet, and gives its name.
+func LoadLibrary(ctx context.Context, c redis.UniversalClient) (string, error) {
+	return lua.Library().Name, lua.NewServer(c).Load(ctx)
+}
+
+// LibraryText is what FUNCTION LOAD takes.
+func LibraryText() string { return lua.Library().Text }

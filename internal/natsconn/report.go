@@ -1,0 +1,142 @@
+package natsconn
+
+import (
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
+)
+
+const (
+	shownText      = 256  // bytes of an error that are shown
+	shownSubject   = 4096 // of one that names a subject, which is as long at most
+	shortestSecret = 3    // what is shorter would hide common letters, and no secret
+	masked         = "xxxxx"
+	// The log takes so many lines of a kind at once, and then one in so many seconds.
+	linesAtOnce, secondsPerLine = 5, 10
+)
+
+// webToken is a JWT: a server could repeat the one that we sent.
+var webToken = regexp.MustCompile(`eyJ[A-Za-z0-9_=-]{8,}(\.[A-Za-z0-9_=-]*)*`)
+
+// show is a server's text as errors and logs may show it.
+func (d *dialer) show(text string, most int) string {
+	return printable(cut(webToken.ReplaceAllString(d.secrets.Replace(text), masked), most))
+}
+
+// cut shortens a text to so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "…"
+}
+
+// printable replaces what a terminal or a log could take for something else than text.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !strconv.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// short is an error of the library whose text is bounded. It is still what it wraps.
+type short struct{ error }
+
+func (e short) Error() string { return printable(cut(e.error.Error(), shownText)) }
+func (e short) Unwrap() error { return e.error }
+
+func shorten(err error) error {
+	if err == nil {
+		return nil
+	}
+	return short{err}
+}
+
+// kind of lines, which has a rate of its own.
+type kind struct {
+	limit *rate.Limiter
+	left  atomic.Int64 // out since the last line
+}
+
+func newKind() *kind {
+	return &kind{limit: rate.NewLimiter(rate.Limit(1.0/secondsPerLine), linesAtOnce)}
+}
+
+// reporter follows a connection: into Status, and into the log at a bounded rate. Its methods are
+// the library's callbacks, which come one at a time. Without them the library writes to stderr.
+type reporter struct {
+	log    *slog.Logger
+	status *Status
+	waited atomic.Bool // the first attempt has failed
+
+	losses, returns, attempts, failures *kind
+}
+
+func newReporter(log *slog.Logger, s *Status) *reporter {
+	return &reporter{log: log, status: s, losses: newKind(), returns: newKind(), attempts: newKind(),
+		failures: newKind()}
+}
+
+func (k *kind) say(log func(string, ...any), text string, args ...any) {
+	if !k.limit.Allow() {
+		k.left.Add(1)
+		return
+	}
+	if left := k.left.Swap(0); left > 0 {
+		args = append(args, "more_of_these", left)
+	}
+	log(text, args...)
+}
+
+func (r *reporter) disconnected(_ *nats.Conn, err error) {
+	r.status.connected.Store(false)
+	r.status.disconnects.Add(1)
+	if err != nil {
+		r.losses.say(r.log.Warn, "NATS is disconnected, trying again", "error", shorten(err))
+	}
+}
+
+// connected is the first connection.
+func (r *reporter) connected(nc *nats.Conn) {
+	r.status.connected.Store(true)
+	if r.waited.Load() {
+		r.returns.say(r.log.Info, "NATS is connected", "server", nc.ConnectedAddr())
+	}
+}
+
+func (r *reporter) reconnected(nc *nats.Conn) {
+	r.status.connected.Store(true)
+	r.returns.say(r.log.Info, "NATS is connected again", "server", nc.ConnectedAddr())
+}
+
+func (r *reporter) refused(_ *nats.Conn, err error) {
+	r.waited.Store(true)
+	r.attempts.say(r.log.Warn, "connecting to NATS failed, trying again", "error", shorten(err))
+}
+
+// failed takes what the library finds beside an operation: a refused subject, a slow subscriber, and
+// an attempt to connect that the server refuses.
+func (r *reporter) failed(_ *nats.Conn, s *nats.Subscription, err error) {
+	args := []any{"error", shorten(err)}
+	if s != nil {
+		args = append(args, "subject", cut(s.Subject, shownText))
+	}
+	r.failures.say(r.log.Warn, "NATS reports an error", args...)
+}
+
+func (r *reporter) closed(nc *nats.Conn) {
+	r.status.connected.Store(false)
+	err := shorten(nc.LastError())
+	r.log.Error("the NATS library has closed the connection for good", "error", err)
+	if r.status.OnClosed != nil {
+		r.status.OnClosed(err)
+	}
+}

@@ -1,0 +1,61 @@
+package streamcounter_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// Each link between pages leads to a file, and to a heading in it.
+func TestLinksBetweenPages(t *testing.T) {
+	list, err := exec.Command("git", "ls-files", "*.md").Output()
+	if err != nil {
+		t.Skip("not a checkout of git")
+	}
+	for _, page := range strings.Fields(string(list)) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range markdownLink.FindAllStringSubmatch(string(text), -1) {
+			path, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(path, "://") {
+				continue
+			}
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, m[1])
+			} else if anchor != "" && strings.HasSuffix(target, ".md") && !hasHeading(t, target, anchor) {
+				t.Errorf("%s links to %s: no such heading", page, m[1])
+			}
+		}
+	}
+}
+
+// hasHeading finds a heading by the anchor that GitHub makes of it.
+func hasHeading(t *testing.T, page, anchor string) bool {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		title := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "#")))
+		made := strings.ReplaceAll(notInAnchors.ReplaceAllString(title, ""), " ", "-")
+		if strings.HasPrefix(line, "#") && made == anchor {
+			return true
+		}
+	}
+	return false
+}

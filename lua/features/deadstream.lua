@@ -1,0 +1,16 @@
+-- deadstream.lua: the one function that writes the dead stream. deadletter.lua and
+-- gap.lua include it.
+--
+-- include: library
+
+-- dead_letter adds a letter: the ID of the entry that it is about, why, and what
+-- stood in it. About `keep` letters are kept. The caller has proven the type of the
+-- stream; a stream that holds the greatest ID there is, is rewritten.
+local function dead_letter(stream, keep, id, reason, body)
+  local entry = {'XADD', stream, 'MAXLEN', '~', int(keep), '*', 'event', id, 'reason', reason, 'body', body}
+  if refused(pcall(unpack(entry))) then
+    recreate(stream)
+    call(unpack(entry))
+  end
+end
+

@@ -1,0 +1,25 @@
+-- freed.lua: marks a partition whose keys got units back before their time.
+--
+-- Processes answer denied checks from memory (check/denials.go), as a window frees units
+-- only with time. What gives units back earlier marks the partition in the same step as
+-- it does so; these processes compare the mark, and forget.
+--
+-- The mark is a number in one field of the levels hash, and changes each time. (No key
+-- begins with a line feed, and the fields of versions have two digits after theirs.)
+-- A reset of a key with leases (lease-units.lua) changes another mark: processes that hold leases
+-- of the partition compare it, and give them back.
+--
+-- include: library
+
+local FREED, RESETS = '\nfreed', '\nresets'
+
+-- read_mark gives a mark, 0 where there is none.
+local function read_mark(levels, field)
+  local n = tonumber(call('HGET', levels, field) or nil)
+  if not n or n % 1 ~= 0 or n < 0 or n >= 4503599627370496 then n = 0 end
+  return n
+end
+
+-- Both are called among the writes, after the type of levels was proven.
+local function mark_freed(levels) call('HSET', levels, FREED, int(read_mark(levels, FREED) + 1)) end
+local function mark_reset(levels) call('HSET', levels, RESETS, int(read_mark(levels, RESETS) + 1)) end

@@ -1,0 +1,69 @@
+-- penalty.lua: how long a key is denied at least once it is throttled, and longer each time that this
+-- happens again. It is a meter that counts no window, and hooks of its plan (plan.lua).
+--
+-- A string per key, which ends by itself once the key's throttles are forgotten:
+--   step;ends   which step the last penalty was, from 1, and when it ends, in ms
+--
+-- include: library, plan, state
+
+local penalty = {}
+algorithms.penalty = penalty
+
+function penalty.open(m, name, now)
+  local text = pcall('GET', name)
+  if text and text.err then
+    is_wrong_type(text)
+    text = false
+  end
+  local step, ends = match(text and #text <= 40 and text or '', '^(%d+);(%d+)$')
+  step, ends = tonumber(step or nil), tonumber(ends or nil)
+  if not step or step < 1 or step > 1000 or ends > now + 400 * DAY then
+    if text then corrupt_counters = corrupt_counters + 1 end
+    step, ends = 0, 0
+  end
+  m.last, m.total = 0, {step = step, ends = ends}
+  return 0
+end
+
+function penalty.add() end
+
+-- more reads the steps in ms, and for how long after the end of one it is remembered.
+function penalty.more(meter, told, plan, i)
+  local steps, forget = told.steps, integer(told.forget, 1, 'forget')
+  for _, ms in ipairs(steps) do integer(ms, 1, 'penalty') end
+
+  local function write(s)
+    local m = s.meters[i]
+    call('SET', m.name, int(m.total.step) .. ';' .. int(m.total.ends), 'PX',
+      int(max(MIN_EXPIRY_MS, m.total.ends - s.now) + forget))
+  end
+
+  function plan.denied_until(s) return s.meters[i].total.ends end
+
+  -- throttled begins the next step where a throttle begins, at `since`; released ends the one that stands, where a
+  -- change of the rule ends the throttle. It is remembered.
+  function plan.throttled(s, since)
+    local state = s.meters[i].total
+    local again = state.step > 0 and since < state.ends + forget
+    state.step = again and min(state.step + 1, #steps) or 1
+    state.ends = since + steps[state.step]
+    write(s)
+  end
+  function plan.released(s)
+    s.meters[i].total.ends = s.now
+    write(s)
+  end
+
+  -- told gives which step is in force and until when, 0 and 0 where none is; fields adds it to a transition.
+  function plan.told(s)
+    local state = s.meters[i].total
+    if state.ends <= s.now then return 0, 0 end
+    return state.step, state.ends
+  end
+  function plan.fields(s, entry)
+    local step, ends = plan.told(s)
+    if step == 0 then return end
+    entry[#entry + 1] = 'penalty'
+    entry[#entry + 1] = int(min(step, #steps)) .. ',' .. int(#steps) .. ',' .. int(ends)
+  end
+end

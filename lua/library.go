@@ -1,0 +1,240 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
+//
+// A call is one of a function of the library (FCALL). A server that does not know the library gets it loaded; one
+// that takes none, as the embedded one, gets the text of the operation as a script (EVALSHA).
+type Server struct {
+	client redis.UniversalClient
+	// noFunctions is until when calls go as scripts, in ms since 1970: functions were refused.
+	noFunctions atomic.Int64
+	// plain: the server knows no functions at all, and no first line of a script that says its flags.
+	plain    atomic.Bool
+	prepared atomic.Bool // the library is known to have been there
+}
+
+// NewServer makes one for a client.
+func NewServer(c redis.UniversalClient) *Server { return &Server{client: c} }
+
+// Client is the one that it was made for.
+func (s *Server) Client() redis.UniversalClient { return s.client }
+
+// How long calls go as scripts after a server has refused functions: one that knows none, one where the
+// user may not use them, and one that takes no library now (its memory is full, say).
+const (
+	unknownFor   = time.Minute
+	forbiddenFor = 10 * time.Second
+	busyFor      = time.Second
+)
+
+// freeing are the operations that go on where memory is full, as they free it or must not wait for it. A fold
+// takes what is in memory already, and lets it be trimmed.
+var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true, "expire": true,
+	"override": true, "deadletter": true, "gap": true, "retire": true}
+
+// call runs an operation of the library. A check that may not write, as memory is full or replicas are missing, is
+// answered where a look suffices for it: where it is denied and nothing about its levels changes.
+func (s *Server) call(ctx context.Context, op string, algorithms, keys []string, args []any) (any, error) {
+	args = append(args, op)
+	as := writes
+	switch {
+	case op == "peek":
+		as = looks
+	case freeing[op]:
+		as = frees
+	}
+	v, err := s.run(ctx, op, as, algorithms, keys, args)
+	if op == "check" && (hasPrefix(err, "OOM") || hasPrefix(err, "NOREPLICAS")) {
+		args[len(args)-1] = "look"
+		if v, err := s.run(ctx, op, looks, algorithms, keys, args); err == nil {
+			return v, nil
+		}
+	}
+	return v, err
+}
+
+// run runs an operation as a function, or else as a script of the algorithms that it needs. It goes from the one to
+// the other only after an answer that says that nothing has run.
+func (s *Server) run(ctx context.Context, op string, as function, algorithms, keys []string, args []any) (any, error) {
+	if time.Now().UnixMilli() >= s.noFunctions.Load() {
+		v, err := s.fcall(ctx, as, keys, args)
+		switch {
+		case isNotFound(err):
+			loaded, err := s.load(ctx, keys[0])
+			if err != nil {
+				return nil, err
+			}
+			if loaded {
+				if v, err = s.fcall(ctx, as, keys, args); !isNotFound(err) {
+					return v, err
+				}
+				// A node that a slot is moved to has no library, and none can be loaded through its key. Or
+				// somebody else's library has our name.
+				s.refused(busyFor)
+			}
+		case isUnknownCommand(err):
+			s.plain.Store(true)
+			s.refused(unknownFor)
+		case mayNotCall(err):
+			s.refused(forbiddenFor)
+		default:
+			if err == nil {
+				s.plain.Store(false)
+			}
+			return v, err
+		}
+	}
+	return s.script(op, as, algorithms).Run(ctx, s.client, keys, args...).Result()
+}
+
+func (s *Server) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
+
+func (s *Server) fcall(ctx context.Context, as function, keys []string, args []any) (any, error) {
+	return fcallOn(ctx, s.client, as, keys, args)
+}
+
+func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
+	name := Library().Name + string(as)
+	if as == looks {
+		return c.FCallRO(ctx, name, keys, args...).Result()
+	}
+	return c.FCall(ctx, name, keys, args...).Result()
+}
+
+// Prepare has the first call of a rule cost no more than the next ones: each server has the library then, or
+// has compiled the scripts of these algorithms that are used most. What fails here is for the first call to tell.
+func (s *Server) Prepare(ctx context.Context, algorithms []string) {
+	if s.prepared.Load() || time.Now().UnixMilli() < s.noFunctions.Load() && !s.plain.Load() {
+		return
+	}
+	if cluster, ok := s.client.(*redis.ClusterClient); ok {
+		s.prepared.Store(cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			return s.prepare(ctx, node)
+		}) == nil)
+		return
+	}
+	switch err := s.prepare(ctx, s.client); {
+	case err == nil:
+		s.prepared.Store(true)
+	case isUnknownCommand(err):
+		s.plain.Store(true)
+		s.refused(unknownFor)
+		for _, op := range []string{"check", "fold"} {
+			_ = s.script(op, writes, algorithms).Run(ctx, s.client, nil, "none").Err() // there is no such operation
+		}
+	}
+}
+
+// prepare loads the library on one server, if it is not there, and calls it once: the first call reads all of it.
+func (s *Server) prepare(ctx context.Context, c redis.Cmdable) error {
+	_, err := fcallOn(ctx, c, looks, nil, []any{"none"})
+	if isNotFound(err) {
+		var loaded bool
+		if loaded, err = s.loadOn(ctx, c); loaded {
+			_, err = fcallOn(ctx, c, looks, nil, []any{"none"})
+		}
+	}
+	if mayNotCall(err) {
+		s.refused(forbiddenFor)
+	}
+	if hasPrefix(err, "ERR no operation") {
+		return nil
+	}
+	return err
+}
+
+// Load loads the library on the server, or on all masters of a Cluster, where it is not there yet.
+func (s *Server) Load(ctx context.Context) error {
+	on := func(ctx context.Context, c redis.Cmdable) error {
+		err := c.FunctionLoad(ctx, Library().Text).Err()
+		if isThere(err) {
+			return nil
+		}
+		return fmt.Errorf("loading the library: %w", err)
+	}
+	if cluster, ok := s.client.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return on(ctx, node) })
+	}
+	return on(ctx, s.client)
+}
+
+// isThere says whether a library was loaded, now or before.
+func isThere(err error) bool {
+	var answered redis.Error
+	return err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists")
+}
+
+// load loads the library on the server that has a key. It is false where the server takes none.
+func (s *Server) load(ctx context.Context, key string) (bool, error) {
+	var c redis.Cmdable = s.client
+	if cluster, ok := s.client.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, key)
+		if err != nil {
+			return false, err
+		}
+		c = master
+	}
+	return s.loadOn(ctx, c)
+}
+
+func (s *Server) loadOn(ctx context.Context, c redis.Cmdable) (bool, error) {
+	err := c.FunctionLoad(ctx, Library().Text).Err()
+	var answered redis.Error
+	switch {
+	case isThere(err):
+		return true, nil
+	case !errors.As(err, &answered):
+		return false, fmt.Errorf("loading the library: %w", err)
+	case hasPrefix(err, "NOPERM"):
+		s.refused(forbiddenFor)
+	default:
+		s.refused(busyFor)
+	}
+	return false, nil
+}
+
+func isNotFound(err error) bool       { return hasPrefix(err, "ERR Function not found") }
+func isUnknownCommand(err error) bool { return hasPrefix(err, "ERR unknown command") }
+
+// mayNotCall says whether the user may not call functions. Where he may not run a command that a function runs, that
+// has perhaps written before.
+func mayNotCall(err error) bool {
+	return hasPrefix(err, "NOPERM") && strings.Contains(err.Error(), "'fcall")
+}
+
+func hasPrefix(err error, prefix string) bool {
+	var answered redis.Error
+	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), prefix)
+}
+
+var scripts sync.Map // its text's head/operation/algorithms → *redis.Script
+
+// script gives the operation as a script. Its first line says to Redis what a function's flags say.
+func (s *Server) script(op string, as function, algorithms []string) *redis.Script {
+	head := ""
+	if !s.plain.Load() {
+		head = "#!lua"
+		if flags[as] != "" {
+			head += " flags=" + flags[as]
+		}
+		head += "\n"
+	}
+	name := head + op + "/" + strings.Join(algorithms, "+")
+	if known, ok := scripts.Load(name); ok {
+		return known.(*redis.Script)
+	}
+	made, _ := scripts.LoadOrStore(name, redis.NewScript(head+Source(op, algorithms...)))
+	return made.(*redis.Script)
+}

@@ -1,0 +1,413 @@
+package lua_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// checked charges one unit of a key in partition 0 of "sc", whose limit is a thousand million, and tells how many
+// are used.
+func checked(ctx context.Context, s *lua.Server, key string) (used int64, err error) {
+	return checkedOf(ctx, s, key, 1_000_000_000)
+}
+
+func checkedOf(ctx context.Context, s *lua.Server, key string, limit int64) (used int64, err error) {
+	reply, err := s.Check(ctx, lua.CheckArgs{
+		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
+		Plans:      []*lua.Plan{planOf(limit, 100, 1_000_000_000)},
+		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:" + key}}},
+		Calls:      [][]lua.CheckItem{{{Cost: 1}}},
+	})
+	if err != nil {
+		return 0, err
+	}
+	if !reply.Calls[0].Allowed {
+		return reply.Calls[0].Items[0].Windows[0].Used, errDenied
+	}
+	return reply.Calls[0].Items[0].Windows[0].Used, nil
+}
+
+// planOf is a plan of one window of a minute, with these levels.
+func planOf(limit int64, steps ...int64) *lua.Plan {
+	return &lua.Plan{
+		Meters: []lua.Meter{{Algorithm: "sliding-log", Setting: 7500, SpanMs: 60_000, Windows: []int{1}}},
+		Rules: []lua.Rule{{Name: "api", Algorithm: "sliding-log", HoldMs: 1000,
+			Windows: []lua.Window{{Ms: 60_000, Limit: limit, Steps: steps}}}},
+	}
+}
+
+var errDenied = errors.New("denied")
+
+// load makes checks with some callers while trouble goes on, and compares what was acknowledged with what is counted.
+func load(t *testing.T, s *lua.Server, trouble func(), rounds int) {
+	t.Helper()
+	const callers, each = 8, 200
+	var done atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range each {
+				if _, err := checked(t.Context(), s, "k"); err != nil {
+					t.Errorf("a check: %v", err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	for range rounds {
+		trouble()
+	}
+	all.Wait()
+	if used, err := checked(t.Context(), s, "k"); err != nil || used != done.Load()+1 {
+		t.Errorf("%d units are used, %v; %d checks were acknowledged", used, err, done.Load()+1)
+	}
+}
+
+// functionsOf tells whether a server has executed a function, and a script.
+func functionsOf(t *testing.T, c *redis.Client) (functions, scripts bool) {
+	t.Helper()
+	stats := c.Info(t.Context(), "commandstats").Val()
+	return strings.Contains(stats, "cmdstat_fcall:"), strings.Contains(stats, "cmdstat_eval")
+}
+
+// A server that has lost the library gets it again, whatever happens meanwhile, and each check counts once.
+func TestALibraryThatIsGoneIsLoadedAgain(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	c := streamtest.Connect(t, own.URL())
+	s := lua.NewServer(c)
+	load(t, s, func() { testkit.Must(t, c.Do(t.Context(), "FUNCTION", "FLUSH", "SYNC").Err()) }, 300)
+	if functions, _ := functionsOf(t, c); !functions {
+		t.Error("no function was called")
+	}
+}
+
+// Two versions stand side by side: the name of a library and of its functions is that of its text.
+func TestTwoVersionsSideBySide(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	l := lua.Library()
+	other := strings.ReplaceAll(l.Text, l.Name, "streamcounter_0123456789ab")
+	testkit.Must(t, c.FunctionLoad(t.Context(), other).Err())
+	load(t, lua.NewServer(c), func() {}, 0)
+	if names := libraries(t, c); names != "streamcounter_0123456789ab "+l.Name &&
+		names != l.Name+" streamcounter_0123456789ab" {
+		t.Errorf("libraries: %s", names)
+	}
+	if _, scripts := functionsOf(t, c); scripts {
+		t.Error("a script was called")
+	}
+}
+
+func libraries(t *testing.T, c *redis.Client) string {
+	t.Helper()
+	list, err := c.FunctionList(t.Context(), redis.FunctionListQuery{}).Result()
+	testkit.Must(t, err)
+	var names []string
+	for _, l := range list {
+		names = append(names, l.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// Where functions cannot be had, the same text runs as a script: where the user may not call or load them, where
+// another library has taken our name, and where memory is full.
+func TestWithoutFunctions(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, admin *redis.Client){
+		"may not call": func(t *testing.T, admin *redis.Client) {
+			testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "-fcall", "-fcall_ro").Err())
+		},
+		"may not load": func(t *testing.T, admin *redis.Client) {
+			testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "-function|load").Err())
+		},
+		"another library has the name": func(t *testing.T, admin *redis.Client) {
+			testkit.Must(t, admin.FunctionLoad(t.Context(), "#!lua name="+lua.Library().Name+
+				"\nredis.register_function('theirs', function() return 1 end)").Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			own := streamtest.OwnRedis(t)
+			admin := streamtest.Connect(t, own.URL())
+			testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all").Err())
+			spoil(t, admin)
+			c := streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1))
+			s := lua.NewServer(c)
+			load(t, s, func() {}, 0)
+			if _, scripts := functionsOf(t, admin); !scripts {
+				t.Error("no script was called")
+			}
+			stats := admin.Info(t.Context(), "commandstats").Val()
+			if loads := regexp.MustCompile(`function\|load:calls=(\d\d\d)`).FindString(stats); loads != "" {
+				t.Errorf("the library was sent at nearly each call: %s…", loads)
+			}
+		})
+	}
+}
+
+// A call that Redis ends midway, as the user may not run a command of it, has perhaps written: it is not made again.
+func TestACallThatEndsMidwayIsNotRepeated(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	admin := streamtest.Connect(t, own.URL())
+	testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-pexpire").Err())
+	s := lua.NewServer(streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1)))
+	_, err := checked(t.Context(), s, "k")
+	if err == nil {
+		t.Error("a check without the right to PEXPIRE did not fail")
+	}
+	if n := admin.XLen(t.Context(), "sc:{0}:log:k").Val(); n != 1 {
+		t.Errorf("the check has written %d entries, want 1 (%v)", n, err)
+	}
+}
+
+// Full memory refuses a check as a whole. One that is denied is answered all the same, as a look suffices for it.
+// What frees memory goes on.
+func TestFullMemory(t *testing.T) {
+	for name, functions := range map[string]bool{"functions": true, "scripts": false} {
+		t.Run(name, func(t *testing.T) {
+			own := streamtest.OwnRedis(t)
+			c := streamtest.Connect(t, own.URL())
+			s := lua.NewServer(c)
+			if functions {
+				_, err := checked(t.Context(), s, "k")
+				testkit.Must(t, err)
+			}
+			for range 3 {
+				_, err := checkedOf(t.Context(), s, "full", 3)
+				testkit.Must(t, err)
+			}
+			if !functions {
+				testkit.Must(t, c.Do(t.Context(), "FUNCTION", "FLUSH", "SYNC").Err())
+			}
+			testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+			_, err := checked(t.Context(), s, "k")
+			if err == nil || !strings.HasPrefix(err.Error(), "check script: OOM") {
+				t.Errorf("a check that would write: %v", err)
+			}
+			if used, err := checkedOf(t.Context(), s, "full", 3); used != 3 || !errors.Is(err, errDenied) {
+				t.Errorf("a check that is denied: %d, %v", used, err)
+			}
+			had, _, err := s.Reset(t.Context(), lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due",
+				Outbox: "sc:{0}:outbox"}, 0, "sc:{0}:holds:full",
+				lua.Key{Meters: []string{"sc:{0}:log:full"}, Plan: planOf(3)}, nil, nil)
+			if err != nil || !had {
+				t.Errorf("a reset: %v, %v", had, err)
+			}
+		})
+	}
+}
+
+// Each master of a Cluster loses the library again and again: calls go on, and count once.
+func TestLibraryOnACluster(t *testing.T) {
+	cluster := streamtest.Cluster(t)
+	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()[:3]})
+	t.Cleanup(func() { _ = c.Close() })
+	load(t, lua.NewServer(c), func() {
+		testkit.Must(t, c.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
+			return node.Do(ctx, "FUNCTION", "FLUSH", "SYNC").Err()
+		}))
+	}, 100)
+}
+
+// A server that was killed and keeps nothing has no library: the next call loads it again.
+func TestARestartWithoutAFile(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	c := streamtest.Connect(t, own.URL())
+	s := lua.NewServer(c)
+	_, err := checked(t.Context(), s, "k")
+	testkit.Must(t, err)
+	own.Kill()
+	own.Start()
+	streamtest.Eventually(t, 10*time.Second, "a check is answered after the restart", func() (bool, string) {
+		_, err := checked(t.Context(), s, "k")
+		return err == nil, fmt.Sprint(err)
+	})
+	if functions, scripts := functionsOf(t, c); !functions || scripts {
+		t.Errorf("functions: %v, scripts: %v", functions, scripts)
+	}
+}
+
+// A replica that takes over has the library, and a master that gets a slot gets it: checks go on as functions.
+func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
+	cluster := streamtest.Cluster(t)
+	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	t.Cleanup(func() { _ = c.Close() })
+	s, slot := lua.NewServer(c), cluster.Slot("sc:{0}:levels")
+	again := func(what string) {
+		t.Helper()
+		// For a moment the client may know the old master alone; then calls go by EVALSHA for a second.
+		streamtest.Eventually(t, 30*time.Second, "checks are answered by functions after "+what, func() (bool, string) {
+			_, err := checked(t.Context(), s, "k")
+			if err != nil {
+				return false, err.Error()
+			}
+			master, err := c.MasterForKey(t.Context(), "sc:{0}:levels")
+			testkit.Must(t, err)
+			names := libraries(t, master)
+			return names == lua.Library().Name, "libraries: " + names
+		})
+	}
+	again("the start")
+	cluster.Migrate(slot, cluster.OtherMaster(slot), func(int) {})
+	again("a move")
+	cluster.AwaitNewMaster(slot, cluster.KillMasterOf(slot))
+	again("a failover")
+}
+
+// An operator loads the library, so that no process needs the right to.
+func TestLoad(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	admin := streamtest.Connect(t, own.URL())
+	for range 2 {
+		testkit.Must(t, lua.NewServer(admin).Load(t.Context()))
+	}
+	testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-function|load").Err())
+	c := streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1))
+	_, err := checked(t.Context(), lua.NewServer(c), "k")
+	testkit.Must(t, err)
+	if functions, scripts := functionsOf(t, admin); !functions || scripts {
+		t.Errorf("functions: %v, scripts: %v", functions, scripts)
+	}
+	if err := lua.NewServer(c).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+		t.Errorf("loading without the right to: %v", err)
+	}
+}
+
+// The library uses one list for all replies to checks: a short one ends where it ends.
+func TestAShortReplyAfterALongOne(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	s := lua.NewServer(c)
+	args := lua.CheckArgs{
+		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
+		Plans:      []*lua.Plan{planOf(100, 100, 100)},
+		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:a"}}, {Meters: []string{"sc:{0}:log:b"}}},
+		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 1}}, {{Key: 1, Cost: 2}}},
+	}
+	_, err := s.Check(t.Context(), args)
+	testkit.Must(t, err)
+	args.Keys, args.Calls = args.Keys[:1], args.Calls[:1]
+	if got, err := s.Check(t.Context(), args); err != nil || got.Calls[0].Items[0].Windows[0].Used != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A call that fails leaves nothing behind that changes the next one: after each way in which one can fail, a check
+// and what it shows of the key are as on a server that has seen no failure.
+func TestAFailedCallLeavesNothingBehind(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	ctx, s := t.Context(), lua.NewServer(c)
+	partition := []string{"sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox"}
+	rule := []any{planOf(10, 80, 8, 100, 10).Text()}
+	with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
+	// A key with a refund and a mark of reservations, a corrupt one, one of another type, one of an old period.
+	testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: "sc:{0}:log:marked", Values: []any{"count", 1, "total", 9,
+		"refunded_total", 3, "until", 99999999999999, "window", 60000, "reserved", 1}}).Err())
+	testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: "sc:{0}:log:corrupt", Values: []any{"a", "b"}}).Err())
+	testkit.Must(t, c.Set(ctx, "sc:{0}:log:text", "x", 0).Err())
+	testkit.Must(t, c.Set(ctx, "sc:{1}:levels", "x", 0).Err())
+	calendar := []any{(&lua.Plan{Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
+		Rules: []lua.Rule{{Name: "api", Algorithm: "month", Windows: []lua.Window{{Ms: 1, Limit: 10,
+			Steps: []int64{80, 8, 100, 10}, ID: 101, FromMs: 5}}}}}).Text()}
+	one := 1 + 16384 // partitions and plans, as check.lua has them
+	failures := []struct {
+		op   string
+		keys []string
+		args []any
+	}{
+		{"check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", one}, "x")},
+		{"check", append(partition[:3:3], "sc:{0}:log:corrupt"), with([]any{"", one}, "k", 7, 1)},
+		{"check", []string{"sc:{1}:levels", "sc:{0}:due", "sc:{0}:outbox", "sc:{0}:log:text"},
+			with([]any{"5", one}, 9)},
+		{"check", append(partition[:3:3], "sc:{0}:calendar:k"), append(append([]any{"", one}, calendar...), 1)},
+		{"refund", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", "x"})},
+		{"sweep", append(partition[:3:3], "sc:{0}:log:corrupt"), []any{"", 1, "no rule"}},
+		{"fold", []string{"sc:{0}:log:text", "sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox", "sc:{0}:ids",
+			"sc:{0}:log:marked"}, with([]any{"", "g", 1, one}, 1, 1, "1-1",
+			"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01 ")},
+		{"none", partition, []any{""}},
+	}
+	for round, f := range failures {
+		key := "user" + string(rune('a'+round))
+		if _, err := checkedOf(ctx, s, key, 10); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Call(ctx, f.op, f.keys, f.args); err == nil {
+			t.Errorf("%d: %s did not fail", round, f.op)
+		}
+		if used, err := checkedOf(ctx, s, key, 10); err != nil || used != 2 {
+			t.Errorf("after %d, %s: %d units are used, expected 2; %v", round, f.op, used, err)
+		}
+		entries := c.XRange(ctx, "sc:{0}:log:"+key, "-", "+").Val()
+		if last := entries[len(entries)-1].Values; len(last) != 2 || last["count"] != "1" || last["total"] != "2" {
+			t.Errorf("after %d, %s: the entry is %v", round, f.op, last)
+		}
+		if ttl := c.PTTL(ctx, "sc:{0}:log:"+key).Val(); ttl.Milliseconds() > 60_000+7500 {
+			t.Errorf("after %d, %s: the log lives for %v", round, f.op, ttl)
+		}
+	}
+	// What was read of a key in a call that failed holds no more once the key is gone.
+	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", one}, 0)))
+	testkit.Must(t, c.Del(ctx, "sc:{0}:log:marked").Err())
+	if _, err := checkedOf(ctx, s, "marked", 10); err != nil {
+		t.Error(err)
+	}
+	if entry := c.XRange(ctx, "sc:{0}:log:marked", "-", "+").Val()[0].Values; len(entry) != 2 {
+		t.Errorf("the first entry of a new log is %v", entry)
+	}
+	if functions, scripts := functionsOf(t, c); !functions || scripts {
+		t.Errorf("functions: %v, scripts: %v", functions, scripts)
+	}
+}
+
+// The library keeps the states of some keys for the next calls, not those of the largest call that ever came: its
+// memory is outside of maxmemory, and the collector goes through it at each call.
+func TestALargeCallLeavesLittleMemory(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	ctx, s := t.Context(), lua.NewServer(c)
+	used := func() int64 {
+		for range 20_000 { // the collector works in steps, as calls allocate
+			_, err := checked(ctx, s, "small")
+			testkit.Must(t, err)
+		}
+		info := regexp.MustCompile(`used_memory_vm_functions:(\d+)`).FindStringSubmatch(c.Info(ctx, "memory").Val())
+		n, err := strconv.ParseInt(info[1], 10, 64)
+		testkit.Must(t, err)
+		return n
+	}
+	before := used()
+	testkit.Must(t, c.XGroupCreateMkStream(ctx, "sc:{0}:events", "g", "0").Err())
+	plan, partition := planOf(100, 100, 100), lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due",
+		Outbox: "sc:{0}:outbox"}
+	for _, n := range []int{8000, 1} { // a small call drops what a large one needed
+		keys := make([]lua.FoldKey, n)
+		check := lua.CheckArgs{Plans: []*lua.Plan{plan}, Partitions: []lua.CheckPartition{partition}}
+		for i := range keys {
+			keys[i] = lua.FoldKey{Meters: []string{fmt.Sprint("sc:{0}:log:", i)},
+				Groups: []lua.FoldGroup{{Count: 1, IDs: []string{fmt.Sprintf("1-%d", i+1)}}}}
+			check.Keys = append(check.Keys, lua.CheckKey{Meters: keys[i].Meters})
+			check.Calls = append(check.Calls, []lua.CheckItem{{Key: i, Cost: 1}})
+		}
+		_, err := s.Fold(ctx, lua.FoldArgs{Group: "g", RememberMs: 1000, Partitions: []lua.FoldPartition{{
+			Events: "sc:{0}:events", Levels: partition.Levels, Due: partition.Due, Outbox: partition.Outbox,
+			IDs: "sc:{0}:ids", Sections: []lua.FoldSection{{Plan: plan, Keys: keys}}}}})
+		testkit.Must(t, err)
+		_, err = s.Check(ctx, check)
+		testkit.Must(t, err)
+	}
+	if after := used(); after > before+4<<20 {
+		t.Errorf("the library takes %d KB more after a call of 8,000 keys", (after-before)>>10)
+	}
+}

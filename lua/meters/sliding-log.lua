@@ -1,0 +1,113 @@
+-- sliding-log.lua: exact and weighted. One stream per key, an entry per event
+-- with its count and the running total; totals.lua has the arithmetic.
+-- The meter's setting is trim_every_ms: how often a log is trimmed and its expiry renewed,
+-- 0 at each write. The mark of holds (reserved.lua) is a field of the newest entry, `reserved`.
+--
+-- include: library, plan, state, totals
+
+local log = {}
+algorithms['sliding-log'] = log
+
+-- read_more reads what the newest entry says of units that were given back, and the mark.
+local function read_more(m, fields)
+  if fields[#fields - 1] == 'reserved' then m.marked = true end
+  if fields[5] ~= 'refunded_total' then return end
+  local refunded_total, till, longest = tonumber(fields[6]), tonumber(fields[8]), tonumber(fields[10] or nil)
+  if refunded_total and till and longest and refunded_total >= 0 and refunded_total < TOP + ERA and longest < TOP then
+    m.refund = {refunded_total, till, longest}
+  end
+end
+
+function log.open(m, name, now)
+  local reply = pcall('XREVRANGE', name, '+', '-', 'COUNT', '1')
+  local e = reply[1]
+  if not e then
+    if reply.err and is_wrong_type(reply) then return discard(m) end
+    open_totals(m, 0, 0)
+    return 0
+  end
+  local fields = e[2]
+  local last, total = match(e[1], '^%d+') + 0, tonumber(fields[4])
+  if not (total and total >= 0 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then
+    return discard(m)
+  end
+  local aged = last <= now - m.span
+  open_totals(m, last, aged and -total or total)
+  if fields[5] then read_more(m, fields) end
+  if fields[2] == '0' then m.empty = true end
+  return aged and 0 or total
+end
+
+-- entry_with_more gives the XADD of an entry that tells more than its count and total.
+local function entry_with_more(m, from, id, count, total, refund)
+  local entry = {'XADD', m.name, 'MINID', '~', from, id, 'count', count, 'total', total}
+  local more = refund and {'refunded_total', int(refund[1]), 'until', int(refund[2]), 'window', int(refund[3])} or {}
+  if m.marked then
+    more[#more + 1] = 'reserved'
+    more[#more + 1] = '1'
+  end
+  for _, text in ipairs(more) do entry[#entry + 1] = text end
+  return entry
+end
+
+local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.setting)) end
+
+-- An event older than the newest entry is put at that entry's time, as IDs only
+-- grow. Where the stream refuses the ID (somebody deleted its newest entry) the
+-- server's own ID serves; where it takes none at all (its last ID is the greatest
+-- there is) a new one begins.
+function log.add(m, ms, id, count)
+  local name, last, total = m.name, m.last, m.total
+  if ms < last then ms = last end
+  if ms == last or not id then id = next_id(ms) end
+  local sum, upkeep = grow(m, ms, count)
+  local t, reply = format('%d', sum), nil
+  if total <= 0 then m.refund = false end -- the log starts over
+  local refund = m.refund
+  if refund and refund[2] <= ms then refund = false end
+  if refund or m.marked then
+    if total <= -TRIM then call('UNLINK', name) end -- perhaps no stream at all
+    reply = pcall(unpack(entry_with_more(m, int(max(0, ms - m.span)), id, count, t, refund)))
+    expire(m)
+  elseif not upkeep then
+    reply = pcall('XADD', name, id, 'count', count, 'total', t)
+  else
+    if total > 0 then -- ~ ends after some 10,000 entries (100 times stream-node-max-entries)
+      reply = pcall('XADD', name, 'MINID', '~', int(ms - m.span), id, 'count', count, 'total', t)
+    elseif total > -TRIM then
+      reply = pcall('XADD', name, 'MINID', '=', int(ms), id, 'count', count, 'total', t)
+    else
+      call('UNLINK', name) -- freed in the background
+      reply = pcall('XADD', name, id, 'count', count, 'total', t)
+    end
+    expire(m)
+  end
+  if reply.err and refused(reply) and refused(pcall('XADD', name, '*', 'count', count, 'total', t)) then
+    call('UNLINK', name)
+    call('XADD', name, id, 'count', count, 'total', t)
+    expire(m)
+  end
+  m.empty = count == '0'
+  m.last, m.total = ms, sum
+end
+
+-- The entry with refunded_total has the newest one's time: nothing was counted since.
+function log.give_back(m, w, n)
+  local longest = m.meter.ms[w]
+  local refunded_total = m.total - log.used(m, w) + n
+  local entry = entry_with_more(m, '0', next_id(m.last), '0', int(m.total),
+    {refunded_total, m.now + longest, longest})
+  if refused(pcall(unpack(entry))) then
+    recreate(m.name)
+    call(unpack(entry))
+    expire(m)
+  end
+  return n
+end
+
+log.used, log.free_at, log.free_times = running_totals(function(name, from)
+  local e = call('XRANGE', name, from, '+', 'COUNT', '1')[1]
+  if not e then return end
+  local fields = e[2]
+  return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), e[1]
+end)

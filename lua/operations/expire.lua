@@ -1,0 +1,36 @@
+-- expire.lua: looks again at overrides that may have ended, and at blocks whose decision is to
+-- be renewed. Calling it early, late or twice does no harm.
+--
+-- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
+-- ARGV   1 now_ms ('' = the server's clock)  2 how many entries of audit to keep, about
+--        3 1: the decisions of blocks are published again
+--        then per target: the target; the override of a pattern that applies to it where it has none
+--        of its own, as JSON, or ''
+-- Reply  transitions written, overrides that ended
+--
+-- include: library, plan, state, records, levels, freed, overrides
+
+function operations.expire()
+  -- Validate, and read.
+  local now, keep, again = clock(), number(2, 1), number(3, 0) == 1
+  prove_types(1)
+  call('XLEN', KEYS[5])
+  call('HLEN', KEYS[4])
+  -- Write. Redis refuses a script for want of memory at its first write only, and never at this one.
+  call('HDEL', KEYS[1], '')
+  local transitions, ended = 0, 0
+  for i = 4, #ARGV, 2 do
+    local target = ARGV[i]
+    local text = call('HGET', KEYS[4], target)
+    local o = read_override(text)
+    if o and o.till and o.till <= now then
+      write_override(KEYS[4], KEYS[5], keep, now, target, text, '', '', 'expired')
+      mark_freed(KEYS[1])
+      o, ended = nil, ended + 1
+    end
+    o = o or read_override(ARGV[i + 1])
+    if o and o.till and o.till <= now then o = nil end
+    transitions = transitions + follow_override(1, now, target, o, again)
+  end
+  return {transitions, ended}
+end

@@ -1,0 +1,223 @@
+-- fold.lua: counts the events of one read, each at most once. On one server these are
+-- of several partitions, on a Cluster of one.
+--
+-- KEYS   events, levels, due, outbox, ids of each partition; then the meters of each key
+-- ARGV   1 now_ms ('' = the server's clock)  2 consumer group  3 how long ids are remembered, in ms
+--        4 number of partitions + 16384 * the number of plans; the plans (plan.lua); then sections, each with its
+--        keys (section_at in plan.lua); then per key its groups, in
+--        time order: count; number of events n, below zero where another group of the key follows; their n IDs,
+--        rising, or for all of a group, an ID, a space, and the id that its producer gave it
+--        then, where the fold is traced, its trace context, for the transitions (levels.lua)
+-- A group is one or more events of one key with the same count that may share
+-- an entry: it is put at the time of its newest event.
+--
+-- Reply  numbers of events: folded, too late for every window, already counted (they were
+--        not pending), duplicates (their producer had sent them before); transitions
+--        written; corrupt meters
+--
+-- The gate: XACK says how many of a group's events were still pending, and just
+-- so many are counted. All have the same count, so it need not say which. A
+-- batch that was sent twice, claimed by another worker, or folded by a worker
+-- that slept adds nothing. Events whose producer gave them ids pass a second
+-- gate, one by one: the id must be new for the key.
+--
+-- include: library, plan, state, reserved, records, levels
+
+-- Where the names of a partition stand: from that of levels, its place (records.lua).
+local EVENTS, IDS, PARTITION_SIZE = -1, 3, 5
+
+-- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
+local keys                    -- the state of each key
+local first_group, last_group -- per key
+local group_head              -- per group: where it begins in ARGV
+local group_ms                -- its time
+local group_id                -- the ID of its entry; nil where that is not at the time of its newest event
+local group_put               -- where it was put; false where nothing of it was counted
+local group_units             -- what was counted of it
+local group_has_ids           -- true where its producers gave ids
+local function new_lists()
+  keys, first_group, last_group, group_head, group_ms = {}, {}, {}, {}, {}
+  group_id, group_put, group_units, group_has_ids = {}, {}, {}, {}
+end
+new_lists()
+
+-- crossed gives the time of the group that made window w reach a threshold.
+local function crossed(s, w, threshold)
+  local used = s.before[w]
+  for g = s.first_group, s.last_group do
+    local put = group_put[g]
+    if put and put > s.now - s.plan.ms[w] then
+      used = used + group_units[g]
+      if used >= threshold then return put end
+    end
+  end
+  return s.now
+end
+
+-- read_groups reads the groups of a key. It gives the next group and place in ARGV, how many units they have, and how
+-- many of their events have ids. Arithmetic on what is no number is an error, and cheaper than asking.
+local function read_groups(g, at, now)
+  local planned, with_ids, more = 0, 0, nil
+  repeat
+    local n = ARGV[at + 1] + 0
+    more = n < 0
+    if more then n = -n end
+    local id = ARGV[at + 1 + n]
+    local ms = match(id, '^%d+') + 0
+    planned = planned + ARGV[at] * n
+    group_has_ids[g] = find(id, ' ', 1, true) and true or false
+    if group_has_ids[g] then id, with_ids = match(id, '^%S+'), with_ids + n end
+    -- An event whose producer gave it an ID of the future happened now, at the latest:
+    -- taken at its word, it would put every other event of the batch out of its window.
+    if ms > now then ms, id = now, nil end
+    group_head[g], group_ms[g], group_id[g] = at, ms, id
+    g, at = g + 1, at + 2 + n
+  until not more
+  return g, at, planned, with_ids
+end
+
+-- find_level reads what the windows of a key hold. The events of this call may bring the key near a level.
+local function find_level(s, i, planned, proven)
+  look_at(s)
+  s.used, s.before = s.before, s.used
+  local near = false
+  for w = 1, s.plan.n do near = near or s.before[w] + planned >= s.plan.lowest[w] end
+  if not near then return end
+  if not proven[s.place] then
+    prove_types(s.place)
+    proven[s.place] = true
+  end
+  local key, text = user_key(KEYS[s.k]), nil
+  if s.plan.decides > 0 then text = call('HGET', KEYS[s.place], key) end
+  near_level(s, key, text)
+  s.crossed, s.first_group, s.last_group = crossed, first_group[i], last_group[i]
+end
+
+-- read reads the sections: each key once, and what its windows hold where a level is near. It gives how many keys
+-- there are, the next place in ARGV, and per place of a partition how many of its events have ids; nil where none has.
+local function read(at, plans, now, partitions)
+  local many, k, g, ids, proven, keys_end = 0, PARTITION_SIZE * partitions + 1, 1, nil, {}, #KEYS
+  while k <= keys_end do
+    local run, plan, partition
+    run, plan, partition, at = section_at(at, plans, partitions, keys_end - k + 1)
+    local place = PARTITION_SIZE * (partition - 1) + 2
+    while run > 0 and k <= keys_end do
+      run = run - 1
+      local s, planned, with_ids = open_key(plan, k, place, now), nil, nil
+      many, k = many + 1, k + plan.many
+      keys[many], first_group[many] = s, g
+      g, at, planned, with_ids = read_groups(g, at, now)
+      last_group[many] = g - 1
+      if with_ids > 0 then
+        ids = ids or {}
+        ids[place] = (ids[place] or 0) + with_ids
+      end
+      if s.more > 0 or planned >= s.below then find_level(s, many, planned, proven) end
+    end
+  end
+  return many, at, ids
+end
+
+-- acknowledge_new takes events with ids from ARGV[from] to ARGV[to]. It gives how many
+-- were still pending, and how many of those have an id that is new.
+local function acknowledge_new(place, from, to, key)
+  local acked, new = 0, 0
+  for i = from, to do
+    local event, id = match(ARGV[i], '^(%S+) (.*)$')
+    if call('XACK', KEYS[place + EVENTS], ARGV[2], event) == 1 then
+      acked = acked + 1
+      new = new + call('ZADD', KEYS[place + IDS], 'NX', match(event, '^%d+'), id .. '\n' .. key)
+    end
+  end
+  return acked, new
+end
+
+-- acknowledge gives how many events of a group there are, how many were still pending, and how many of those are new.
+local function acknowledge(s, g)
+  local head, events = group_head[g], KEYS[s.place + EVENTS]
+  local n = ARGV[head + 1] + 0
+  if n < 0 then n = -n end
+  local from, to = head + 2, head + 1 + n
+  if group_has_ids[g] then return n, acknowledge_new(s.place, from, to, user_key(KEYS[s.k])) end
+  if n == 1 then
+    local acked = call('XACK', events, ARGV[2], ARGV[from])
+    return n, acked, acked
+  end
+  local acked = 0
+  for b = from, to, 1000 do acked = acked + call('XACK', events, ARGV[2], unpack(ARGV, b, min(b + 999, to))) end
+  return n, acked, acked
+end
+
+-- counts tells whether a time is still in a window of the key.
+local function counts(s, ms)
+  for i = 1, s.plan.many do
+    local m = s.meters[i]
+    if ms > m.now - m.span then return true end
+  end
+  return false
+end
+
+-- forget_ids forgets ids that have been remembered for as long as events are kept, twice as fast as they come.
+local function forget_ids(ids, now, remember)
+  for place, n in pairs(ids) do
+    local name = KEYS[place + IDS]
+    local old = call('ZCOUNT', name, '-inf', int(now - remember))
+    if old > 0 then call('ZREMRANGEBYRANK', name, '0', int(min(old, 2 * n) - 1)) end
+    call('PEXPIRE', name, int(max(MIN_EXPIRY_MS, remember)))
+  end
+end
+
+-- write acknowledges, and counts what was still pending.
+local function write(many)
+  local folded, late, already_counted, duplicates = 0, 0, 0, 0
+  for i = 1, many do
+    local s = keys[i]
+    for g = first_group[i], last_group[i] do
+      local n, acked, new = acknowledge(s, g)
+      already_counted, duplicates = already_counted + n - acked, duplicates + acked - new
+      group_put[g] = false
+      if new > 0 then
+        local ms, count = group_ms[g], ARGV[group_head[g]]
+        if counts(s, ms) then
+          folded = folded + new
+          if new > 1 then count = int(new * count) end
+          charge(s, ms, group_id[g], count)
+          if s.near then group_put[g], group_units[g] = max(ms, s.meters[1].last), count + 0 end
+        else
+          late = late + new
+        end
+      end
+    end
+  end
+  return folded, late, already_counted, duplicates
+end
+
+function operations.fold()
+  if keys[KEPT + 1] or group_head[2 * KEPT] then new_lists() end -- of a call of thousands of keys
+  -- Validate, and read.
+  local now, remember, header, at, plans = clock(), number(3, 1), number(4, 1), 5, {}
+  local partitions = header % 16384
+  for p = 1, (header - partitions) / 16384 do plans[p], at = plan_at(at), at + 1 end
+  local many, ids
+  many, at, ids = read(at, plans, now, partitions)
+  if at == #ARGV and match(ARGV[at], '^%x+%-%x+%-%x+%-%x+ ') then trace, at = ARGV[at], at + 1 end
+  if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
+  -- What is written below and not read before has its type proven. (The only partition's
+  -- events are proven by its first XACK, as that is the first write.)
+  if partitions > 1 then
+    for p = 1, partitions do call('XLEN', KEYS[PARTITION_SIZE * p - 4]) end
+  end
+  for place in pairs(ids or {}) do call('ZCARD', KEYS[place + IDS]) end
+  if refusal then return refusal end
+
+  local folded, late, already_counted, duplicates = write(many)
+  if ids then forget_ids(ids, now, remember) end
+
+  -- Evaluate: only keys near a level. Reading is safe here, the types are proven.
+  local transitions = 0
+  for i = 1, many do
+    local s = keys[i]
+    if s.near then transitions = transitions + judge(look_again(s)) end
+  end
+  return {folded, late, already_counted, duplicates, transitions, corrupt_counters}
+end

@@ -1,0 +1,97 @@
+-- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved to
+-- answer from memory (check/leases.go). In one step it charges what the process has used
+-- since the last time, and reserves what it is to have next.
+--
+-- A lease is a reservation: a hold of the key with the policy l, whose units count as used until
+-- they are charged or given back. What nobody renews in time is charged when it expires. A reset of
+-- the key leaves the holds of leases alone, as their units may still be spent.
+--
+-- KEYS   levels, due, outbox, reservations of the partition; the holds of the key; its meters
+-- ARGV   1 now_ms ('' = the server's clock)  2 id of the lease  3 ttl in ms: when it expires
+--        4 units that it has, 0 where it is new  5 of them, those that are not used, and may be used
+--        meanwhile: it keeps these  6 units that it is to have; 0 ends it  7 the smallest number
+--        that is of use: units come in multiples of it
+--        8.. the key (read_keys in holds.lua), its units being those that were used
+-- Reply  1, or 0: the lease had expired, and was charged, so nothing was charged or kept; the units
+--        that it has now; the mark of resets (reset.lua); transitions; then, where it has a plan: now, retry_ms (0
+--        where it has units, else when ARGV[7] are free, -1 never), per window the state of the
+--        key after it
+--
+-- Of the room that the windows leave, those of shadow rules too, a lease takes three quarters at
+-- most, as other processes want some.
+--
+-- include: library, plan, state, reserved, records, levels, freed, holds
+
+operations['lease-units'] = function()
+  -- Validate, and read.
+  local now, id, ttl = clock(), ARGV[2], number(3, 1)
+  local had, keep, want, least = number(4, 0), number(5, 0), number(6, 0), number(7, 1)
+  if not match(id, '^[%w-]+$') then error('ARGV[2] is malformed') end
+  local keys = read_keys(now, 8)
+  if refusal then return refusal end
+  local key = keys[1]
+  local place, member, used = key.place, id .. ':' .. int(had) .. ':l', key.units
+  local stands = had > 0 and call('ZSCORE', key.holds, member)
+  if had == 0 then
+    used, keep = 0, 0
+  elseif not stands then
+    used, keep, want = 0, 0, 0
+  end
+  for i, expired in ipairs(key.expired or {}) do
+    if expired == member then -- nobody has settled it yet
+      table.remove(key.expired, i)
+      key.sum, key.charged = key.sum + had, key.charged - had
+      if #key.expired == 0 then key.expired = nil end
+      break
+    end
+  end
+  prove_key_types(keys)
+  local resets = read_mark(KEYS[place + LEVELS], RESETS)
+
+  -- What has expired of others is settled first, so that nothing is decided by it.
+  local transitions = expire_key(key, now)
+
+  -- Decide. The process may be using what it keeps, so no unit of that can be taken from it.
+  local room, s = nil, key.s
+  if s then
+    local counted = stands and s.reserved and had or 0 -- 0 too where it expired so long ago that it counts no more
+    for w = 1, s.plan.n do
+      local left = s.plan.limit[w] - (s.used[w] - counted + used)
+      room = min(room or left, left)
+    end
+  end
+  local units = keep
+  if want > keep and room then
+    local most = max(floor(room * 3 / 4), keep + min(least, room - keep))
+    units = min(want, most)
+    units = max(keep, units - units % least)
+  end
+
+  -- Write.
+  local record = KEYS[place + RESERVATIONS]
+  if stands then
+    call('ZREM', key.holds, member)
+    key.sum = max(0, key.sum - had)
+  end
+  if units > 0 then
+    local expires = now + ttl
+    call('ZADD', key.holds, int(expires), id .. ':' .. int(units) .. ':l')
+    join_policy(key, 'c')
+    key.sum = key.sum + units
+    call('HSET', record, id, format('open\n%d\n%d\n-\n0\n-\n%dl\n%s', expires, ttl, units, key.key))
+    call('ZADD', KEYS[place + DUE], int(expires), '\n' .. id)
+  elseif had > 0 then
+    call('HDEL', record, id)
+    call('ZREM', KEYS[place + DUE], '\n' .. id)
+  end
+  if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, now, true) end
+
+  local reply, n = {(had > 0 and not stands) and 0 or 1, units, resets, transitions}, 4
+  s = key.s
+  if s then
+    reply[n + 1] = s.now
+    reply[n + 2] = units == 0 and wait(s, least, 1, s.plan.decides) or 0
+    window_states(reply, n + 2, s, 0)
+  end
+  return reply
+end

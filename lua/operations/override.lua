@@ -1,0 +1,30 @@
+-- override.lua: sets or removes the override of one key or pattern, and writes the decisions
+-- that follow at once. What depends on the counts is for a sweep of the key.
+--
+-- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
+-- ARGV   1 now_ms ('' = the server's clock)  2 target  3 the override as JSON, '' removes it  4 by  5 reason
+--        6 how many entries of audit to keep, about  7 the time from which its end was counted, '' where it
+--        was not: where that is not the present, to a second, nothing is changed
+-- Reply  now; 1 changed, 0 there was none to remove, -1 its end has passed, -2 it cannot be read, -3 the time
+--        from which its end was counted is not the present; transitions written; what was there before,
+--        '' where nothing was
+--
+-- include: library, plan, state, records, levels, freed, overrides
+
+function operations.override()
+  -- Validate, and read.
+  local now, target, after, keep = clock(), ARGV[2], ARGV[3], number(6, 1)
+  prove_types(1)
+  call('XLEN', KEYS[5])
+  local before = call('HGET', KEYS[4], target) or ''
+  local o = read_override(after)
+  if after ~= '' and not o then return {now, -2, 0, before} end
+  local past = o and o.till and o.till <= now
+  if ARGV[7] ~= '' and (past or math.abs(number(7, 0) - now) > 1000) then return {now, -3, 0, before} end
+  if past then return {now, -1, 0, before} end
+  if after == '' and before == '' then return {now, 0, 0, before} end
+  -- Write.
+  write_override(KEYS[4], KEYS[5], keep, now, target, before, after, ARGV[4], ARGV[5])
+  mark_freed(KEYS[1])
+  return {now, 1, follow_override(1, now, target, o, true), before}
+end

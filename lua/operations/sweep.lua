@@ -1,0 +1,87 @@
+-- sweep.lua: looks again at keys whose level may have ended. Here levels go down.
+--
+-- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; where the
+--        rule is gone, a meter's name with the record's field in the key's place
+-- ARGV   1 now_ms ('' = the server's clock)
+--        then per record: 1 and the plan of its rule alone (plan.lua), or 0 where that is gone;
+--        2 and the plan where the rule may just have become a shadow, or live: its record
+--        then passes from the one field to the other; 3 and the plan where its throttle
+--        decision is to be published again, though nothing about it changed
+-- Reply  transitions written, records that were corrupt
+--
+-- Calling it early, late or twice does no harm: it reads the present counts and writes
+-- what has changed.
+--
+-- include: library, plan, state, reserved, records, levels
+
+local MOVED, RESTATED = 2, 3
+local PLACE = 1 -- of the only partition
+
+-- read_items reads what ARGV says: per record its key, field, s (the state of its key; nil where its rule is gone),
+-- moved and restated.
+local function read_items(now)
+  local items, at, k = {}, 2, 4
+  while k <= #KEYS do
+    local kind, item = number(at, 0), {key = user_key(KEYS[k]), field = nil, s = nil}
+    if kind > 0 then
+      local plan = plan_at(at + 1)
+      local s = look_at(open_key(plan, k, PLACE, now, true))
+      item.s, item.field, item.moved = s, field_of(item.key, plan.rules[1]), kind == MOVED
+      item.restated = kind == RESTATED
+      at, k = at + 2, k + plan.many
+    else
+      item.field = item.key
+      at, k = at + 1, k + 1
+    end
+    items[#items + 1] = item
+  end
+  return items
+end
+
+-- read_record gives the record of an item, which may stand in its rule's other field yet, and how many transitions
+-- that wrote. Where both stand, what the later one says holds; another rule's is ended by judge.
+local function read_record(item, now)
+  local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
+  if not item.s or text and not item.moved then return text, 0 end
+  local name = item.s.plan.rules[1].name
+  local other_field = item.field == key and key .. '\n' .. name or key
+  local other, head = call('HGET', KEYS[PLACE + LEVELS], other_field), name .. ';'
+  if other and sub(other, 1, #head) == head then
+    if not text then
+      text = other
+    elseif sub(text, 1, #head) ~= head then
+      written = end_levels(PLACE, other_field, other, now)
+    end
+    drop(PLACE, other_field, other)
+  end
+  return text, written
+end
+
+function operations.sweep()
+  -- Validate, and read.
+  local now = clock()
+  prove_types(PLACE)
+  local items = read_items(now)
+  if refusal then return refusal end
+
+  -- Write. Redis refuses a call for want of memory at its first write only, and never
+  -- at this one, which removes nothing: levels must end then too.
+  call('HDEL', KEYS[PLACE + LEVELS], '')
+  local transitions, corrupt_records = 0, 0
+  for _, item in ipairs(items) do -- the types are proven, so reading cannot fail here
+    local text, moved = read_record(item, now)
+    local written, corrupt, s = 0, nil, item.s
+    if s and (text or stands_at_level(s)) then
+      keep(s)
+      near_level(s, item.key, text)
+      s.falling, s.restate = true, item.restated
+      written, corrupt = judge(s)
+    elseif text then
+      written, corrupt = end_levels(PLACE, item.field, text, now)
+    else
+      call('ZREM', KEYS[PLACE + DUE], item.field)
+    end
+    transitions, corrupt_records = transitions + moved + written, corrupt_records + (corrupt and 1 or 0)
+  end
+  return {transitions, corrupt_records}
+end

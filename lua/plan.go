@@ -1,0 +1,145 @@
+package lua
+
+import (
+	"encoding/json"
+	"slices"
+	"sync/atomic"
+)
+
+// Plan is what the library is told about the rules of a key; plan.lua says how it reads it.
+type Plan struct {
+	Meters []Meter `json:"meters"`
+	Rules  []Rule  `json:"rules"`
+
+	text atomic.Pointer[string] // see Text
+}
+
+// Meter is one key of Redis, in which an algorithm counts some windows of a plan.
+type Meter struct {
+	Algorithm string `json:"algorithm"`
+	// Setting is one number for the algorithm. The logs: how often they are trimmed and
+	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Others: unused.
+	Setting int64 `json:"setting"`
+	// SpanMs is the longest window.
+	SpanMs int64 `json:"span"`
+	// Windows are those of the plan that it counts, numbered from 1 over all rules.
+	Windows []int `json:"windows,omitempty"`
+	// Steps are those of a Penalty, in ms; ForgetMs is for how long after the end of one it is remembered.
+	Steps    []int64 `json:"steps,omitempty"`
+	ForgetMs int64   `json:"forget,omitempty"`
+}
+
+// Rule is a rule of a plan: the one that decides is the first, then come those in shadow.
+type Rule struct {
+	Name      string   `json:"name"`
+	Algorithm string   `json:"algorithm"` // what counts it, as a word: levels of another one are looked at again
+	HoldMs    int64    `json:"hold"`
+	Shadow    bool     `json:"shadow,omitempty"`
+	Windows   []Window `json:"windows"`
+}
+
+// Window is one window of a Rule, in milliseconds and units.
+type Window struct {
+	Ms    int64 `json:"ms"`
+	Limit int64 `json:"limit"`
+	// Steps are its levels, rising: of each the percentage, and the number of units at which it begins.
+	Steps []int64 `json:"steps,omitempty"`
+	// InFlight windows count what is reserved alone, and Ms is how long at most.
+	InFlight bool `json:"in_flight,omitempty"`
+	// ID and FromMs are those of a window of the calendar, else 0: which of them it is, among
+	// those of one plan, and when its period began, which lasts for Ms.
+	ID     int64 `json:"id,omitempty"`
+	FromMs int64 `json:"from,omitempty"`
+}
+
+// Key is a key, and what it is counted by: its meters' keys in Redis, in the order of the plan.
+type Key struct {
+	Levels string // the hash of levels of its partition; only Peek needs it
+	Meters []string
+	Plan   *Plan
+}
+
+// Text is the plan as the library takes it: JSON, made once. The plan must not be changed after that.
+func (p *Plan) Text() string {
+	if known := p.text.Load(); known != nil {
+		return *known
+	}
+	made, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // it has numbers and texts alone
+	}
+	text := string(made)
+	p.text.Store(&text)
+	return text
+}
+
+// Algorithms are those whose Lua files the plan needs, sorted.
+func (p *Plan) Algorithms() []string { return p.addAlgorithms(nil) }
+
+// addAlgorithms adds those to a sorted list that holds each once.
+func (p *Plan) addAlgorithms(list []string) []string {
+	for _, m := range p.Meters {
+		if i, found := slices.BinarySearch(list, m.Algorithm); !found {
+			list = slices.Insert(list, i, m.Algorithm)
+		}
+	}
+	return list
+}
+
+// windows is how many there are, and shadows how many of them do not decide.
+func (p *Plan) windows() (n int) {
+	for i := range p.Rules {
+		n += len(p.Rules[i].Windows)
+	}
+	return n
+}
+
+func (p *Plan) shadows() (n int) {
+	for i := range p.Rules {
+		if p.Rules[i].Shadow {
+			n += len(p.Rules[i].Windows)
+		}
+	}
+	return n
+}
+
+// punishes says whether the plan has a meter of a penalty: then its state says which step is in force.
+func (p *Plan) punishes() bool {
+	return slices.ContainsFunc(p.Meters, func(m Meter) bool { return m.Algorithm == Penalty })
+}
+
+// stateSize is how many integers window_states (state.lua) gives for a key of the plan.
+func (p *Plan) stateSize() int {
+	if p.punishes() {
+		return 3*p.windows() + 2
+	}
+	return 3 * p.windows()
+}
+
+// planNumbers gives plans numbers from 1, in the order in which they stand in a call's arguments.
+type planNumbers struct {
+	numbers    map[*Plan]int
+	texts      []any
+	algorithms []string
+}
+
+// of gives a plan's number, 0 for none.
+func (n *planNumbers) of(p *Plan) int {
+	if p == nil {
+		return 0
+	}
+	number, known := n.numbers[p]
+	if !known {
+		if n.numbers == nil {
+			n.numbers = make(map[*Plan]int, 1)
+		}
+		number = len(n.numbers) + 1
+		n.numbers[p] = number
+		n.texts = append(n.texts, p.Text())
+		n.algorithms = p.addAlgorithms(n.algorithms)
+	}
+	return number
+}
+
+// section is the number that section_at in plan.lua reads; plan and partition are numbered from 1.
+func section(keys, plan, partition int) int { return keys + 8192*(plan+4096*partition) }

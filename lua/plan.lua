@@ -1,0 +1,139 @@
+-- plan.lua: what a call is told about the rules of a key.
+--
+-- A plan is one text in JSON (Plan.Text in plan.go), made once by the caller and read once here. What it is read
+-- into is kept by its text, and nothing changes it:
+--   meters  per meter: algorithm, setting, span, which windows of the plan it counts (from 1), and what its
+--           algorithm has besides
+--   rules   those that are evaluated on the count, the one that decides first, then the shadow rules: name,
+--           algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight; steps,
+--           which are its levels, rising, each a percentage and a number of units; of the calendar id and from
+--
+-- read_plan makes of it:
+--   n, decides          how many windows there are, and how many of them decide; those stand first
+--   ms, limit, lowest   lists, one value per window; lowest is the use at which its lowest level begins
+--   in_flight           window -> true where it counts reservations alone
+--   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil where it is in flight
+--   meters, many        the meters, and how many there are
+--   rules               the rules, with their levels
+--   denied_until(s), throttled(s, since), released(s)
+--                       hooks, and fields(s, entry) and told(s): what a feature adds to the core for keys of this
+--                       plan (features/penalty.lua says what each is for); nil where it has none
+--
+-- include: library
+
+-- algorithms: name in a rule -> its functions; one file each, in meters/. A meter's state m has
+--   meter   of the plan: algo, setting, span, n, ms (of its windows)
+--   name    its key in Redis
+--   now     ms by the clock, never below its newest event's (with by_clock: by the clock)
+--   last    ms of the newest event in it, 0 where there is none
+--   total   whatever else the algorithm keeps
+--   span    what is older than this many ms counts in no window
+--   marked  true where its key has the mark of holds (reserved.lua). add writes the mark where it is set
+--   rest    for how many ms yet something holds units of it, where it is marked
+-- and the algorithm's functions are
+--   open(m, name, now)   reads last, total and marked. It gives an upper bound of what any window holds; a corrupt
+--                        meter is empty
+--   add(m, ms, id, count)  writes `count` more units at `ms`. `count` is text as it came or an integer from int();
+--                        `id` is the event's stream ID, nil for a check. It is called after the first write, so it
+--                        may not fail: open has proven the type
+--   used(m, w)           the units in window w of the meter
+--   free_at(m, w, n)     when, with no more traffic, window w will hold at most n units, of which it holds more now
+--   free_times(m, w)     when the first of the units in w leaves, and when all have; nil: by free_at
+--   give_back(m, w, n)   takes the oldest n units of w, the longest window, out of the meter, of which it holds as
+--                        many; it gives how many it took. It writes, and the newest event's time stays
+-- and, where units do not stay for the whole window,
+--   leaves(m, w, t, units, n)  when at most n of so many that are charged at t are left in it, and where units fade,
+--                        of those that are in it already too: the earliest that it can be; without units: until
+--                        when all of them count, or earlier
+-- and, where a plan says more about it than is read here:
+--   more(meter, told, plan, i, windows)  takes it from the decoded text of the plan's i-th meter
+local algorithms = {}
+
+local function integer(n, least, what)
+  if type(n) ~= 'number' or n < least or n >= 9007199254740992 or n % 1 ~= 0 then
+    error('a plan has the ' .. what .. ' ' .. tostring(n) .. ', expected an integer >= ' .. least)
+  end
+  return n
+end
+
+local NO_LEVEL = 9007199254740991 -- more than any window can hold
+
+-- read_window adds a window to the plan and to its rule.
+local function read_window(plan, rule, told)
+  local w = plan.n + 1
+  local steps = told.steps or {}
+  local window = {ms = integer(told.ms, 1, 'ms'), limit = integer(told.limit, 1, 'limit'), steps = {}, has = {}}
+  for i = 1, #steps, 2 do
+    window.steps[#window.steps + 1] = {pct = steps[i], threshold = integer(steps[i + 1], 1, 'threshold')}
+    window.has[steps[i]] = true
+  end
+  plan.n, rule.windows[#rule.windows + 1] = w, window
+  plan.ms[w], plan.limit[w], plan.lowest[w] = window.ms, window.limit, steps[2] or NO_LEVEL
+  plan.in_flight[w] = told.in_flight and true
+  if told.in_flight then rule.in_flight[int(window.ms)] = true end
+  if not rule.shadow then plan.decides = w end
+end
+
+local function read_meter(plan, i, told, windows)
+  local algo = algorithms[told.algorithm]
+  if not algo then error('unknown algorithm ' .. tostring(told.algorithm)) end
+  local meter = {algo = algo, setting = integer(told.setting, 0, 'setting'), span = integer(told.span, 1, 'span'),
+                 n = told.windows and #told.windows or 0, ms = {}, lowest = NO_LEVEL}
+  for place = 1, meter.n do
+    local w = integer(told.windows[place], 1, 'window')
+    meter.ms[place], plan.meter_of[w], plan.place_of[w] = plan.ms[w], i, place
+    meter.lowest = min(meter.lowest, plan.lowest[w])
+  end
+  if algo.more then algo.more(meter, told, plan, i, windows) end
+  plan.meters[i] = meter
+end
+
+local function read_plan(text)
+  local told, windows = cjson.decode(text), {}
+  local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
+                meters = {}, many = #told.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
+                told = nil, fields = nil}
+  for r, rule_told in ipairs(told.rules) do
+    local rule = {name = rule_told.name, algorithm = rule_told.algorithm, hold = integer(rule_told.hold, 0, 'hold'),
+                  shadow = rule_told.shadow and true or false, windows = {}, in_flight = {},
+                  head = rule_told.name .. ';' .. rule_told.algorithm .. ';'}
+    for _, window in ipairs(rule_told.windows) do
+      read_window(plan, rule, window)
+      windows[plan.n] = window
+    end
+    plan.rules[r] = rule
+  end
+  for i, meter in ipairs(told.meters) do read_meter(plan, i, meter, windows) end
+  integer(plan.n, 1, 'number of windows')
+  integer(plan.many, 1, 'number of meters')
+  return plan
+end
+
+-- plan_at gives the plan whose text is ARGV[i]. The library keeps those of the last calls, about a thousand: two
+-- generations of 500. (More would slow the collector of every call.)
+local plans, older_plans, kept_plans = {}, {}, 0
+local function plan_at(i)
+  local text = ARGV[i]
+  local plan = plans[text]
+  if plan then return plan end
+  plan = older_plans[text] or read_plan(text)
+  if kept_plans == 500 then older_plans, plans, kept_plans = plans, {}, 0 end
+  plans[text], kept_plans = plan, kept_plans + 1
+  return plan
+end
+
+-- section_at reads a section of keys that share a plan of the list and a partition. It gives how many there are, both,
+-- and the next place in ARGV. Where there is more than one plan or partition, ARGV[at] says it: how
+-- many + 8192 * (plan + 4096 * partition), numbered from 1. Else all keys that are left are of the one.
+local function section_at(at, list, partitions, left)
+  if partitions == 1 and not list[2] then return left, list[1], 1, at end
+  local code = number(at, 1)
+  local many = code % 8192
+  code = (code - many) / 8192
+  local plan = list[code % 4096]
+  local partition = (code - code % 4096) / 4096
+  if not plan or many < 1 or partition < 1 or partition > partitions then
+    error('ARGV[' .. at .. '] is ' .. ARGV[at] .. ', expected keys of a plan and a partition')
+  end
+  return many, plan, partition, at + 1
+end

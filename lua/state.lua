@@ -1,0 +1,243 @@
+-- state.lua: where a key stands: its meters, what its windows hold, and when they will hold less.
+--
+-- include: library, plan
+
+-- The state s of a key, which open_key makes:
+--   plan    what is evaluated for the key (plan.lua)
+--   k       which of KEYS its first meter is; the others follow
+--   place   which of KEYS is the hash of levels of its partition; behind it stand due and outbox
+--   now     ms by the clock; of a plan with one meter never below its newest event's
+--   meters  the states of its meters (plan.lua)
+--   used    window -> units in it, once look_at was called
+--   below   how many units it is below its lowest level, at least
+--   more    units that count besides those that are charged: what is reserved (reserved.lua)
+-- and, for the operations:
+--   charged   units that this call charges
+--   near      true where it is near a level
+-- and what near_level sets (levels.lua).
+-- The first KEPT states are used again from call to call, as new tables would cost more. So open_key sets whatever
+-- an operation reads of one. (A call of thousands of keys makes more, which are garbage after it: the library's memory
+-- is outside of maxmemory, and each call's collector goes through it.)
+local KEPT = 500
+local states = {}
+
+-- hooks are what a feature adds to the core for every key:
+--   marked(s)         a meter of the key has a mark, or might have one: finds what counts besides what is charged
+--   free_at(s, w, n)  free_at of a key of which such units count
+local hooks = {}
+
+local function new_state()
+  used_states = used_states + 1
+  local s = states[used_states]
+  if not s then
+    s = {used = {0}, before = {0}, meters = {}, plan = false, k = 0, place = 0, now = 0, below = 0, more = 0,
+         charged = 0, near = false, reserved = false, key = nil, text = nil, crossed = nil, falling = nil,
+         restate = nil, refunded = nil}
+    if used_states <= KEPT then states[used_states] = s end
+  end
+  return s
+end
+
+local function new_meter()
+  return {meter = false, name = false, now = 0, last = 0, total = 0, span = 0, marked = false, rest = 0,
+          refund = false, empty = false, before = {}, with = {}, first = {}, need = {}, need_at = {}}
+end
+
+-- open_key reads the meters of a key. With reserved_too it reads what is reserved even if no meter has the mark: the
+-- rule may have changed its algorithm since. Checks do without, as each would pay for it.
+local function open_key(plan, k, place, now, reserved_too)
+  local s = new_state()
+  s.plan, s.k, s.place, s.more, s.charged, s.near, s.reserved = plan, k, place, 0, 0, false, false
+  local meters, states, below, marked, at = plan.meters, s.meters, NO_LEVEL, reserved_too, now
+  for i = 1, plan.many do
+    local meter, m = meters[i], states[i]
+    if not m then
+      m = new_meter()
+      states[i] = m
+    end
+    local algo, name = meter.algo, KEYS[k + i - 1]
+    m.meter, m.name, m.span, m.marked = meter, name, meter.span, false
+    local bound = meter.lowest - algo.open(m, name, now)
+    if bound < below then below = bound end
+    at = m.last
+    if at < now or algo.by_clock then at = now end
+    m.now = at
+    if m.marked then marked = true end
+  end
+  s.below = below
+  s.now = plan.many == 1 and at or now
+  if marked then hooks.marked(s, now) end
+  return s
+end
+
+-- charged_in, charged_free_at and charged_leaves are of the units that are charged in window w.
+local function charged_in(s, w)
+  local plan = s.plan
+  local i = plan.meter_of[w]
+  if not i then return 0 end
+  local m = s.meters[i]
+  return m.meter.algo.used(m, plan.place_of[w])
+end
+local function charged_free_at(s, w, n)
+  local plan = s.plan
+  local m = s.meters[plan.meter_of[w]]
+  return s.now + m.meter.algo.free_at(m, plan.place_of[w], n) - m.now
+end
+local function charged_leaves(s, w, t, units, n)
+  local plan = s.plan
+  local m = s.meters[plan.meter_of[w]]
+  local leaves = m.meter.algo.leaves
+  if not leaves then return t + plan.ms[w] end
+  return s.now + leaves(m, plan.place_of[w], t + m.now - s.now, units, n) - m.now
+end
+
+-- look_at finds what each window of a key holds.
+local function look_at(s)
+  local plan, used, more, meters = s.plan, s.used, s.more, s.meters
+  local meter_of, place_of = plan.meter_of, plan.place_of
+  for w = 1, plan.n do
+    local i = meter_of[w]
+    if i then
+      local m = meters[i]
+      used[w] = m.meter.algo.used(m, place_of[w]) + more
+    else
+      used[w] = more
+    end
+  end
+  return s
+end
+
+-- look_again is look_at after units were added at other times than now.
+local function look_again(s)
+  for i = 1, s.plan.many do
+    local m = s.meters[i]
+    for w = 1, m.meter.n do m.before[w] = nil end
+  end
+  return look_at(s)
+end
+
+-- free_at gives when, with no more traffic, window w will hold at most n units, of which
+-- it holds more now. Where reservations must end for it, it is the earliest that it can be.
+local function free_at(s, w, n)
+  if s.more > 0 then return hooks.free_at(s, w, n) end
+  return charged_free_at(s, w, n)
+end
+
+-- free_times gives when the first of the units of a window is free again, and when all are.
+local function free_times(s, w, all)
+  if s.more > 0 then return hooks.free_at(s, w, all - 1), hooks.free_at(s, w, 0) end
+  local plan = s.plan
+  local m = s.meters[plan.meter_of[w]]
+  local algo, place, shift = m.meter.algo, plan.place_of[w], s.now - m.now
+  if algo.free_times then
+    local first, last = algo.free_times(m, place)
+    return first + shift, last + shift
+  end
+  return shift + algo.free_at(m, place, all - 1), shift + algo.free_at(m, place, 0)
+end
+
+-- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to there.
+local function charge(s, ms, id, count)
+  local meters = s.meters
+  for i = 1, s.plan.many do
+    local m = meters[i]
+    local now = m.now
+    if (ms or now) > now - m.span then m.meter.algo.add(m, ms or now, id, count) end
+  end
+end
+
+-- expiry gives how long a meter's key lives that is written now, in ms, as text: at least
+-- `ms`, and until nothing holds units of it.
+local function expiry(m, ms) return format('%d', max(MIN_EXPIRY_MS, ms) + (m.marked and m.rest or 0)) end
+
+-- keep has the meters of a key that is not written now live as long as their windows look back: who wrote them
+-- last may have had shorter ones.
+local function keep(s)
+  for i = 1, s.plan.many do
+    local m = s.meters[i]
+    call('PEXPIRE', m.name, int(max(MIN_EXPIRY_MS, m.span + m.meter.setting)), 'GT')
+  end
+end
+
+-- denied_until gives until when a key is denied whatever its windows hold; 0: it is not.
+local function denied_until(s)
+  local hook = s.plan.denied_until
+  return hook and hook(s) or 0
+end
+
+-- wait gives how long until the key has room for n more units in its windows from..to; -1: it never has.
+local function wait(s, n, from, to)
+  local plan, used, retry = s.plan, s.used, 0
+  if from == 1 and plan.denied_until then retry = max(0, plan.denied_until(s) - s.now) end
+  for w = from, to do
+    local limit = plan.limit[w]
+    if n > limit then return -1 end
+    if used[w] + n > limit then retry = max(retry, free_at(s, w, limit - n) - s.now) end
+  end
+  return retry
+end
+
+-- window_states puts into a reply, from n + 1 on, three integers per window of a key:
+--   used          units, without the last `less` ones
+--   next_free_ms  when the first of them is free again; 0 where none are used
+--   empty_ms      when all of them are; 0 where none are used
+-- (Of an in-flight window all are there: what is charged later in a call is not in it.)
+-- Then what the plan's features tell (`told`). It gives the new n. (One by one: several at once are set from the
+-- last to the first, and the list would grow from its far end.)
+local function window_states(reply, n, s, less)
+  local plan, used = s.plan, s.used
+  local in_flight = plan.in_flight
+  for w = 1, plan.n do
+    local all = used[w]
+    local shown = all - less
+    if in_flight[w] then shown = all end
+    reply[n + 1] = shown
+    if shown > 0 then
+      local first, last = free_times(s, w, all)
+      reply[n + 2] = first
+      reply[n + 3] = last
+    else
+      reply[n + 2] = 0
+      reply[n + 3] = 0
+    end
+    n = n + 3
+  end
+  if plan.told then
+    reply[n + 1], reply[n + 2] = plan.told(s)
+    n = n + 2
+  end
+  return n
+end
+
+-- stands_at_level tells whether a window of a key stands at a level.
+local function stands_at_level(s)
+  local plan, used = s.plan, s.used
+  for w = 1, plan.n do
+    if used[w] >= plan.lowest[w] then return true end
+  end
+  return false
+end
+
+-- give_back takes the oldest n units of w, the longest window, out of a key: each meter gives back those that it
+-- still holds. It gives how many there were in w.
+local function give_back(s, w, n)
+  local plan, held, taken = s.plan, charged_in(s, w), 0
+  local own = plan.meter_of[w]
+  for i = 1, plan.many do
+    local m, longest = s.meters[i], nil
+    local meter = m.meter
+    for p = 1, meter.n do
+      if not longest or meter.ms[p] > meter.ms[longest] then longest = p end
+    end
+    if i == own then longest = plan.place_of[w] end
+    if longest then
+      local has = meter.algo.used(m, longest)
+      local units = min(has, n - max(0, held - has))
+      if units > 0 then
+        units = meter.algo.give_back(m, longest, units)
+        if i == own then taken = units end
+      end
+    end
+  end
+  return taken
+end

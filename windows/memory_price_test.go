@@ -1,0 +1,72 @@
+package windows_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/measure"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// BenchmarkMemory is what a key takes by algorithm and entries in its window, by
+// used_memory over all keys, of which there are fewer the more entries each has.
+func BenchmarkMemory(b *testing.B) {
+	client := priceRedis(b)
+	for _, a := range windows.Algorithms {
+		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100},
+			{10_000, 20}} {
+			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
+				for b.Loop() {
+					bytes := memoryPerKey(b, client, a, size.entries, size.keys)
+					b.ReportMetric(math.Round(bytes), "B/key")
+					b.ReportMetric(math.Round(bytes/float64(size.entries)*10)/10, "B/entry")
+				}
+			})
+		}
+	}
+}
+
+// memoryPerKey fills an empty Redis with n keys of so many entries each, spread
+// over a day, and gives what one took.
+func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64) float64 {
+	b.Helper()
+	ctx := context.Background()
+	client.FlushDB(ctx)
+	s := newStore(b, client, client, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
+	settled(tale{b, s})
+	// The scripts themselves take memory, and so do the buffers of connections.
+	s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1})
+	forget := func() {
+		for p := range s.keys.Partitions {
+			client.Del(ctx, s.keys.Events(p))
+		}
+	}
+	forget()
+	before := usedMemory(b, client)
+	events := make([]windows.Event, n)
+	for i := range entries {
+		s.clock.ms = start + i*(86_000_000/entries)
+		for k := range events {
+			events[k] = windows.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1}
+		}
+		s.fold(b, nil, events...)
+		if i%100 == 99 || i == entries-1 {
+			forget()
+		}
+	}
+	return float64(usedMemory(b, client)-before) / float64(n)
+}
+
+func usedMemory(b *testing.B, c *redis.Client) int64 {
+	b.Helper()
+	n, err := measure.Memory(context.Background(), c)
+	testkit.Must(b, err)
+	return n
+}

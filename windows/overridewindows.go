@@ -1,0 +1,162 @@
+package windows
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// withWindows gives the rule under the windows of an override. One takes the place of the rule's window of
+// the same length, and keeps its algorithm, so that the count goes on; others are added. Unless `only`, the
+// rule keeps its other windows. replaced are the rule's windows that are not in effect any more.
+func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replaced []Window) {
+	c := *r
+	c.Windows = slices.Clone(r.Windows)
+	if only {
+		c.Windows = nil
+	}
+	for _, w := range list {
+		window := w.Window
+		window.Algorithm = r.algorithmFor(window)
+		if i := slices.IndexFunc(r.Windows, window.Same); i >= 0 && !w.ownCalendar {
+			window.Calendar = r.Windows[i].Calendar
+		}
+		if i := slices.IndexFunc(c.Windows, window.Same); i >= 0 {
+			c.Windows[i] = window
+		} else {
+			c.Windows = append(c.Windows, window)
+		}
+	}
+	for _, w := range r.Windows {
+		if !slices.Contains(c.Windows, w) {
+			replaced = append(replaced, w)
+		}
+	}
+	return &c, replaced
+}
+
+// overrideWindow is one of an override. ownCalendar: it says in which zone its period begins, or when; else it
+// begins when the period of the window that it replaces does.
+type overrideWindow struct {
+	Window
+	ownCalendar bool
+}
+
+// readOverrideWindow reads one; field is what is wrong with it, and its value.
+func readOverrideWindow(w api.OverrideWindow) (out overrideWindow, field, value string, err error) {
+	out.Limit, out.ownCalendar = w.Limit, w.Zone != "" || w.Starts != ""
+	if field, err = out.setPer(w.Per, w.Zone, w.Starts); err != nil {
+		value = map[string]string{"per": w.Per, "zone": w.Zone, "starts": w.Starts}[field]
+	}
+	return out, field, value, err
+}
+
+// plain gives the windows alone.
+func plain(list []overrideWindow) []Window {
+	out := make([]Window, len(list))
+	for i, w := range list {
+		out[i] = w.Window
+	}
+	return out
+}
+
+// String words a window: 100 per 1m.
+func (w Window) String() string {
+	if w.InFlight {
+		return fmt.Sprintf("%d in flight", w.Limit)
+	}
+	text := fmt.Sprintf("%d per %s", w.Limit, w.PerText())
+	if c := w.Calendar; c.Unit != "" && c.Zone != "UTC" {
+		text += " " + c.Zone
+	}
+	return text
+}
+
+// words gives each window in words.
+func words(list []Window) []string {
+	out := make([]string, len(list))
+	for i, w := range list {
+		out[i] = w.String()
+	}
+	return out
+}
+
+// Effect says what an override does beside what it is told: the windows that it replaces and keeps, and what the
+// operator may not have meant. A target with wildcards, and a network, can have keys of several rules.
+func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
+	if o.Key == "" {
+		for _, rule := range r.list {
+			if f := rule.refuses(o); f != nil && rule.Match != "" && !rule.Shadow {
+				e.Warnings = append(e.Warnings, fmt.Sprintf("keys of rule %s stay as they are: %s: %s", rule.Name, f.at,
+					f.msg))
+			}
+		}
+		return e
+	}
+	plan := r.Written(o.Key)
+	if plan == nil {
+		e.Warnings = append(e.Warnings, fmt.Sprintf("no rule matches the key %s; %s", api.Shorten(o.Key), r.matches()))
+		return e
+	}
+	if plan.Live == nil || len(o.Windows) == 0 {
+		return e
+	}
+	list, err := readOverrideWindows(o.Windows)
+	if err != nil { // ValidateOverride has said so
+		return e
+	}
+	under, replaced := plan.Live.withWindows(list, o.Only)
+	e.MatchedRule, e.Replaces = plan.Live.Name, words(replaced)
+	for _, w := range under.Windows {
+		if slices.Contains(plan.Live.Windows, w) {
+			e.Keeps = append(e.Keeps, w.String())
+		}
+	}
+	return e
+}
+
+// refuses says why the windows of an override cannot stand beside the rule's; nil where they can.
+func (r *Rule) refuses(o api.Override) *fault {
+	list, err := readOverrideWindows(o.Windows)
+	if err != nil || len(list) == 0 {
+		return nil
+	}
+	under, _ := r.withWindows(list, o.Only)
+	return under.validateWindows()
+}
+
+func readOverrideWindows(windows []api.OverrideWindow) ([]overrideWindow, error) {
+	list := make([]overrideWindow, len(windows))
+	for i, w := range windows {
+		var err error
+		if list[i], _, _, err = readOverrideWindow(w); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// namedRules bounds how many rules a warning names.
+const namedRules = 10
+
+// matches names the rules and their patterns.
+func (r *Rules) matches() string {
+	text, n := "the rules match", 0
+	for _, rule := range r.list {
+		if rule.Match == "" {
+			continue
+		}
+		if n++; n > namedRules {
+			return text + " and more"
+		}
+		if n > 1 {
+			text += ","
+		}
+		text += fmt.Sprintf(" %q (%s)", rule.Match, rule.Name)
+	}
+	if n == 0 {
+		return "no rule has a match"
+	}
+	return text
+}
