@@ -124,7 +124,7 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err != nil {
 		return api.KeyState{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
 	defer cancel()
 	st, err := s.config.Counter.Peek(ctx, plan, key)
 	if err != nil {
@@ -135,6 +135,10 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return out, nil
 }
 
+// forPeople is how long a person waits for an answer: no request is held up meanwhile, and who gets an error after the
+// time of a check must try again.
+func (s *Service) forPeople() time.Duration { return max(s.config.Timeout, 5*time.Second) }
+
 // Reset forgets what a key has used and ends its levels; it says whether there
 // was anything to forget.
 func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
@@ -142,7 +146,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
 	s.denials.forget(key)

@@ -1,0 +1,54 @@
+package check
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// A reset and a look at a key wait for Redis longer than a check does, as a person asked for them.
+func TestAPersonWaitsLongerThanACheck(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.Redis(t))
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
+	testkit.Must(t, err)
+	rules := rulesOf(t, rule("*", windows.Window{Limit: 1, Per: time.Hour}))
+	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+		Timeout: time.Millisecond})
+	testkit.Must(t, err)
+	left := &patience{}
+	c.AddHook(left)
+	for name, ask := range map[string]func() error{
+		"reset": func() error { _, err := s.Reset(t.Context(), "k"); return err },
+		"look":  func() error { _, err := s.Peek(t.Context(), "k"); return err },
+	} {
+		left.shortest = time.Hour
+		if err := ask(); err != nil || left.shortest < time.Second {
+			t.Errorf("%s: %v to answer; %v", name, left.shortest, err)
+		}
+	}
+}
+
+// patience is the least time that was left to answer a command.
+type patience struct{ shortest time.Duration }
+
+func (p *patience) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *patience) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if until, ok := ctx.Deadline(); ok {
+			p.shortest = min(p.shortest, time.Until(until))
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (p *patience) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
