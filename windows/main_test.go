@@ -10,6 +10,8 @@ import (
 // timelines is how many timelines each property is tried on; -rapid.checks says otherwise.
 var timelines = "100"
 
+var underRace bool
+
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", timelines); err != nil {
 		panic(err)
