@@ -135,9 +135,9 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return out, nil
 }
 
-// forPeople is how long a person waits for an answer: no request is held up meanwhile, and who gets an error after the
-// time of a check must try again.
-func (s *Service) forPeople() time.Duration { return max(s.config.Timeout, 5*time.Second) }
+// forPeople is how long a person waits for an answer. No request is held up meanwhile, and a script may have to be
+// compiled first.
+func (s *Service) forPeople() time.Duration { return 4 * s.config.Timeout }
 
 // Reset forgets what a key has used and ends its levels; it says whether there
 // was anything to forget.
