@@ -12,6 +12,8 @@ type CheckRequest struct {
 	Cost   int64          `json:"cost,omitempty"` // 0 means 1
 	Mode   Mode           `json:"mode,omitempty"` // empty means take; beside Checks: that of those that have none
 	Checks []CheckRequest `json:"checks,omitempty"`
+	// Values are the fields of which rules count the different values, such as {"user": "alice"}. Others are ignored.
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // Mode says what a check does with its cost.
@@ -137,6 +139,8 @@ type WindowState struct {
 	Calendar string `json:"calendar,omitempty"`
 	// InFlight: Limit units may be reserved at once, whatever the time.
 	InFlight bool `json:"in_flight,omitempty"`
+	// Distinct is the field whose different values are counted. Used of Limit + 1 then means more than Limit.
+	Distinct string `json:"distinct,omitempty"`
 }
 
 // Penalty is the step of a rule's penalty that is in force for a key: nothing is admitted until it ends.
@@ -160,7 +164,7 @@ func NewWindowState(limit int64, window time.Duration, used int64, nextFree, emp
 func (w WindowState) After(ms int64) WindowState {
 	if w.EmptyMs <= ms {
 		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, Calendar: w.Calendar,
-			InFlight: w.InFlight}
+			InFlight: w.InFlight, Distinct: w.Distinct}
 	}
 	w.EmptyMs, w.NextFreeMs, w.Remaining = w.EmptyMs-ms, max(w.NextFreeMs-ms, 1), max(0, w.Limit-w.Used)
 	return w

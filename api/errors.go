@@ -9,6 +9,8 @@ var (
 	ErrBadKey = errors.New("bad key")
 	// ErrBadCount: a count that is no integer from 1 to 1,000,000,000.
 	ErrBadCount = errors.New("bad count")
+	// ErrBadValue: a value that a rule counts is missing or cannot be counted.
+	ErrBadValue = errors.New("bad value")
 	// ErrBadID: an event's id that is over 128 bytes, not UTF-8, or holds a control character.
 	ErrBadID = errors.New("bad id")
 	// ErrBadTransition: a transition that cannot be published: foreign or corrupt data in the outbox.

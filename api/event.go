@@ -30,6 +30,8 @@ type Event struct {
 	TraceParent string `json:"-"`
 	// TraceState goes with TraceParent, as the header tracestate has it; up to 512 bytes.
 	TraceState string `json:"-"`
+	// Values are more fields of the event, of which rules count the different values, such as {"user": "alice"}.
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // Validate reports the first thing wrong with the event, wrapping ErrBadKey,
@@ -38,10 +40,15 @@ func (e Event) Validate() error {
 	if err := ValidateKey(e.Key); err != nil {
 		return err
 	}
-	if err := ValidateCount(e.Count); err != nil || e.ID == "" {
+	if err := ValidateCount(e.Count); err != nil {
 		return err
 	}
-	return validateText(e.ID, maxIDBytes, ErrBadID)
+	if e.ID != "" {
+		if err := validateText(e.ID, maxIDBytes, ErrBadID); err != nil {
+			return err
+		}
+	}
+	return ValidateValues(e.Values)
 }
 
 // ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8

@@ -21,6 +21,7 @@ var named = []struct {
 	{"bad-key", ErrBadKey},
 	{"bad-count", ErrBadCount},
 	{"bad-id", ErrBadID},
+	{"bad-value", ErrBadValue},
 	{"bad-override", ErrBadOverride},
 	{"cost-exceeds-limit", ErrCostExceedsLimit},
 	{"body-too-large", ErrBodyTooLarge},

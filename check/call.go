@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -27,6 +28,8 @@ type Request struct {
 	EachState bool
 	// Refund gives Cost units back, once the rest of the call is admitted.
 	Refund bool
+	// Values are the fields of which rules count the different values.
+	Values map[string]string
 
 	override *windows.Override // in effect for the key, nil: none (override.go)
 	written  *windows.Plan     // Plan without it
@@ -131,10 +134,10 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 	out := make([]Request, len(reqs))
 	for i, r := range reqs {
 		cost := cmp.Or(r.Cost, 1)
-		if err := (api.Event{Key: r.Key, Count: cost}).Validate(); err != nil {
+		if err := (api.Event{Key: r.Key, Count: cost, Values: r.Values}).Validate(); err != nil {
 			return nil, err
 		}
-		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode}
+		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
 	}
 	return out, nil
 }
@@ -179,6 +182,10 @@ func newCall(reqs []Request) (*call, error) {
 // ask gives the index of the ask for a key, which stands once however often it is
 // checked, and under one plan.
 func (c *call) ask(r Request) (int, error) {
+	values, err := r.Plan.Values(func(field string) string { return r.Values[field] })
+	if err != nil {
+		return 0, fmt.Errorf("key %s: %w", api.Shorten(r.Key), err)
+	}
 	for i, a := range c.asks {
 		if a.Key != r.Key {
 			continue
@@ -191,10 +198,14 @@ func (c *call) ask(r Request) (int, error) {
 			return 0, fmt.Errorf("%w: the key %s stands there with mode %s and with mode %s", api.ErrBadRequest,
 				api.Shorten(r.Key), a.Mode, mode)
 		}
+		if !slices.Equal(a.Values, values) {
+			return 0, fmt.Errorf("%w: the key %s stands there twice with different values", api.ErrBadRequest,
+				api.Shorten(r.Key))
+		}
 		return i, nil
 	}
 	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
-		Reserves: r.reserves})
+		Reserves: r.reserves, Values: values})
 	return len(c.asks) - 1, nil
 }
 

@@ -27,7 +27,7 @@ const (
 
 // denials remembers keys that Redis denied, and answers for them without it. It is exact: a window
 // frees units only with time, so who is denied n units is denied as many, and more, until
-// the wait has passed. What frees units earlier, a reset or a refund by any process, changes the
+// the wait has passed. (Of a key whose values count, another value may be admitted: it is not remembered.) What frees units earlier, a reset or a refund by any process, changes the
 // mark of the key's partition, which is read while answers are given from here. Other rules
 // are another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
 type denials struct {
@@ -112,7 +112,7 @@ func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict
 
 // add notes that Redis denies a request, if it does; its waits begin at a moment.
 func (d *denials) add(request windows.Request, state windows.KeyState, from, asked, answered time.Time) {
-	if request.ChargesDenied() || d.leased && request.Plan.LeaseTime() == 0 {
+	if request.ChargesDenied() || len(request.Values) > 0 || d.leased && request.Plan.LeaseTime() == 0 {
 		return
 	}
 	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,

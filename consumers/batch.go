@@ -109,6 +109,7 @@ func (f *folder) finish(ctx context.Context, p int, unmatched []string, letters 
 // A producer that computes the partition of a key wrongly would have the key counted
 // and levelled in two places, of which each knows a part.
 func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []deadLetter) {
+	rules := f.rules()
 	events = make([]windows.Event, 0, len(b.Messages))
 	for _, m := range b.Messages {
 		e, err := m.Decode()
@@ -122,7 +123,12 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 				f.keys.Events(right))))
 			continue
 		}
-		events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID})
+		event := windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID, Fields: m.Values}
+		if err := rules.CheckValues(event); err != nil {
+			letters = append(letters, letterOf(m, invalid, err.Error()))
+			continue
+		}
+		events = append(events, event)
 	}
 	return events, letters
 }
@@ -161,11 +167,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 	}
 	if len(events) == 1 {
 		e := events[0]
-		fields := map[string]any{"key": e.Key, "count": e.Count}
-		if e.ProducerID != "" {
-			fields["id"] = e.ProducerID
-		}
-		letter := letterOf(entry.Message{ID: e.ID, Values: fields}, refused, refusal.Error())
+		letter := letterOf(entry.Message{ID: e.ID, Values: e.Fields}, refused, refusal.Error())
 		return nil, f.deadLetter(ctx, p, []deadLetter{letter})
 	}
 	f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),

@@ -35,10 +35,11 @@ var Algorithms = []Algorithm{
 	{"fixed-window", "fixed", OfTheClock},
 }
 
-// Two more that no rule names: Calendar counts the windows of the calendar, and Penalty none: it says until when a
-// key is denied.
+// Three more that no rule names. Calendar counts the windows of the calendar, and Distinct the different values of a
+// field. Penalty counts none: it says until when a key is denied.
 const (
 	Calendar = "calendar"
+	Distinct = "distinct"
 	Penalty  = "penalty"
 )
 
@@ -70,7 +71,8 @@ func PromiseOf(name string) Promise { return named(name).Promise }
 
 // Form gives the form of an algorithm's counters in Redis; "" where there is none of that name.
 func Form(algorithm string) string {
-	if algorithm == Calendar || algorithm == Penalty {
+	switch algorithm {
+	case Calendar, Distinct, Penalty:
 		return algorithm
 	}
 	return named(algorithm).Form

@@ -10,8 +10,9 @@ type CheckPartition struct{ Levels, Due, Outbox string }
 // CheckKey is one key that is asked for, and its meters' keys in Redis.
 type CheckKey struct {
 	Meters    []string
-	Plan      int // index into CheckArgs.Plans
-	Partition int // index into CheckArgs.Partitions
+	Plan      int      // index into CheckArgs.Plans
+	Partition int      // index into CheckArgs.Partitions
+	Values    []string // one per meter of its plan that counts values; empty: it has none
 }
 
 // CheckItem is one check; a Cost of 0 charges nothing and asks for one unit.
@@ -140,14 +141,21 @@ func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 	for _, m := range a.Remember {
 		args = append(args, m.Call+1, m.TTLMs, m.Fingerprint)
 	}
-	run, alone := 0, len(a.Plans) == 1 && len(a.Partitions) == 1
-	for i, k := range a.Keys {
-		keys = append(keys, k.Meters...)
-		run++
-		next := i + 1
-		if !alone && (next == len(a.Keys) || a.Keys[next].Plan != k.Plan || a.Keys[next].Partition != k.Partition) {
-			args = append(args, section(run, k.Plan+1, k.Partition+1))
-			run = 0
+	alone := len(a.Plans) == 1 && len(a.Partitions) == 1
+	for i, run := 0, 0; i < len(a.Keys); i += run {
+		first := a.Keys[i]
+		for run = 0; i+run < len(a.Keys); run++ {
+			k := a.Keys[i+run]
+			if k.Plan != first.Plan || k.Partition != first.Partition {
+				break
+			}
+			keys = append(keys, k.Meters...)
+		}
+		if !alone {
+			args = append(args, section(run, first.Plan+1, first.Partition+1))
+		}
+		for _, k := range a.Keys[i : i+run] {
+			args = appendValues(args, k.Values)
 		}
 	}
 	for _, m := range a.Remember {
@@ -168,4 +176,11 @@ func (it CheckItem) appendTo(args []any, last int, more bool) []any {
 		args = append(args, "+")
 	}
 	return append(args, it.Cost)
+}
+
+func appendValues(args []any, values []string) []any {
+	for _, v := range values {
+		args = append(args, v)
+	}
+	return args
 }

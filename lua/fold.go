@@ -10,6 +10,7 @@ type FoldGroup struct {
 	IDs   []string // rising
 	// ProducerIDs are the ids that the producers gave the events, nil where they gave none.
 	ProducerIDs []string
+	Values      []string // one per meter of the plan that counts values; empty: the events have none
 }
 
 // FoldKey is a key, by its meters' keys in Redis, and its groups, in time order.
@@ -104,6 +105,7 @@ func (k *FoldKey) appendTo(args []any) []any {
 			}
 			args = append(args, id)
 		}
+		args = appendValues(args, g.Values)
 	}
 	return args
 }

@@ -18,6 +18,10 @@
 --   denied_until(s), throttled(s, since), released(s)
 --                       hooks, and fields(s, entry) and told(s): what a feature adds to the core for keys of this
 --                       plan (features/penalty.lua says what each is for); nil where it has none
+--   values(s, at), takes(s, w, n), later(s, from, to, wait)
+--                       of a plan with values (meters/distinct.lua): reads those of a check or a group from ARGV[at] on,
+--                       and gives the next place; how many units of a window n more units take; how long it
+--                       is until all have room, at least `wait`
 --
 -- include: library
 
@@ -40,7 +44,8 @@
 --   free_at(m, w, n)     when, with no more traffic, window w will hold at most n units, of which it holds more now
 --   free_times(m, w)     when the first of the units in w leaves, and when all have; nil: by free_at
 --   give_back(m, w, n)   takes the oldest n units of w, the longest window, out of the meter, of which it holds as
---                        many; it gives how many it took. It writes, and the newest event's time stays
+--                        many; it gives how many it took. It writes, and the newest event's time stays. nil: its
+--                        units cannot be given back
 -- and, where units do not stay for the whole window,
 --   leaves(m, w, t, units, n)  when at most n of so many that are charged at t are left in it, and where units fade,
 --                        of those that are in it already too: the earliest that it can be; without units: until
@@ -92,7 +97,7 @@ local function read_plan(text)
   local told, windows = cjson.decode(text), {}
   local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
                 meters = {}, many = #told.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
-                told = nil, fields = nil}
+                told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil}
   for r, rule_told in ipairs(told.rules) do
     local rule = {name = rule_told.name, algorithm = rule_told.algorithm, hold = integer(rule_told.hold, 0, 'hold'),
                   shadow = rule_told.shadow and true or false, windows = {}, in_flight = {},

@@ -29,7 +29,7 @@ var files, blocks = func() (map[string]string, map[string]bool) {
 		texts[name], scoped[name] = string(text), path.Dir(at) == "operations"
 		return err
 	})
-	for _, a := range append(AlgorithmNames(), Calendar, Penalty) {
+	for _, a := range append(AlgorithmNames(), Calendar, Distinct, Penalty) {
 		scoped[a] = true
 	}
 	return texts, scoped

@@ -165,16 +165,24 @@ local function denied_until(s)
   return hook and hook(s) or 0
 end
 
+-- units_of gives how many units of window w n more units take, and lacks_room tells whether they do not fit. What
+-- takes none always fits.
+local function units_of(s, w, n)
+  local takes = s.plan.takes
+  return takes and takes(s, w, n) or n
+end
+local function lacks_room(used, more, limit) return more > 0 and used + more > limit end
+
 -- wait gives how long until the key has room for n more units in its windows from..to; -1: it never has.
 local function wait(s, n, from, to)
   local plan, used, retry = s.plan, s.used, 0
   if from == 1 and plan.denied_until then retry = max(0, plan.denied_until(s) - s.now) end
   for w = from, to do
-    local limit = plan.limit[w]
-    if n > limit then return -1 end
-    if used[w] + n > limit then retry = max(retry, free_at(s, w, limit - n) - s.now) end
+    local limit, more = plan.limit[w], units_of(s, w, n)
+    if more > limit then return -1 end
+    if lacks_room(used[w], more, limit) then retry = max(retry, free_at(s, w, limit - more) - s.now) end
   end
-  return retry
+  return retry > 0 and plan.later and plan.later(s, from, to, retry) or retry
 end
 
 -- window_states puts into a reply, from n + 1 on, three integers per window of a key:
@@ -226,7 +234,7 @@ local function give_back(s, w, n)
   for i = 1, plan.many do
     local m, longest = s.meters[i], nil
     local meter = m.meter
-    for p = 1, meter.n do
+    for p = 1, meter.algo.give_back and meter.n or 0 do
       if not longest or meter.ms[p] > meter.ms[longest] then longest = p end
     end
     if i == own then longest = plan.place_of[w] end

@@ -15,7 +15,7 @@ import (
 func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context,
 	attempt int) bool) Outcome {
 	out := l.append(ctx, items)
-	unknown := map[api.Event]bool{} // sent without a reply at least once
+	unknown := map[identity]bool{} // sent without a reply at least once
 	for attempt := 1; ; attempt++ {
 		var again []item
 		for _, e := range out.Refused {
@@ -26,7 +26,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		for _, e := range out.Unknown {
 			if e.ID != "" {
 				again = append(again, item{e, 1})
-				unknown[e] = true
+				unknown[identity{e.Key, e.ID}] = true
 			}
 		}
 		if len(again) == 0 || !pause(ctx, attempt) {
@@ -37,7 +37,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		refused := next.Refused
 		next.Refused = nil
 		for _, e := range refused {
-			if unknown[e] {
+			if unknown[identity{e.Key, e.ID}] {
 				next.Unknown = append(next.Unknown, e)
 				next.Err = errors.Join(next.Err, api.ErrOutcomeUnknown)
 			} else {
@@ -59,6 +59,9 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		out.Err = errors.Join(out.Err, next.Err)
 	}
 }
+
+// identity is what tells events with ids apart.
+type identity struct{ key, id string }
 
 func withoutID(events []api.Event) []api.Event {
 	var list []api.Event

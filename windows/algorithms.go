@@ -15,6 +15,8 @@ func (r *Rule) AlgorithmOf(w Window) string {
 		return ""
 	case w.Calendar.Unit != "":
 		return lua.Calendar
+	case w.Distinct != "":
+		return lua.Distinct
 	}
 	return cmp.Or(w.Algorithm, r.Algorithm)
 }
@@ -39,7 +41,7 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 // Same tells whether two windows are of the same span, whatever their limits are.
 func (w Window) Same(o Window) bool {
 	sameUnit := w.Calendar.Unit == o.Calendar.Unit
-	return w.InFlight == o.InFlight && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
+	return w.InFlight == o.InFlight && w.Distinct == o.Distinct && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
 }
 
 // algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,
@@ -50,7 +52,7 @@ func (r *Rule) algorithmFor(w Window) string {
 	}
 	best := Window{}
 	for _, old := range r.Windows {
-		if a := r.AlgorithmOf(old); a == "" || a == lua.Calendar {
+		if a := r.AlgorithmOf(old); a == "" || a == lua.Calendar || a == lua.Distinct {
 			continue
 		}
 		if old.Per == w.Per || best.Per != w.Per && old.Per > best.Per {

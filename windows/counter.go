@@ -30,6 +30,8 @@ type Request struct {
 	Reserves bool
 	// Idempotency, in the first request of a call, is the key of the whole call; nil: it has none.
 	Idempotency *Idempotency
+	// Values are what Plan.Values gives of the request; empty where the plan counts none.
+	Values []string
 }
 
 // Idempotency is the key under which the answer to a call is remembered, in the same step

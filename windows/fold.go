@@ -20,6 +20,8 @@ type Event struct {
 	// ProducerID is the id that its producer gave it, empty where it gave none: of
 	// events of a key with the same id only the first counts.
 	ProducerID string
+	// Fields are those of the stored event, by name; rules say of which they count the values.
+	Fields map[string]any
 }
 
 // Folded counts the events of a batch by what became of them.
@@ -129,6 +131,7 @@ type keyGroups struct {
 	groups     []lua.FoldGroup
 	firsts     []int64 // group → ms of its first event
 	begins     []int64 // ms at which periods of the calendar begin: no group has events of both sides
+	plan       *Plan
 
 	events, units int64
 }
@@ -174,7 +177,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*Plan]*lu
 				byPlan[plan] = pk
 				order = append(order, pk)
 			}
-			k = &keyGroups{key: e.Key, resolution: plan.resolutionMs, begins: pk.begins}
+			k = &keyGroups{key: e.Key, plan: plan, resolution: plan.resolutionMs, begins: pk.begins}
 			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
 		}
@@ -195,9 +198,10 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*Plan]*lu
 
 func (k *keyGroups) add(e Event) {
 	k.events, k.units = k.events+1, k.units+e.Count
+	values, _ := k.plan.Values(e.Field) // who has decoded the event has seen the error; a rule may be newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
 		g := &k.groups[i]
-		if g.Count == e.Count && (g.ProducerIDs != nil) == (e.ProducerID != "") && k.samePeriods(k.firsts[i], e.Ms) {
+		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") && k.samePeriods(k.firsts[i], e.Ms) {
 			g.IDs = append(g.IDs, e.ID)
 			if e.ProducerID != "" {
 				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)
@@ -205,7 +209,7 @@ func (k *keyGroups) add(e Event) {
 			return
 		}
 	}
-	g := lua.FoldGroup{Count: e.Count, IDs: []string{e.ID}}
+	g := lua.FoldGroup{Count: e.Count, IDs: []string{e.ID}, Values: values}
 	if e.ProducerID != "" {
 		g.ProducerIDs = []string{e.ProducerID}
 	}

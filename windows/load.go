@@ -113,6 +113,10 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 		field{Name: "starts", Set: keep(&starts)},
 		field{Name: "in_flight", Set: keep(&inFlight)},
 		field{Name: "algorithm", Set: document.Leaf(d, &w.Algorithm, document.Text)},
+		field{Name: "distinct", Set: document.Leaf(d, &w.Distinct, document.Text)},
+		field{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
+			return w.Normalize.and(n)
+		}))},
 	)(n, at)
 	switch {
 	case err != nil:

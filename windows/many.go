@@ -170,11 +170,11 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 		switch {
 		case !known:
 			k = b.addKey(a)
-		case k.plan == a.Plan:
-		case len(b.args.Calls) == 0:
+		case k.plan == a.Plan && len(a.Values) == 0:
+		case len(b.args.Calls) == 0 && k.plan != a.Plan:
 			return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
 				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
-		default:
+		default: // of a key whose values count, a run has one check
 			return false, nil
 		}
 		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})
@@ -191,7 +191,7 @@ func (b *checkBatch) addKey(a Request) askedKey {
 	k, p := askedKey{a.Plan, len(b.args.Keys)}, b.store.keys.Partition(a.Key)
 	b.keys[a.Key] = k
 	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.forms, a.Key),
-		Plan: b.plan(a.Plan), Partition: b.partition(p)})
+		Plan: b.plan(a.Plan), Partition: b.partition(p), Values: a.Values})
 	return k
 }
 

@@ -30,6 +30,7 @@ type Rules struct {
 
 	overrides *Overrides // nil: none (With)
 	changed   *changedPlans
+	values    bool // a rule counts values
 }
 
 // branch belongs to the literal of the same position. Its tries are in file order,
@@ -192,6 +193,7 @@ func (t *try) fits(key string) bool {
 }
 
 func (r *Rules) index() {
+	r.values = slices.ContainsFunc(r.list, (*Rule).distinct)
 	own := map[string][]*try{} // literal → its tries
 	for i, rule := range r.list {
 		if rule.Match == "" {

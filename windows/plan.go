@@ -45,6 +45,7 @@ type Plan struct {
 	// that would decide, where nothing is denied.
 	written *Plan
 	exempt  *Rule
+	values  []valueOf        // that its meters count, in their order
 	kept    map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
 }
 
@@ -76,6 +77,11 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	}
 	p.lease = p.leaseTime()
 	p.fresh, p.forms = p.script(p.rules, false)
+	for _, m := range p.fresh.meters {
+		if m.algorithm == lua.Distinct {
+			p.values = append(p.values, m.value)
+		}
+	}
 	p.settled, p.everyMs = p.fresh, max(1, p.fresh.spanMs()/8)
 	if !p.rules[0].Unlevelled {
 		p.settled, _ = p.script(p.rules, true)
@@ -106,8 +112,7 @@ func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []
 
 // metersOf gives what each algorithm counts of some rules of the plan.
 func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
-	add := func(r *Rule, algorithm string) *scriptMeter {
-		form := p.formFor(r, algorithm)
+	add := func(r *Rule, form, algorithm string) *scriptMeter {
 		i := slices.IndexFunc(meters, func(m scriptMeter) bool { return m.form == form })
 		if i < 0 {
 			i = len(meters)
@@ -120,27 +125,35 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 	for _, r := range rules {
 		for _, w := range r.Windows {
 			if a := r.AlgorithmOf(w); a != "" {
-				m := add(r, a)
+				m := add(r, p.formFor(r, w), a)
 				m.windows, m.spanMs = append(m.windows, window), max(m.spanMs, w.Per.Milliseconds())
+				if a == lua.Distinct {
+					m.value, m.keep = valueOf{w.Distinct, w.Normalize}, max(m.keep, w.Limit+1)
+				}
 			}
 			window++
 		}
 		if r.punishes() {
-			add(r, lua.Penalty)
+			add(r, lua.Penalty, lua.Penalty)
 		}
 		if !r.charges() {
-			m := add(r, r.Algorithm)
+			m := add(r, p.formFor(r, Window{}), r.Algorithm)
 			m.spanMs = max(m.spanMs, r.Longest().Milliseconds())
 		}
 	}
 	return meters
 }
 
-// formFor gives the form of the meter of an algorithm that a rule takes. Buckets of two sizes do
+// formFor gives the form of the meter that counts a window of a rule. Buckets of two sizes do
 // not fit into one meter: the first rule has the form's name, another its own.
-func (p *Plan) formFor(r *Rule, algorithm string) string {
+func (p *Plan) formFor(r *Rule, w Window) string {
+	algorithm := r.AlgorithmOf(w)
 	form := lua.Form(algorithm)
-	if algorithm != SlidingBuckets {
+	switch algorithm {
+	case SlidingBuckets:
+	case lua.Distinct:
+		return valueOf{w.Distinct, w.Normalize}.form()
+	default:
 		return form
 	}
 	for _, first := range p.Rules() {
@@ -221,15 +234,16 @@ func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, empty)
 		out[i].Calendar = r.Windows[i].Calendar.Unit
 	}
-	return r.markInFlight(out)
+	return r.mark(out)
 }
 
-// markInFlight marks the states of in-flight windows in those of all windows of the rule.
-func (r *Rule) markInFlight(states []api.WindowState) []api.WindowState {
+// mark says of the states of all windows of the rule which are of another kind: in flight, or of values.
+func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 	for i, w := range r.Windows {
 		if w.InFlight {
 			states[i] = states[i].AsInFlight()
 		}
+		states[i].Distinct = w.Distinct
 	}
 	return states
 }

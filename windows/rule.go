@@ -70,6 +70,10 @@ type Window struct {
 	// Calendar: the window is a day, week, month or year, and Per the longest that one can last. The
 	// units in it are counted exactly.
 	Calendar Calendar `json:",omitzero"`
+	// Distinct names a field of events and checks. The window then admits Limit different values of it, whatever
+	// they cost. Normalize says which spellings are one value.
+	Distinct  string    `json:",omitempty"`
+	Normalize Normalize `json:",omitzero"`
 }
 
 // OnDeny says what becomes of a cost that is denied.
@@ -144,6 +148,11 @@ func (r *Rule) charges() bool {
 	return slices.ContainsFunc(r.Windows, func(w Window) bool { return !w.InFlight })
 }
 
+// distinct tells whether a window of the rule counts values.
+func (r *Rule) distinct() bool {
+	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Distinct != "" })
+}
+
 // Longest is the longest window of the rule that counts what was charged; of a rule that
 // has in_flight windows alone, the longest of those.
 func (r *Rule) Longest() time.Duration {
@@ -156,11 +165,13 @@ func (r *Rule) Longest() time.Duration {
 	return d
 }
 
-// Smallest is the smallest limit among the windows: no check may cost more.
+// Smallest is the smallest limit among the windows that count costs: no check may cost more.
 func (r *Rule) Smallest() int64 {
-	n := r.Windows[0].Limit
+	n := int64(MaxLimit)
 	for _, w := range r.Windows {
-		n = min(n, w.Limit)
+		if w.Distinct == "" {
+			n = min(n, w.Limit)
+		}
 	}
 	return n
 }

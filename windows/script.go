@@ -30,14 +30,18 @@ type periodPlan struct {
 type scriptMeter struct {
 	form, algorithm string
 	buckets         int64
-	spanMs          int64 // the longest of its windows
-	windows         []int // among those of all rules
+	spanMs          int64   // the longest of its windows
+	windows         []int   // among those of all rules
+	value           valueOf // what it counts the values of
+	keep            int64   // how many values it keeps
 }
 
 func (m scriptMeter) setting(settled bool) int64 {
 	switch {
 	case m.algorithm == SlidingBuckets:
 		return m.buckets
+	case m.algorithm == lua.Distinct:
+		return m.keep
 	case settled:
 		return max(1, m.spanMs/8)
 	}

@@ -183,8 +183,12 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, e := range events {
 			name := s.keys.Events(s.keys.Partition(e.Key))
+			values := []any{"key", e.Key, "count", e.Count}
+			for field, value := range e.Fields {
+				values = append(values, field, value)
+			}
 			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms),
-				Values: []any{"key", e.Key, "count", e.Count}})
+				Values: values})
 		}
 		return nil
 	})
@@ -200,7 +204,7 @@ func (s *store) append(t failer, events ...windows.Event) map[int][]windows.Even
 				e, err := m.Decode()
 				testkit.Must(t, err)
 				read[b.Partition] = append(read[b.Partition], windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key,
-					Count: e.Count})
+					Count: e.Count, Fields: m.Values})
 			}
 		}
 	}

@@ -103,6 +103,9 @@ func (r *Rule) validateWindows() *fault {
 		if f := r.validateAlgorithm(i); f != nil {
 			return f
 		}
+		if f := r.validateDistinct(i); f != nil {
+			return f
+		}
 		if j := slices.IndexFunc(r.Windows[:i], w.overlaps); j >= 0 {
 			first := strings.Replace(per, fmt.Sprint(i), fmt.Sprint(j), 1)
 			if r.Windows[j].InFlight != w.InFlight {

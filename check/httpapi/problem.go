@@ -22,6 +22,7 @@ var problems = []struct {
 	{api.ErrBadKey, "The key cannot be counted", http.StatusBadRequest},
 	{api.ErrBadCount, "The count or cost is out of bounds", http.StatusBadRequest},
 	{api.ErrBadID, "The id of an event cannot be kept", http.StatusBadRequest},
+	{api.ErrBadValue, "A value cannot be counted", http.StatusBadRequest},
 	{api.ErrBadOverride, "The override cannot be set", http.StatusBadRequest},
 	{api.ErrNoOverride, "There is no override", http.StatusNotFound},
 	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},

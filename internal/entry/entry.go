@@ -5,13 +5,15 @@ package entry
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Field names of an event. Others are ignored.
+// Field names of an event (api.IsEventField). Others are values, or ignored.
 const (
 	fieldKey   = "key"
 	fieldCount = "count"
@@ -88,6 +90,9 @@ func Fields(e api.Event) []any {
 		if e.TraceState != "" {
 			fields = append(fields, fieldState, e.TraceState)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Values)) {
+		fields = append(fields, name, e.Values[name])
 	}
 	return fields
 }

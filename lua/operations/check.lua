@@ -6,7 +6,8 @@
 --        idempotency.lua takes
 -- ARGV   1 now_ms ('' = the server's clock)  2 partitions + 16384 * (plans + 4096 * calls that idempotency.lua
 --        knows); the plans (plan.lua); what idempotency.lua takes; sections of keys, until all have theirs
---        (section_at in plan.lua); then per check: words that say more of it (WORDS below), none for a plain one;
+--        (section_at in plan.lua), each with the values of its keys (distinct.lua; such a key has one check in a
+--        call); then per check: words that say more of it (WORDS below), none for a plain one;
 --        and its cost. (An argument costs a thousand instructions, and so does a number.) A cost of 0 charges nothing
 --        and asks whether one unit would be admitted
 -- Reply  transitions written; then per call: allowed (1|0; of a call that
@@ -49,12 +50,13 @@ new_lists()
 local function shadow_waits(s, n)
   local plan, waits = s.plan, {}
   for w = plan.decides + 1, plan.n do
-    local room = plan.limit[w] - n - s.charged
+    local more = units_of(s, w, n)
+    local room = plan.limit[w] - more - s.charged
     if plan.in_flight[w] then -- a check holds no slot
       waits[w] = 0
-    elseif n > plan.limit[w] then
+    elseif more > plan.limit[w] then
       waits[w] = -1
-    elseif s.used[w] <= room then
+    elseif more == 0 or s.used[w] <= room then
       waits[w] = 0
     else
       waits[w] = room >= 0 and free_at(s, w, room) - s.now
@@ -90,6 +92,7 @@ local function read_keys(at, plans, now, partitions, stop)
     while run > 0 and k <= stop do
       local s = open_key(plan, k, place, now)
       look_at(s)
+      if plan.values then at = plan.values(s, at) end
       many, k, run = many + 1, k + size, run - 1
       keys[many] = s
     end
@@ -121,7 +124,7 @@ local function admits(s, n)
   n = n + s.charged
   local limit = plan.limit
   for w = 1, plan.decides do
-    if used[w] + n > limit[w] then return false end
+    if used[w] + n > limit[w] and lacks_room(used[w], units_of(s, w, n), limit[w]) then return false end
   end
   return true
 end
@@ -232,8 +235,12 @@ local function write(many, denied, may_write)
     if charged > 0 then
       charge(s, nil, nil, charged == 1 and '1' or int(charged))
       local plan, used = s.plan, s.used
-      for w = 1, plan.n do
-        if not plan.in_flight[w] then used[w] = used[w] + charged end
+      if plan.takes then
+        look_again(s)
+      else
+        for w = 1, plan.n do
+          if not plan.in_flight[w] then used[w] = used[w] + charged end
+        end
       end
     elseif denied and denied[s] and may_write then
       keep(s)

@@ -6,7 +6,8 @@
 --        4 number of partitions + 16384 * the number of plans; the plans (plan.lua); then sections, each with its
 --        keys (section_at in plan.lua); then per key its groups, in
 --        time order: count; number of events n, below zero where another group of the key follows; their n IDs,
---        rising, or for all of a group, an ID, a space, and the id that its producer gave it
+--        rising, or for all of a group, an ID, a space, and the id that its producer gave it; its values
+--        (distinct.lua), if the plan has any
 --        then, where the fold is traced, its trace context, for the transitions (levels.lua)
 -- A group is one or more events of one key with the same count that may share
 -- an entry: it is put at the time of its newest event.
@@ -35,19 +36,27 @@ local group_id                -- the ID of its entry; nil where that is not at t
 local group_put               -- where it was put; false where nothing of it was counted
 local group_units             -- what was counted of it
 local group_has_ids           -- true where its producers gave ids
+local group_values            -- where its values begin in ARGV, if the plan has any
 local function new_lists()
   keys, first_group, last_group, group_head, group_ms = {}, {}, {}, {}, {}
-  group_id, group_put, group_units, group_has_ids = {}, {}, {}, {}
+  group_id, group_put, group_units, group_has_ids, group_values = {}, {}, {}, {}, {}
 end
 new_lists()
 
+-- units_per_window gives how many units of each window a group's units take.
+local function units_per_window(s, units)
+  local list = {}
+  for w = 1, s.plan.n do list[w] = units_of(s, w, units) end
+  return list
+end
+
 -- crossed gives the time of the group that made window w reach a threshold.
 local function crossed(s, w, threshold)
-  local used = s.before[w]
+  local used, takes = s.before[w], s.plan.takes
   for g = s.first_group, s.last_group do
     local put = group_put[g]
     if put and put > s.now - s.plan.ms[w] then
-      used = used + group_units[g]
+      used = used + (takes and group_units[g][w] or group_units[g])
       if used >= threshold then return put end
     end
   end
@@ -56,7 +65,7 @@ end
 
 -- read_groups reads the groups of a key. It gives the next group and place in ARGV, how many units they have, and how
 -- many of their events have ids. Arithmetic on what is no number is an error, and cheaper than asking.
-local function read_groups(g, at, now)
+local function read_groups(g, at, now, values)
   local planned, with_ids, more = 0, 0, nil
   repeat
     local n = ARGV[at + 1] + 0
@@ -71,7 +80,8 @@ local function read_groups(g, at, now)
     -- taken at its word, it would put every other event of the batch out of its window.
     if ms > now then ms, id = now, nil end
     group_head[g], group_ms[g], group_id[g] = at, ms, id
-    g, at = g + 1, at + 2 + n
+    group_values[g] = at + 2 + n
+    g, at = g + 1, at + 2 + n + values
   until not more
   return g, at, planned, with_ids
 end
@@ -100,13 +110,13 @@ local function read(at, plans, now, partitions)
   while k <= keys_end do
     local run, plan, partition
     run, plan, partition, at = section_at(at, plans, partitions, keys_end - k + 1)
-    local place = PARTITION_SIZE * (partition - 1) + 2
+    local place, values = PARTITION_SIZE * (partition - 1) + 2, plan.valued and #plan.valued or 0
     while run > 0 and k <= keys_end do
       run = run - 1
       local s, planned, with_ids = open_key(plan, k, place, now), nil, nil
       many, k = many + 1, k + plan.many
       keys[many], first_group[many] = s, g
-      g, at, planned, with_ids = read_groups(g, at, now)
+      g, at, planned, with_ids = read_groups(g, at, now, values)
       last_group[many] = g - 1
       if with_ids > 0 then
         ids = ids or {}
@@ -181,8 +191,10 @@ local function write(many)
         if counts(s, ms) then
           folded = folded + new
           if new > 1 then count = int(new * count) end
+          if s.plan.values then s.plan.values(s, group_values[g]) end
+          if s.near then group_units[g] = s.plan.takes and units_per_window(s, count + 0) or count + 0 end
           charge(s, ms, group_id[g], count)
-          if s.near then group_put[g], group_units[g] = max(ms, s.meters[1].last), count + 0 end
+          if s.near then group_put[g] = max(ms, s.meters[1].last) end
         else
           late = late + new
         end

@@ -9,12 +9,13 @@
 --
 -- include: library, plan, state, reserved, records, levels, freed
 
--- longest_of gives the longest of the windows that decide, or of all where none does. One that holds what is
--- in flight has nothing to give back.
+-- longest_of gives the longest of the windows that decide, or of all where none does, among those that can give
+-- units back: what is in flight cannot.
 local function longest_of(plan)
   local longest
   for w = 1, plan.decides > 0 and plan.decides or plan.n do
-    if plan.meter_of[w] and (not longest or plan.ms[w] > plan.ms[longest]) then longest = w end
+    local meter = plan.meters[plan.meter_of[w]]
+    if meter and meter.algo.give_back and (not longest or plan.ms[w] > plan.ms[longest]) then longest = w end
   end
   return longest
 end

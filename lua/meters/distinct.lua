@@ -1,0 +1,102 @@
+-- distinct.lua: how many different values a key touched, such as the user names that were tried from one address. A
+-- value counts in a window until the window's length after it was last seen.
+--
+-- A sorted set: one member per value, and its score is when it was last seen, in ms. It keeps the values that were
+-- seen last: one more than the largest limit (the meter's setting). That is exact. A value that falls out was seen
+-- before all that are kept, so it cannot matter before it is seen anew. `used` ends at one more than the limit of its
+-- window, which means: more than the limit.
+--
+-- A check, and a group of events, has one value per such meter of its plan: hook `values` (plan.lua) reads them. A
+-- value that a window has already takes no unit of it, another takes one: hook `takes`.
+--
+-- The state has besides: value (false: none came), and seen, when it was last seen (0: not yet, nil: not asked).
+--
+-- include: library, plan, state
+
+local distinct = {}
+algorithms.distinct = distinct
+
+function distinct.open(m, name, now)
+  local e = pcall('ZRANGE', name, '-1', '-1', 'WITHSCORES')
+  local last = tonumber(e[2] or nil)
+  m.last, m.total, m.value, m.seen = 0, 0, false, nil
+  if e.err and is_wrong_type(e) or e[1] and not (last and last >= 0 and last <= now + DAY and last % 1 == 0) then
+    corrupt_counters = corrupt_counters + 1
+    m.total = -1 -- what is there is removed before the next value is written
+    return 0
+  end
+  m.last = last or 0
+  return last and m.meter.setting or 0
+end
+
+function distinct.add(m, ms)
+  local name, value, keep = m.name, m.value, m.meter.setting
+  if not value then return end
+  if m.total < 0 then call('UNLINK', name) end
+  if call('ZADD', name, 'GT', ms_text(ms), value) == 1 then
+    call('ZREMRANGEBYRANK', name, '0', int(-keep - 1))
+  end
+  call('PEXPIRE', name, expiry(m, m.span))
+  m.total, m.seen = 0, 0 -- what is asked from now on is about another value
+  if ms > m.last then m.last = ms end
+end
+
+function distinct.used(m, w)
+  local from = m.now - m.meter.ms[w]
+  if m.last <= from then return 0 end
+  return min(call('ZCOUNT', m.name, '(' .. int(from), '+inf'), m.meter.limit[w] + 1)
+end
+
+function distinct.free_at(m, w, n)
+  local e = n > 0 and call('ZRANGE', m.name, int(-n - 1), int(-n - 1), 'WITHSCORES')
+  return (e and e[2] and floor(e[2]) or m.last) + m.meter.ms[w]
+end
+
+local function values(s, at)
+  for _, i in ipairs(s.plan.valued) do
+    local m = s.meters[i]
+    m.value, m.seen, at = ARGV[at] ~= '' and ARGV[at], nil, at + 1
+  end
+  return at
+end
+
+-- seen_until gives until when window w has the value that came, in ms from now; below 1: it has not. nil: w counts no
+-- values, and 0 where none came.
+local function seen_until(s, w)
+  local plan = s.plan
+  local m = s.meters[plan.meter_of[w]]
+  if not m or m.meter.algo ~= distinct then return end
+  if m.value and not m.seen then m.seen = m.last > 0 and floor(call('ZSCORE', m.name, m.value) or 0) or 0 end
+  return m.value and m.seen + plan.ms[w] - m.now, m.value
+end
+
+local function takes(s, w, n)
+  local left, value = seen_until(s, w)
+  if left == nil then return n end
+  return value and left < 1 and 1 or 0
+end
+
+-- later gives how long it is, at least `wait`, until all windows have room: a value that a window has now may have
+-- left it by then.
+local function later(s, from, to, wait)
+  local before
+  repeat
+    before = wait
+    for w = from, to do
+      local left, value = seen_until(s, w)
+      local limit = s.plan.limit[w]
+      if value and left > 0 and left <= wait and s.used[w] >= limit then
+        wait = max(wait, free_at(s, w, limit - 1) - s.now)
+      end
+    end
+  until wait == before
+  return wait
+end
+
+function distinct.more(meter, told, plan, i)
+  meter.limit = {}
+  for place, w in ipairs(told.windows) do meter.limit[place] = plan.limit[w] end
+  plan.valued = plan.valued or {}
+  plan.valued[#plan.valued + 1] = i
+  plan.values, plan.takes, plan.later = values, takes, later
+end

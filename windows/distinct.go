@@ -1,0 +1,159 @@
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/document"
+)
+
+// MaxDistinct is the largest limit of a window that counts values: Redis keeps one more of them per key.
+const MaxDistinct = 100_000
+
+// Normalize says which spellings of a value are one.
+type Normalize struct {
+	Lower bool `json:",omitempty"` // of upper and lower case
+	Trim  bool `json:",omitempty"` // with white space before and behind
+}
+
+// and gives n with one more word of a rules file.
+func (n Normalize) and(word *document.Node) (Normalize, error) {
+	switch {
+	case document.IsText(word) && word.Value == "lower":
+		n.Lower = true
+	case document.IsText(word) && word.Value == "trim":
+		n.Trim = true
+	default:
+		return n, errors.New("lower or trim")
+	}
+	return n, nil
+}
+
+// String gives the words of a rules file, joined by commas.
+func (n Normalize) String() string {
+	var words []string
+	if n.Lower {
+		words = append(words, "lower")
+	}
+	if n.Trim {
+		words = append(words, "trim")
+	}
+	return strings.Join(words, ",")
+}
+
+// valueOf is what a meter counts the different values of.
+type valueOf struct {
+	field     string
+	normalize Normalize
+}
+
+// form is the word for it in the names of keys in Redis.
+func (v valueOf) form() string {
+	form := "distinct-" + v.field
+	if words := v.normalize.String(); words != "" {
+		form += "," + words
+	}
+	return form
+}
+
+// of gives the value as it is counted.
+func (v valueOf) of(text string) (string, error) {
+	if v.normalize.Trim {
+		text = strings.TrimSpace(text)
+	}
+	if v.normalize.Lower {
+		text = strings.ToLower(text)
+	}
+	return text, api.ValidateValue(v.field, text)
+}
+
+// HasValues says whether the plan counts values.
+func (p *Plan) HasValues() bool { return p != nil && len(p.values) > 0 }
+
+// Values takes from a check or an event what the plan counts of it: one value per meter. Without a value that the rule
+// needs which decides, and with one that cannot be counted, the error wraps api.ErrBadValue. A shadow
+// rule counts nothing then.
+func (p *Plan) Values(field func(name string) string) (list []string, err error) {
+	if !p.HasValues() {
+		return nil, nil
+	}
+	list = make([]string, len(p.values))
+	for i, v := range p.values {
+		needed := p.Live != nil && slices.ContainsFunc(p.Live.Windows, func(w Window) bool { return w.Distinct == v.field })
+		text := field(v.field)
+		if text == "" && !needed {
+			continue
+		}
+		value, bad := v.of(text)
+		switch {
+		case bad == nil:
+			list[i] = value
+		case needed && text == "":
+			return list, fmt.Errorf("%w: the rule %q counts different values of %q, and there is none", api.ErrBadValue,
+				p.Live.Name, v.field)
+		case needed:
+			return list, bad
+		}
+	}
+	return list, nil
+}
+
+// Field gives the text of a field of the event; empty where it has none.
+func (e Event) Field(name string) string {
+	text, _ := e.Fields[name].(string)
+	return text
+}
+
+var fieldForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+func (r *Rule) validateDistinct(i int) *fault {
+	w := r.Windows[i]
+	at := func(field string) string { return fmt.Sprintf("windows[%d].%s", i, field) }
+	if w.Distinct == "" {
+		if w.Normalize != (Normalize{}) {
+			return faultf(at("normalize"), "normalize: want none without distinct")
+		}
+		return nil
+	}
+	switch {
+	case !fieldForm.MatchString(w.Distinct):
+		return faultf(at("distinct"), "distinct %q: want the name of a field, 1 to 64 of a-z, A-Z, 0-9, _, . and -",
+			w.Distinct)
+	case api.IsEventField(w.Distinct):
+		return faultf(at("distinct"), "distinct %q: every event has this field for something else; want another name",
+			w.Distinct)
+	case w.InFlight || w.Calendar.Unit != "":
+		return faultf(at("distinct"), "distinct %q: want a sliding window, such as per: 10m", w.Distinct)
+	case w.Algorithm != "":
+		return faultf(at("algorithm"), "algorithm %q: want none beside distinct, which counts values exactly",
+			w.Algorithm)
+	case w.Limit > MaxDistinct:
+		return faultf(at("limit"), "limit %d: want at most %d beside distinct", w.Limit, MaxDistinct)
+	case r.Lease != 0:
+		return &fault{"lease", at("distinct"),
+			"lease beside distinct: each value must be looked up in Redis; want one of both"}
+	case r.InFlight() > 0:
+		return faultf(at("distinct"), "distinct %q beside in_flight: a reservation has no values; want two rules",
+			w.Distinct)
+	}
+	for j, other := range r.Windows[:i] {
+		if other.Distinct == w.Distinct && other.Normalize != w.Normalize {
+			return &fault{at("normalize"), fmt.Sprintf("windows[%d].distinct", j),
+				fmt.Sprintf("normalize: want the same in all windows of %q", w.Distinct)}
+		}
+	}
+	return nil
+}
+
+// CheckValues gives the error of an event that cannot be counted for want of a value; see Plan.Values.
+func (r *Rules) CheckValues(e Event) error {
+	if !r.values {
+		return nil
+	}
+	_, err := r.Match(e.Key).Values(e.Field)
+	return err
+}

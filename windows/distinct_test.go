@@ -1,0 +1,148 @@
+package windows_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// touched is what a key touched, as a model of a few lines has it: value → when it was last seen.
+type touched struct {
+	streamtest.Oracle
+	seen map[string]int64
+	last int64 // when the log counted last: it puts there what comes late, unless it has left the window
+}
+
+const logSpan = 700
+
+func (m *touched) count(value string, at, now, units int64) {
+	m.seen[value] = max(m.seen[value], at)
+	if at > now-logSpan {
+		m.last = max(m.last, at)
+		m.Add("k", m.last, units)
+	}
+}
+
+// used is what a window shows.
+func (m *touched) used(w windows.Window, now int64) (n int64) {
+	if w.Distinct == "" {
+		return m.Used("k", now, w.Per.Milliseconds())
+	}
+	for _, at := range m.seen {
+		if at > now-w.Per.Milliseconds() {
+			n++
+		}
+	}
+	return min(n, w.Limit+1)
+}
+
+// fits tells whether a window admits a value and a cost.
+func (m *touched) fits(w windows.Window, now int64, value string, cost int64) bool {
+	if w.Distinct == "" {
+		return m.used(w, now)+cost <= w.Limit
+	}
+	return m.seen[value] > now-w.Per.Milliseconds() || m.used(w, now) < w.Limit
+}
+
+// wait is how long until all windows admit them.
+func (m *touched) wait(list []windows.Window, now int64, value string, cost int64) (ms int64) {
+	for slices.ContainsFunc(list, func(w windows.Window) bool { return !m.fits(w, now+ms, value, cost) }) {
+		ms++
+	}
+	return ms
+}
+
+// state is what a window shows, and when less of it is used and nothing.
+func (m *touched) state(w windows.Window, now int64) string {
+	used, next, empty := m.used(w, now), int64(0), int64(0)
+	for used > 0 && m.used(w, now+next) == used {
+		next++
+	}
+	for m.used(w, now+empty) > 0 {
+		empty++
+	}
+	return fmt.Sprintf("%d used, next free in %d, empty in %d", used, next, empty)
+}
+
+func TestDistinctValuesEqualTheRecount(t *testing.T) {
+	users := func(limit int64, per time.Duration) windows.Window {
+		return windows.Window{Limit: limit, Per: per, Distinct: "user", Normalize: windows.Normalize{Lower: true}}
+	}
+	live := []windows.Window{users(3, time.Second), {Limit: 12, Per: logSpan * time.Millisecond}, users(5, 2*time.Second)}
+	watched := []windows.Window{users(2, 1500*time.Millisecond)}
+	rules := rulesOf(t, &windows.Rule{Name: "live", Match: "*", Windows: live, Alerts: []int{60}},
+		&windows.Rule{Name: "shadow", Match: "*", Windows: watched, Shadow: true})
+	eachRedis(t, rules, func(t *testing.T, s *store) {
+		plan := s.rules.Match("k")
+		rapid.Check(t, func(rt *rapid.T) {
+			_, err := s.Reset(t.Context(), plan, "k")
+			testkit.Must(t, err)
+			s.clock.ms += 10_000
+			appended := int64(0)
+			m := &touched{seen: map[string]int64{}}
+			value := rapid.StringMatching("[a-f]")
+			for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+				s.clock.ms += rapid.Int64Range(0, 400).Draw(rt, "later")
+				now := s.clock.ms
+				if rapid.IntRange(0, 3).Draw(rt, "fold") == 0 {
+					var events []windows.Event
+					for range rapid.IntRange(1, 5).Draw(rt, "events") {
+						v := value.Draw(rt, "value")
+						at := max(appended, now-3*rapid.Int64Range(0, 800).Draw(rt, "ago")) // apart: two ms share an entry
+						events = append(events, windows.Event{Key: "k", Ms: at, Count: 1, Fields: map[string]any{"user": v}})
+					}
+					slices.SortFunc(events, func(a, b windows.Event) int { return int(a.Ms - b.Ms) })
+					appended = events[len(events)-1].Ms
+					s.fold(rt, plan, events...)
+					for _, e := range events {
+						m.count(e.Field("user"), e.Ms, now, 1)
+					}
+				}
+				s.askDistinct(t, rt, m, plan, value.Draw(rt, "value"), live, watched)
+				s.sweep(rt)
+			}
+		})
+	})
+}
+
+// askDistinct checks a value and compares all that is answered with the model.
+func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows.Plan, value string,
+	live, watched []windows.Window) {
+	now, cost := s.clock.ms, rapid.Int64Range(1, 4).Draw(rt, "cost")
+	mode := rapid.SampledFrom([]api.Mode{api.ModeTake, api.ModeTake, api.ModeLook, api.ModeCharge}).Draw(rt, "mode")
+	values, err := plan.Values(func(string) string { return "ABCDEF"[value[0]-'a' : value[0]-'a'+1] })
+	testkit.Must(t, err)
+	got, err := s.Check(t.Context(), []windows.Request{{Plan: plan, Key: "k", Cost: cost, Mode: mode, Values: values}})
+	testkit.Must(t, err)
+	wait, shadow := m.wait(live, now, value, cost), m.wait(watched, now, value, cost)
+	if mode == api.ModeCharge || mode == api.ModeTake && wait == 0 {
+		m.count(value, now, now, cost)
+	}
+	allowed := wait == 0
+	if mode == api.ModeCharge && !allowed {
+		wait = m.wait(live, now, "another", 1)
+	}
+	item := got.Items[0]
+	if got.Allowed != allowed || item.RetryAfter.Milliseconds() != wait {
+		rt.Fatalf("%s %s of %d at %d: allowed %v, retry after %v; want %d ms", mode, value, cost, now, got.Allowed,
+			item.RetryAfter, wait)
+	}
+	if mode != api.ModeCharge && item.Shadows[0].RetryAfter.Milliseconds() != shadow {
+		rt.Fatalf("the shadow: retry after %v, want %d ms", item.Shadows[0].RetryAfter, shadow)
+	}
+	shown := slices.Concat(item.Windows, item.Shadows[0].Windows)
+	for i, w := range slices.Concat(live, watched) {
+		is := fmt.Sprintf("%d used, next free in %d, empty in %d", shown[i].Used, shown[i].NextFreeMs, shown[i].EmptyMs)
+		if want := m.state(w, now); is != want || shown[i].Distinct != w.Distinct {
+			rt.Fatalf("window %d after %s %s of %d at %d: %s, want %s", i, mode, value, cost, now, is, want)
+		}
+	}
+}
