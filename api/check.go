@@ -176,6 +176,9 @@ func (w WindowState) AsInFlight() WindowState {
 	return w
 }
 
+// OfValues says whether the window counts different values.
+func (w WindowState) OfValues() bool { return w.Distinct != "" }
+
 // InPenalty is the state while a penalty lasts for that many milliseconds more: nothing is left, and nothing
 // is free before it ends.
 func (w WindowState) InPenalty(leftMs int64) WindowState {

@@ -39,6 +39,9 @@ func (c *call) fingerprint() string {
 	for _, r := range c.requests {
 		text = binary.AppendVarint(binary.AppendUvarint(text, uint64(len(r.Key))), r.Cost)
 		text = append(append(text, r.Key...), r.Mode.Or(api.ModeTake)[0])
+		if len(r.Values) > 0 {
+			text = fmt.Appendf(text, "%q", r.Values) // in the order of their names
+		}
 	}
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:16])

@@ -48,10 +48,10 @@ func (d *denials) start() (asked time.Time) {
 }
 
 // remember notes an answer to what was asked for at `asked`. A denial without a wait is that of
-// another key of the call; what shadow rules say of later checks is not known.
+// another key of the call. What shadow rules say of later checks is not known, nor whether another value is admitted.
 func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 	if d == nil || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
-		a.Source != api.SourceRedis && a.Source != api.SourceCache {
+		a.Source != api.SourceRedis && a.Source != api.SourceCache || slices.ContainsFunc(a.Windows, api.WindowState.OfValues) {
 		return
 	}
 	d.mu.Lock()

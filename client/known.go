@@ -31,7 +31,7 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 }
 
 // update records what an answer says. Only one with windows from the shared count
-// has all of the rule's. In-flight windows count reservations alone, which no policy hands out.
+// has all of the rule's. In-flight windows count reservations, and others values: no policy knows either.
 func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
@@ -42,7 +42,7 @@ func (k *known) update(a api.CheckAnswer) {
 	if !ok || !r.is(a) {
 		r = &Rule{Name: a.Rule}
 		for _, w := range a.Windows {
-			if !w.InFlight {
+			if !w.InFlight && !w.OfValues() {
 				r.Limits = append(r.Limits, limitOf(w))
 			}
 		}
@@ -54,12 +54,12 @@ func (k *known) update(a api.CheckAnswer) {
 	k.keys.Add(a.Key, r.Name)
 }
 
-// is tells whether the rule has the limits of the answer: those of its windows that are not in flight.
+// is tells whether the rule has the limits of the answer: those of its windows that a policy can count.
 func (r *Rule) is(a api.CheckAnswer) bool {
 	left := r.Limits
 	for _, w := range a.Windows {
 		switch {
-		case w.InFlight:
+		case w.InFlight, w.OfValues():
 			continue
 		case len(left) == 0 || left[0] != limitOf(w):
 			return false

@@ -19,9 +19,9 @@
 --                       hooks, and fields(s, entry) and told(s): what a feature adds to the core for keys of this
 --                       plan (features/penalty.lua says what each is for); nil where it has none
 --   values(s, at), takes(s, w, n), later(s, from, to, wait)
---                       of a plan with values (meters/distinct.lua): reads those of a check or a group from ARGV[at] on,
---                       and gives the next place; how many units of a window n more units take; how long it
---                       is until all have room, at least `wait`
+--                       of a plan with values (meters/distinct.lua): reads those of a check or a group from
+--                       ARGV[at] on, and gives the next place; how many units of a window n more units take;
+--                       how long it is until all have room, at least `wait`
 --
 -- include: library
 

@@ -164,17 +164,21 @@ func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
 	return out
 }
 
-// merge adds up the counts of one key. A sum over the largest count of an event
+// merge adds up the counts of one key with the same values. A sum over the largest count of an event
 // stays several events, and so do events with ids: each is to count by itself.
 func merge(events []api.Event) []item {
-	at := make(map[string]int, len(events)) // key → where its open sum stands
+	at := make(map[string]int, len(events)) // key, and its values → where the open sum is
 	merged := make([]item, 0, len(events))
 	for _, e := range events {
 		if e.ID != "" {
 			merged = append(merged, item{e, 1})
 			continue
 		}
-		if i, ok := at[e.Key]; ok && merged[i].Count+e.Count <= api.MaxCount {
+		same := e.Key
+		if len(e.Values) > 0 {
+			same += fmt.Sprintf("\n%q", e.Values) // in the order of their names
+		}
+		if i, ok := at[same]; ok && merged[i].Count+e.Count <= api.MaxCount {
 			merged[i].Count += e.Count
 			merged[i].events++
 			if merged[i].TraceParent == "" {
@@ -182,7 +186,7 @@ func merge(events []api.Event) []item {
 			}
 			continue
 		}
-		at[e.Key] = len(merged)
+		at[same] = len(merged)
 		merged = append(merged, item{e, 1})
 	}
 	return merged

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 	if err := p.Flush(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) {
 		t.Errorf("flush: %v, want one that says that plain is unknown", err)
 	}
-	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !slices.Equal(outcomes[0].Unknown,
+	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !reflect.DeepEqual(outcomes[0].Unknown,
 		[]api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 ||
 		outcomes[0].UnknownEvents != 2 || outcomes[0].RefusedEvents != 0 {
 		t.Errorf("outcomes %+v", outcomes)

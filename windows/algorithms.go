@@ -41,7 +41,8 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 // Same tells whether two windows are of the same span, whatever their limits are.
 func (w Window) Same(o Window) bool {
 	sameUnit := w.Calendar.Unit == o.Calendar.Unit
-	return w.InFlight == o.InFlight && w.Distinct == o.Distinct && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
+	return w.InFlight == o.InFlight && w.Distinct == o.Distinct &&
+		w.Normalize == o.Normalize && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
 }
 
 // algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,

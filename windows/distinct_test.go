@@ -96,7 +96,8 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 					var events []windows.Event
 					for range rapid.IntRange(1, 5).Draw(rt, "events") {
 						v := value.Draw(rt, "value")
-						at := max(appended, now-3*rapid.Int64Range(0, 800).Draw(rt, "ago")) // apart: two ms share an entry
+						at := now - rapid.Int64Range(0, 2500).Draw(rt, "ago")
+						at = max(appended, at-at%3) // apart: two ms share an entry
 						events = append(events, windows.Event{Key: "k", Ms: at, Count: 1, Fields: map[string]any{"user": v}})
 					}
 					slices.SortFunc(events, func(a, b windows.Event) int { return int(a.Ms - b.Ms) })

@@ -36,6 +36,9 @@ var ruleFields = []struct {
 		"A reservation that is not renewed ends after this time, %s to %s. Such a rule takes "+
 		"[reservations](reservations.md) only", inDays(MinWindow), inDays(MaxReservation))},
 	{"windows[].algorithm", "name", "the rule's", "counts this window"},
+	{"windows[].distinct", "name of a field", none, fmt.Sprintf("`limit` different values of this field are admitted, "+
+		"up to %d: see [Different values](#different-values)", MaxDistinct)},
+	{"windows[].normalize", "list of `lower`, `trim`", none, "spellings that are one value"},
 	{"alerts", "list of percentages", none,
 		"1% to 99% of each window's limit. 100% is always one more level: throttled"},
 	{"hold", "duration", code(inDays(DefaultHold)), "a throttle or alert lasts at least this long, up to " +

@@ -3,6 +3,7 @@ package windows_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,12 +26,12 @@ import (
 // writes the results; read the difference before you commit it.
 //
 //	rules                       the rules from now on, as YAML
-//	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now)
+//	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now); user=NAME is a value of it
 //	work WORKER                 the worker reads all new events and folds them
 //	crash WORKER                the worker reads all new events, and stops before it folds them
 //	wake WORKER                 it only slept: now it folds what it had read
 //	reclaim WORKER              the worker takes over whatever others hold, and folds it
-//	check KEY [COST]            a caller asks
+//	check KEY [COST]            a caller asks; user=NAME is a value of it
 //	peek KEY                    where a key stands
 //	refund KEY UNITS            units are given back
 //	reset KEY                   the key is forgotten
@@ -64,6 +65,11 @@ func (y *story) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return d.CmdArgs[i].String()
 	}
+	user := ""
+	if i := slices.IndexFunc(d.CmdArgs, func(a datadriven.CmdArg) bool { return a.Key == "user" }); i >= 0 {
+		user = d.CmdArgs[i].Vals[0]
+		d.CmdArgs = slices.Delete(d.CmdArgs, i, i+1)
+	}
 	var out string
 	switch d.Cmd {
 	case "rules":
@@ -73,7 +79,7 @@ func (y *story) run(t *testing.T, d *datadriven.TestData) string {
 		if len(d.CmdArgs) > 2 {
 			at = start + y.duration(strings.TrimPrefix(arg(2), "@"))
 		}
-		y.add(arg(0), y.number(arg(1)), at)
+		y.add(arg(0), y.number(arg(1)), at, user)
 	case "work":
 		out = y.fold(y.read(arg(0)))
 	case "crash":
@@ -88,7 +94,7 @@ func (y *story) run(t *testing.T, d *datadriven.TestData) string {
 		if len(d.CmdArgs) > 1 {
 			cost = y.number(arg(1))
 		}
-		out = y.check(arg(0), cost)
+		out = y.check(arg(0), cost, user)
 	case "peek":
 		out = y.peek(arg(0))
 	case "refund":
@@ -136,10 +142,13 @@ func (y *story) setRules(yaml string) string {
 	return ""
 }
 
-func (y *story) add(key string, n, ms int64) {
-	name := y.keys.Events(y.keys.Partition(key))
+func (y *story) add(key string, n, ms int64, user string) {
+	name, values := y.keys.Events(y.keys.Partition(key)), []any{"key", key, "count", n}
+	if user != "" {
+		values = append(values, "user", user)
+	}
 	testkit.Must(y.t, y.redis.XAdd(context.Background(), &redis.XAddArgs{
-		Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: []any{"key", key, "count", n},
+		Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: values,
 	}).Err())
 }
 
@@ -174,7 +183,7 @@ func (y *story) fold(batches []eventlog.Batch) string {
 			e, err := m.Decode()
 			testkit.Must(y.t, err)
 			fold.Events = append(fold.Events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
-				ProducerID: e.ID})
+				ProducerID: e.ID, Fields: m.Values})
 		}
 		folds = append(folds, fold)
 	}
@@ -196,9 +205,11 @@ func count(batches []eventlog.Batch) (n int) {
 	return n
 }
 
-func (y *story) check(key string, cost int64) string {
+func (y *story) check(key string, cost int64, user string) string {
 	plan := y.rules.Match(key)
-	v, err := y.Check(context.Background(), []windows.Request{{Plan: plan, Key: key, Cost: cost}})
+	values, err := plan.Values(func(string) string { return user })
+	testkit.Must(y.t, err)
+	v, err := y.Check(context.Background(), []windows.Request{{Plan: plan, Key: key, Cost: cost, Values: values}})
 	testkit.Must(y.t, err)
 	said := verdict("allowed", "denied", v.Items[0].RetryAfter)
 	for i, s := range v.Items[0].Shadows {

@@ -10,7 +10,7 @@ import (
 // each answers several keys, each by itself: 200 whatever the answers are, and
 // where one check is at fault, or has no answer, its problem in its place.
 func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
-	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil {
+	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil || body.Values != nil {
 		writeProblem(w, r, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
 			maxChecks, n))
 		return

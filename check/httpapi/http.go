@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/access"
@@ -123,17 +124,21 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for name, values := range q {
-		if len(values) > 1 {
+		if len(values) > 1 && name != "value" {
 			writeProblem(w, r, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
 				len(values)))
 			return
 		}
-		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor"}, name) {
+		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
 			writeProblem(w, r, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
 			return
 		}
 	}
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
+	if req.Values, err = valuesOf(q["value"]); err != nil {
+		writeProblem(w, r, err)
+		return
+	}
 	if q.Has("mode") {
 		if req.Mode, err = modeOf(q.Get("mode")); err != nil {
 			writeProblem(w, r, err)
@@ -166,8 +171,9 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		s.one(w, r, req, deny)
 		return
 	}
-	if q.Has("key") || q.Has("cost") {
-		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key and cost: give none besides", api.ErrBadRequest))
+	if q.Has("key") || q.Has("cost") || q.Has("value") {
+		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key, cost and values: give none besides",
+			api.ErrBadRequest))
 		return
 	}
 	s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
@@ -190,6 +196,25 @@ func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, 
 		req.Mode = mode
 		s.one(w, r, req, denyStatus)
 	}
+}
+
+// valuesOf reads parameters such as value=user=alice.
+func valuesOf(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	values := make(map[string]string, len(list))
+	for _, text := range list {
+		field, value, ok := strings.Cut(text, "=")
+		switch _, twice := values[field]; {
+		case !ok:
+			return nil, fmt.Errorf("%w: value=%s, expected value=FIELD=VALUE", api.ErrBadRequest, api.Shorten(text))
+		case twice:
+			return nil, fmt.Errorf("%w: two values of %s", api.ErrBadRequest, api.Shorten(field))
+		}
+		values[field] = value
+	}
+	return values, api.ValidateValues(values)
 }
 
 // modeOf reads a mode that was given: an empty one is none.
@@ -243,10 +268,12 @@ type checkBody struct {
 	Mode   *string     `json:"mode"` // beside Checks: that of those that have none
 	Checks []checkBody `json:"checks"`
 	Each   bool        `json:"each"` // Checks are decided independently of each other
+
+	Values map[string]string `json:"values"`
 }
 
 func (b checkBody) request() (api.CheckRequest, error) {
-	r := api.CheckRequest{Key: b.Key, Cost: 1}
+	r := api.CheckRequest{Key: b.Key, Cost: 1, Values: b.Values}
 	if b.Cost != nil {
 		if err := api.ValidateCount(*b.Cost); err != nil {
 			return r, err
@@ -262,8 +289,8 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	if b.Checks == nil {
 		return r, nil
 	}
-	if b.Key != "" || b.Cost != nil {
-		return r, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest)
+	if b.Key != "" || b.Cost != nil || b.Values != nil {
+		return r, fmt.Errorf(`%w: give either "key", "cost" and "values" or "checks"`, api.ErrBadRequest)
 	}
 	r.Checks = []api.CheckRequest{}
 	for i, one := range b.Checks {

@@ -140,6 +140,8 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		Key   *string         `json:"key"`
 		Count json.RawMessage `json:"count"`
 		ID    string          `json:"id"`
+		// Values are other fields of the event.
+		Values map[string]string `json:"values"`
 	}
 	if !utf8.Valid(raw) {
 		// The decoder would put U+FFFD in its place and count another key.
@@ -158,7 +160,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	if in.Key == nil {
 		return api.Event{}, fmt.Errorf("%w: no \"key\" in %s", api.ErrBadKey, api.Shorten(string(raw)))
 	}
-	e := api.Event{Key: *in.Key, Count: 1, ID: in.ID}
+	e := api.Event{Key: *in.Key, Count: 1, ID: in.ID, Values: in.Values}
 	if in.Count != nil {
 		n, ok := wholeNumber(in.Count)
 		if !ok {

@@ -108,8 +108,15 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
 		fmt.Fprintf(w, "  %s, %d remaining, empty in %s\n", useText(s.Used, s.Limit,
-			"used per "+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, millis(s.EmptyMs))
+			usedPer(s)+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, millis(s.EmptyMs))
 	}
+}
+
+func usedPer(s api.WindowState) string {
+	if s.OfValues() {
+		return fmt.Sprintf("values of %q per ", s.Distinct)
+	}
+	return "used per "
 }
 
 // useText says what a window holds: 3 of 10 and per what, or 3 of 3 in flight.

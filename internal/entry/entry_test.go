@@ -2,6 +2,7 @@ package entry_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,7 +51,7 @@ func TestDecode(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := entry.Message{ID: "5-0", Values: c.values}.Decode()
-			if !errors.Is(err, c.err) || (err == nil && got != c.want) {
+			if !errors.Is(err, c.err) || (err == nil && !reflect.DeepEqual(got, c.want)) {
 				t.Errorf("%+v, error %v; want %+v, error %v", got, err, c.want, c.err)
 			}
 		})

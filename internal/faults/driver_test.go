@@ -132,18 +132,18 @@ func (d *driver) append(log *stream.Log, batch []api.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	out := log.Append(ctx, batch)
-	lost := map[api.Event]bool{}
+	lost := map[string]bool{}
 	d.record.mu.Lock()
 	defer d.record.mu.Unlock()
 	for _, e := range out.Unknown {
 		note(d.record.unknown, e)
-		lost[e] = true
+		lost[fmt.Sprint(e)] = true
 	}
 	for _, e := range out.Refused {
-		lost[e] = true
+		lost[fmt.Sprint(e)] = true
 	}
 	for _, e := range batch {
-		if !lost[e] {
+		if !lost[fmt.Sprint(e)] {
 			note(d.record.acked, e)
 		}
 	}
@@ -177,13 +177,13 @@ func (d *driver) repeat(ctx context.Context, seed uint64) {
 				break
 			}
 		}
-		undone := map[api.Event]bool{}
+		undone := map[string]bool{}
 		for _, e := range left {
-			undone[e] = true
+			undone[fmt.Sprint(e)] = true
 		}
 		d.record.mu.Lock()
 		for _, e := range all {
-			if undone[e] { // the end came between
+			if undone[fmt.Sprint(e)] { // the end came between
 				note(d.record.unknown, e)
 			} else {
 				note(d.record.acked, e)

@@ -66,6 +66,8 @@ func policyName(a *api.CheckAnswer, i int) string {
 	switch w := &a.Windows[i]; {
 	case w.InFlight:
 		return a.Rule + "-in-flight"
+	case w.OfValues():
+		return a.Rule + "-" + w.Distinct + "-" + compact(w.WindowMs)
 	case w.Calendar != "":
 		return a.Rule + "-" + w.Calendar
 	default:

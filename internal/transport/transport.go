@@ -36,6 +36,9 @@ func Validate(req api.CheckRequest) (api.CheckRequest, error) {
 	if err := req.Mode.Validate(); err != nil {
 		return req, err
 	}
+	if err := api.ValidateValues(req.Values); err != nil {
+		return req, err
+	}
 	return req, api.ValidateCount(req.Cost)
 }
 

@@ -3,6 +3,7 @@ package wording
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,6 +88,9 @@ func Window(r *windows.Rule, w windows.Window) string {
 		return fmt.Sprintf("at most %s at once, a slot that is not given back is free after %s", Number(w.Limit),
 			Span(w.Per))
 	}
+	if w.Distinct != "" {
+		return fmt.Sprintf("%s different values of %q %s", Number(w.Limit), w.Distinct, within(r, w))
+	}
 	return Number(w.Limit) + " " + within(r, w)
 }
 
@@ -128,7 +132,7 @@ func algorithm(r *windows.Rule) string {
 	var names []string
 	for _, a := range r.Algorithms() {
 		switch {
-		case a == lua.Calendar:
+		case a == lua.Calendar, a == lua.Distinct:
 			continue // that is exact, and no choice
 		case a == windows.SlidingBuckets:
 			a = fmt.Sprintf("%s (%s a window)", a, buckets(r.Buckets))
@@ -137,7 +141,10 @@ func algorithm(r *windows.Rule) string {
 		}
 		names = append(names, a)
 	}
-	if len(names) == 0 {
+	switch {
+	case len(names) == 0 && slices.Contains(r.Algorithms(), lua.Distinct):
+		return "counted exactly"
+	case len(names) == 0:
 		return "counted in one integer"
 	}
 	return "by " + list(names, "and")
