@@ -176,3 +176,26 @@ func TestNewProducerRefusesNegativeBounds(t *testing.T) {
 		}
 	}
 }
+
+// Events of one key are merged where their values are the same, so that each value is told once.
+func TestEventsAreMergedByTheirValues(t *testing.T) {
+	c, k := streamtest.AnyRedis(t), newKeys(t, 1)
+	of := func(user string, count int64) api.Event {
+		return api.Event{Key: "ip", Count: count, Values: map[string]string{"user": user}}
+	}
+	plain := api.Event{Key: "ip", Count: 1}
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{Linger: time.Minute})
+	put(t, p, of("a", 1), of("b", 2), plain, of("a", 4), plain)
+	testkit.Must(t, p.Flush(t.Context()))
+	entries, err := c.XRange(t.Context(), k.Events(0), "-", "+").Result()
+	testkit.Must(t, err)
+	var got []map[string]any
+	for _, e := range entries {
+		got = append(got, e.Values)
+	}
+	want := []map[string]any{{"key": "ip", "count": "5", "user": "a"}, {"key": "ip", "count": "2", "user": "b"},
+		{"key": "ip", "count": "2"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

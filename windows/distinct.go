@@ -142,7 +142,7 @@ func (r *Rule) validateDistinct(i int) *fault {
 	}
 	for j, other := range r.Windows[:i] {
 		if other.Distinct == w.Distinct && other.Normalize != w.Normalize {
-			return &fault{at("normalize"), fmt.Sprintf("windows[%d].distinct", j),
+			return &fault{at("distinct"), fmt.Sprintf("windows[%d].distinct", j),
 				fmt.Sprintf("normalize: want the same in all windows of %q", w.Distinct)}
 		}
 	}

@@ -1,0 +1,37 @@
+package consumers_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// An event without the value that its rule counts is a dead letter, which says so; the others count.
+func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx, r := t.Context(), &recorder{}
+		w := newWorld(t, url, &windows.Rule{Name: "stuffing", Match: "*", Windows: []windows.Window{
+			{Limit: 2, Per: time.Hour, Distinct: "user"}}})
+		key := w.keyIn(1, "ip")
+		w.append(api.Event{Key: key, Count: 1, Values: map[string]string{"user": "alice"}})
+		for _, values := range [][]any{{"key", key}, {"key", key, "user", strings.Repeat("u", 257)}} {
+			if err := w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Events(1), Values: values}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.append(api.Event{Key: key, Count: 1, Values: map[string]string{"user": "bob"}})
+		w.start(r, nil)
+		w.eventually("the others count", func() (bool, string) { return w.used(key) == 2, fmt.Sprint(w.used(key)) })
+		letters := w.redis.XRange(ctx, w.keys.Dead(1), "-", "+").Val()
+		if len(letters) != 2 || !strings.Contains(fmt.Sprint(letters[0].Values["reason"]), `different values of "user"`) ||
+			!strings.Contains(fmt.Sprint(letters[1].Values["reason"]), "257 bytes") {
+			t.Errorf("dead letters: %v", letters)
+		}
+	})
+}
