@@ -27,9 +27,10 @@ const (
 
 // denials remembers keys that Redis denied, and answers for them without it. It is exact: a window
 // frees units only with time, so who is denied n units is denied as many, and more, until
-// the wait has passed. (Of a key whose values count, another value may be admitted: it is not remembered.) What frees units earlier, a reset or a refund by any process, changes the
-// mark of the key's partition, which is read while answers are given from here. Other rules
-// are another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
+// the wait has passed. A key whose values count is not remembered, as another value may be admitted. What frees units
+// earlier, a reset or a refund by any process, changes the mark of the key's partition, which is read while answers are
+// given from here. Other rules are another plan. All times are this process's monotonic clock. Safe for use by several
+// goroutines.
 type denials struct {
 	counter marks
 	leased  bool // only keys whose rule has lease are remembered

@@ -119,7 +119,7 @@ func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
 			return nil, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(matched[i].Key))
 		}
 		if matched[i].Plan.HasValues() {
-			return nil, fmt.Errorf("%w: key %s: a rule counts different values of its checks, and a reservation has none",
+			return nil, fmt.Errorf("%w: key %s: a rule counts different values, and a reservation has none",
 				api.ErrBadRequest, api.Shorten(matched[i].Key))
 		}
 		matched[i].reserves = true

@@ -51,7 +51,8 @@ func (d *denials) start() (asked time.Time) {
 // another key of the call. What shadow rules say of later checks is not known, nor whether another value is admitted.
 func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 	if d == nil || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
-		a.Source != api.SourceRedis && a.Source != api.SourceCache || slices.ContainsFunc(a.Windows, api.WindowState.OfValues) {
+		a.Source != api.SourceRedis && a.Source != api.SourceCache ||
+		slices.ContainsFunc(a.Windows, api.WindowState.OfValues) {
 		return
 	}
 	d.mu.Lock()

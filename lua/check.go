@@ -142,21 +142,18 @@ func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 		args = append(args, m.Call+1, m.TTLMs, m.Fingerprint)
 	}
 	alone := len(a.Plans) == 1 && len(a.Partitions) == 1
-	for i, run := 0, 0; i < len(a.Keys); i += run {
-		first := a.Keys[i]
-		for run = 0; i+run < len(a.Keys); run++ {
-			k := a.Keys[i+run]
-			if k.Plan != first.Plan || k.Partition != first.Partition {
-				break
-			}
-			keys = append(keys, k.Meters...)
+	for rest := a.Keys; len(rest) > 0; {
+		first, run := rest[0], 1
+		for run < len(rest) && rest[run].Plan == first.Plan && rest[run].Partition == first.Partition {
+			run++
 		}
 		if !alone {
 			args = append(args, section(run, first.Plan+1, first.Partition+1))
 		}
-		for _, k := range a.Keys[i : i+run] {
-			args = appendValues(args, k.Values)
+		for _, k := range rest[:run] {
+			keys, args = append(keys, k.Meters...), appendValues(args, k.Values)
 		}
+		rest = rest[run:]
 	}
 	for _, m := range a.Remember {
 		keys = append(keys, m.Name)

@@ -83,7 +83,7 @@ func (p *Plan) Values(field func(name string) string) (list []string, err error)
 	}
 	list = make([]string, len(p.values))
 	for i, v := range p.values {
-		needed := p.Live != nil && slices.ContainsFunc(p.Live.Windows, func(w Window) bool { return w.Distinct == v.field })
+		needed := p.Live != nil && p.Live.counts(v.field)
 		text := field(v.field)
 		if text == "" && !needed {
 			continue
@@ -100,6 +100,11 @@ func (p *Plan) Values(field func(name string) string) (list []string, err error)
 		}
 	}
 	return list, nil
+}
+
+// counts tells whether a window of the rule counts the values of a field.
+func (r *Rule) counts(field string) bool {
+	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Distinct == field })
 }
 
 // Field gives the text of a field of the event; empty where it has none.

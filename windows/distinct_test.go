@@ -76,7 +76,8 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 	users := func(limit int64, per time.Duration) windows.Window {
 		return windows.Window{Limit: limit, Per: per, Distinct: "user", Normalize: windows.Normalize{Lower: true}}
 	}
-	live := []windows.Window{users(3, time.Second), {Limit: 12, Per: logSpan * time.Millisecond}, users(5, 2*time.Second)}
+	live := []windows.Window{users(3, time.Second), {Limit: 12, Per: logSpan * time.Millisecond},
+		users(5, 2*time.Second)}
 	watched := []windows.Window{users(2, 1500*time.Millisecond)}
 	rules := rulesOf(t, &windows.Rule{Name: "live", Match: "*", Windows: live, Alerts: []int{60}},
 		&windows.Rule{Name: "shadow", Match: "*", Windows: watched, Shadow: true})
@@ -98,7 +99,8 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 						v := value.Draw(rt, "value")
 						at := now - rapid.Int64Range(0, 2500).Draw(rt, "ago")
 						at = max(appended, at-at%3) // apart: two ms share an entry
-						events = append(events, windows.Event{Key: "k", Ms: at, Count: 1, Fields: map[string]any{"user": v}})
+						events = append(events, windows.Event{Key: "k", Ms: at, Count: 1,
+							Fields: map[string]any{"user": v}})
 					}
 					slices.SortFunc(events, func(a, b windows.Event) int { return int(a.Ms - b.Ms) })
 					appended = events[len(events)-1].Ms

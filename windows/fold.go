@@ -201,7 +201,8 @@ func (k *keyGroups) add(e Event) {
 	values, _ := k.plan.Values(e.Field) // who has decoded the event has seen the error; a rule may be newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
 		g := &k.groups[i]
-		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") && k.samePeriods(k.firsts[i], e.Ms) {
+		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") &&
+			k.samePeriods(k.firsts[i], e.Ms) {
 			g.IDs = append(g.IDs, e.ID)
 			if e.ProducerID != "" {
 				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)

@@ -165,6 +165,8 @@ func holdsOf(t reflect.Type) string {
 		return holdsOf(t.Elem())
 	case reflect.Slice:
 		return "[]" + holdsOf(t.Elem())
+	case reflect.Map:
+		return "object"
 	case reflect.Interface:
 		return "any"
 	case reflect.Struct:

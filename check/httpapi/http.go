@@ -172,7 +172,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Has("key") || q.Has("cost") || q.Has("value") {
-		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key, cost and values: give none besides",
+		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key and cost: give none besides",
 			api.ErrBadRequest))
 		return
 	}
@@ -290,7 +290,7 @@ func (b checkBody) request() (api.CheckRequest, error) {
 		return r, nil
 	}
 	if b.Key != "" || b.Cost != nil || b.Values != nil {
-		return r, fmt.Errorf(`%w: give either "key", "cost" and "values" or "checks"`, api.ErrBadRequest)
+		return r, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest)
 	}
 	r.Checks = []api.CheckRequest{}
 	for i, one := range b.Checks {

@@ -32,15 +32,12 @@ func newCheck() *cobra.Command {
   streamcounter check user:42 && ./send-mail`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := url.Values{"key": {args[0]}}
+			q := url.Values{"key": {args[0]}, "value": values}
 			if len(args) == 2 {
 				q.Set("cost", args[1])
 			}
 			if cmd.Flags().Changed("mode") {
 				q.Set("mode", mode)
-			}
-			if len(values) > 0 {
-				q["value"] = values
 			}
 			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode())
 			if err != nil {
