@@ -18,7 +18,6 @@ func newCheck() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
 	var mode string
-	var values []string
 	cmd := &cobra.Command{
 		Use:   "check KEY [COST]",
 		Short: "Ask whether a key may spend now, and charge it if so",
@@ -28,11 +27,10 @@ func newCheck() *cobra.Command {
 		Example: `  streamcounter check user:42
   streamcounter check user:42 5 --json
   streamcounter check user:42 5 --mode look
-  streamcounter check ip:10.0.0.1 --value user=alice
   streamcounter check user:42 && ./send-mail`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := url.Values{"key": {args[0]}, "value": values}
+			q := url.Values{"key": {args[0]}}
 			if len(args) == 2 {
 				q.Set("cost", args[1])
 			}
@@ -79,8 +77,6 @@ func newCheck() *cobra.Command {
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&mode, "mode", string(api.ModeTake),
 		"take: charge if there is room; look: charge nothing; charge: it happened, charge in any case")
-	cmd.Flags().StringArrayVar(&values, "value", nil,
-		"FIELD=VALUE for a rule that counts different values; may be given several times")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Annotations = exitTwo
 	return cmd
