@@ -2,6 +2,7 @@ package check
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,6 +92,16 @@ func (o *outage) changed(shard int, to gobreaker.State) {
 			o.end()
 		}
 	}
+}
+
+// now gives since when on_error decides, and how many checks; the zero time: it does not.
+func (o *outage) now() (since time.Time, checks map[windows.OnError]int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.begun {
+		return time.Time{}, nil
+	}
+	return o.since, maps.Clone(o.decided)
 }
 
 func (o *outage) begin() {

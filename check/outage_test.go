@@ -80,6 +80,9 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			began["level"] != "ERROR" {
 			t.Errorf("the beginning: %v", began)
 		}
+		if since, checks := s.Outage(); since.IsZero() || checks[windows.OnErrorDeny] != 5 {
+			t.Errorf("on_error decides since %v: %v", since, checks)
+		}
 		server.Start()
 		asked := 5 // of allow:1, and five of shadow:1, which passes as well
 		streamtest.Eventually(t, 10*time.Second, "Redis answers", func() (bool, string) {
@@ -93,6 +96,9 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		if ended["checks_allow"] != float64(asked+5) || ended["checks_deny"] != 5.0 || ended["checks_local"] != 5.0 ||
 			ended["took"] == nil {
 			t.Errorf("the end, after %d checks: %v", asked, ended)
+		}
+		if since, _ := s.Outage(); !since.IsZero() {
+			t.Errorf("on_error still decides, since %v", since)
 		}
 	}
 }

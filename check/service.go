@@ -159,10 +159,21 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 
 // Throttled gives the first n that are over a limit or blocked after one, by until when and by key, and
 // the `after` of the next page; see windows.Redis.ThrottledPage.
-func (s *Service) Throttled(ctx context.Context, n int, after string) ([]api.Throttled, string, error) {
-	list, next, err := s.config.Counter.ThrottledPage(ctx, s.config.Rules(), n, after)
+func (s *Service) Throttled(ctx context.Context, n int, after string, keep func(api.Throttled) bool) ([]api.Throttled,
+	string, error) {
+	list, next, err := s.config.Counter.ThrottledPage(ctx, s.config.Rules(), n, after, keep)
 	return list, next, unavailable(err)
 }
+
+// Overview gives who is throttled, who is near a limit, and what is reserved; see windows.Redis.Overview.
+func (s *Service) Overview(ctx context.Context, n int) (windows.Overview, error) {
+	out, err := s.config.Counter.Overview(ctx, s.config.Rules(), n)
+	return out, unavailable(err)
+}
+
+// Outage says since when on_error decides checks of this process, as Redis does not answer, and how many it
+// decided by each policy; the zero time where Redis decides.
+func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
 
 // AllThrottled gives all that are over a limit or blocked, in no order; one may come twice.
 func (s *Service) AllThrottled(ctx context.Context) iter.Seq2[api.Throttled, error] {

@@ -150,7 +150,7 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 				if p.until > 0 {
 					p.sweep(s.clock.ms)
 				}
-				throttled, _, err := s.serve.ThrottledPage(t.Context(), s.rules, 10, "")
+				throttled, _, err := s.serve.ThrottledPage(t.Context(), s.rules, 10, "", nil)
 				testkit.Must(t, err)
 				if len(throttled) != min(1, int(p.until)) || len(throttled) == 1 && throttled[0].UntilMs != p.until {
 					rt.Fatalf("at %d throttled are %+v, the model says %+v", s.clock.ms, throttled, p)

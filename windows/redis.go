@@ -317,18 +317,36 @@ func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 // ThrottledIn is Throttled of one partition.
 func (s *Redis) ThrottledIn(ctx context.Context, p int) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
+		for r, err := range s.levelRecords(ctx, p) {
+			if err != nil {
+				yield(api.Throttled{}, err)
+				return
+			}
+			if t, ok := parseThrottle(r.field, r.text); ok && !yield(t, nil) {
+				return
+			}
+		}
+	}
+}
+
+// levelRecord is one field of a partition's hash of levels.
+type levelRecord struct{ field, text string }
+
+// levelRecords gives those of a partition. One may come twice if it changes meanwhile.
+func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, error] {
+	return func(yield func(levelRecord, error) bool) {
 		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
 		for it.Next(ctx) {
-			key := it.Val()
+			field := it.Val()
 			if !it.Next(ctx) {
 				break
 			}
-			if t, ok := parseThrottle(key, it.Val()); ok && !yield(t, nil) {
+			if !yield(levelRecord{field, it.Val()}, nil) {
 				return
 			}
 		}
 		if err := it.Err(); err != nil {
-			yield(api.Throttled{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
+			yield(levelRecord{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
 		}
 	}
 }

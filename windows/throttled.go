@@ -19,40 +19,67 @@ import (
 const peekStep = 100
 
 // ThrottledPage gives the first n decisions that stand after one, by until when and by key, each with what
-// its window holds now, and the `after` of the next page, "" where there is none. It reads all
-// records of levels and holds one page.
-func (s *Redis) ThrottledPage(ctx context.Context, rules *Rules, n int, after string) (list []api.Throttled,
-	next string, err error) {
-	h, cursor, in := &throttledHeap{}, throttledPlace{}, map[throttledPlace]struct{}{}
-	if after != "" {
-		if cursor, err = parsePlace(after); err != nil {
-			return nil, "", err
-		}
+// its window holds now, and the `after` of the next page, "" where there is none. keep chooses among them; nil
+// takes all. It reads all records of levels and holds one page.
+func (s *Redis) ThrottledPage(ctx context.Context, rules *Rules, n int, after string, keep func(api.Throttled) bool) (
+	list []api.Throttled, next string, err error) {
+	pager, err := newThrottledPager(n, after)
+	if err != nil {
+		return nil, "", err
 	}
 	for t, err := range s.ThrottledUnder(ctx, rules) {
 		if err != nil {
 			return nil, "", err
 		}
-		at := placeOf(t)
-		_, twice := in[at] // a scan can give a key twice
-		switch {
-		case twice || at.compare(cursor) <= 0:
-		case h.Len() <= n: // one more than the page, which tells whether there is another
-			heap.Push(h, t)
-			in[at] = struct{}{}
-		case at.compare(placeOf((*h)[0])) < 0:
-			delete(in, placeOf((*h)[0]))
-			in[at], (*h)[0] = struct{}{}, t
-			heap.Fix(h, 0)
+		if keep == nil || keep(t) {
+			pager.add(t)
 		}
 	}
-	list = *h
-	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
-	if len(list) > n {
-		list = list[:n]
-		next = placeOf(list[n-1]).String()
-	}
+	list, next = pager.page()
 	return list, next, s.fillUsed(ctx, rules, list)
+}
+
+// throttledPager finds the first n decisions after a place.
+type throttledPager struct {
+	n     int
+	after throttledPlace
+	heap  throttledHeap // one more than n, which tells whether there is another page
+	in    map[throttledPlace]struct{}
+}
+
+func newThrottledPager(n int, after string) (*throttledPager, error) {
+	p := &throttledPager{n: n, in: map[throttledPlace]struct{}{}}
+	var err error
+	if after != "" {
+		p.after, err = parsePlace(after)
+	}
+	return p, err
+}
+
+func (p *throttledPager) add(t api.Throttled) {
+	at := placeOf(t)
+	_, twice := p.in[at] // a scan can give a key twice
+	switch {
+	case twice || at.compare(p.after) <= 0:
+	case p.heap.Len() <= p.n:
+		heap.Push(&p.heap, t)
+		p.in[at] = struct{}{}
+	case at.compare(placeOf(p.heap[0])) < 0:
+		delete(p.in, placeOf(p.heap[0]))
+		p.in[at], p.heap[0] = struct{}{}, t
+		heap.Fix(&p.heap, 0)
+	}
+}
+
+// page gives them in order, and the `after` of the next page.
+func (p *throttledPager) page() (list []api.Throttled, next string) {
+	list = p.heap
+	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
+	if len(list) > p.n {
+		list = list[:p.n]
+		next = placeOf(list[p.n-1]).String()
+	}
+	return list, next
 }
 
 // ThrottledUnder is Throttled, with until when and why of blocks as the overrides say.

@@ -41,17 +41,23 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	err := onlyParameters(q, "limit", "after")
+	err := onlyParameters(q, "limit", "after", "rule", "shadow")
 	n := 0
 	if err == nil {
 		n, err = limitOf(q, listed, listedAtMost)
+	}
+	shadow := false
+	if err == nil && q.Has("shadow") {
+		shadow, err = boolOf(q, "shadow")
 	}
 	if err != nil {
 		writeProblem(w, r, err)
 		return
 	}
 	s.list(w, r, func(ctx context.Context) (any, error) {
-		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"))
+		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"), func(t api.Throttled) bool {
+			return (!q.Has("rule") || t.Rule == q.Get("rule")) && (!q.Has("shadow") || t.Shadow == shadow)
+		})
 		return throttledAnswer{Throttled: append([]api.Throttled{}, page...), Next: next, Truncated: next != ""}, err
 	})
 }

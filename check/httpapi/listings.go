@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/semaphore" // of the Go team: first come, first served
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Listings read much of Redis and make long answers. Without a bound, a thousand at once take the CPU and the
@@ -53,14 +53,13 @@ func (l *listings) turn(ctx context.Context) (done func(), err error) {
 	}, nil
 }
 
-// ThrottledInTurn is check.Service.Throttled for the page, which lists as callers do.
-func (s *Server) ThrottledInTurn(ctx context.Context, n int, after string) (page []api.Throttled, next string,
-	err error) {
+// OverviewInTurn is check.Service.Overview for the page, which lists as callers do.
+func (s *Server) OverviewInTurn(ctx context.Context, n int) (out windows.Overview, err error) {
 	err = s.inTurn(ctx, func(ctx context.Context) error {
-		page, next, err = s.checks.Throttled(ctx, n, after)
+		out, err = s.checks.Overview(ctx, n)
 		return err
 	})
-	return page, next, err
+	return out, err
 }
 
 // inTurn runs a listing when it is its turn, within the time that one may take.

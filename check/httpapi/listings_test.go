@@ -55,7 +55,7 @@ func TestListingsAreBounded(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", path, a.header.Get("Retry-After"))
 		}
 	}
-	if _, _, err := w.server.ThrottledInTurn(t.Context(), 1, ""); err == nil {
+	if _, err := w.server.OverviewInTurn(t.Context(), 1); err == nil {
 		t.Error("the page lists out of turn")
 	}
 	if got := testutil.ToFloat64(w.metrics.Busy("listings")); got != 7 {

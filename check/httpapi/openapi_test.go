@@ -145,6 +145,7 @@ func TestOpenAPI(t *testing.T) {
 	ask(open, 200, "GET", "/v1/check?key=user:1&cost=10", "")
 	ask(open, 200, "GET", "/v1/throttled", "")
 	ask(open, 200, "GET", "/v1/throttled?limit=1", "")
+	ask(open, 200, "GET", "/v1/throttled?rule=user&shadow=false", "")
 	ask(open, 400, "GET", "/v1/throttled?after=x", "")
 	ask(broken, 503, "GET", "/v1/throttled", "")
 

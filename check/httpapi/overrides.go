@@ -118,11 +118,16 @@ func dryRunOf(q url.Values) (bool, error) {
 	if err := onlyParameters(q, "dry_run"); err != nil || !q.Has("dry_run") {
 		return false, err
 	}
-	dryRun, err := strconv.ParseBool(q.Get("dry_run"))
+	return boolOf(q, "dry_run")
+}
+
+// boolOf is a parameter that is true or false.
+func boolOf(q url.Values, name string) (bool, error) {
+	value, err := strconv.ParseBool(q.Get(name))
 	if err != nil {
-		err = fmt.Errorf("%w: dry_run=%s, expected true or false", api.ErrBadRequest, api.Shorten(q.Get("dry_run")))
+		err = fmt.Errorf("%w: %s=%s, expected true or false", api.ErrBadRequest, name, api.Shorten(q.Get(name)))
 	}
-	return dryRun, err
+	return value, err
 }
 
 func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {

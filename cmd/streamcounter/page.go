@@ -3,23 +3,47 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/check/httpapi/page"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // openPage makes what the page at / shows.
 func (n *node) openPage(context.Context) error {
 	c := page.Config{Version: thisBuild().Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
-		Throttled: n.api.ThrottledInTurn, Partitions: n.partitions, Rules: n.pageRules}
+		Overview: n.api.OverviewInTurn, Partitions: n.partitions, Rules: n.pageRules, Health: n.pageHealth,
+		Latencies: n.service.Latencies}
 	if n.history != nil {
 		c.Follow = n.history.Follow
 	}
 	n.feed = page.NewFeed(c)
 	return nil
+}
+
+// pageHealth asks Redis, within a second, and tells what is known of NATS and of on_error.
+func (n *node) pageHealth(ctx context.Context) page.Health {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	out, began := page.Health{RedisMs: -1}, time.Now()
+	if n.redis.Ping(ctx).Err() == nil {
+		out.RedisMs = float64(time.Since(began).Microseconds()) / 1000
+	}
+	if n.nats != nil {
+		out.NATS = "away"
+		if n.nats.Connected() {
+			out.NATS = "connected"
+		}
+	}
+	if since, checks := n.service.Outage(); !since.IsZero() {
+		out.OnError = &page.OnError{SinceMs: since.UnixMilli(), Allow: checks[windows.OnErrorAllow],
+			Deny: checks[windows.OnErrorDeny], Local: checks[windows.OnErrorLocal]}
+	}
+	return out
 }
 
 func (n *node) pageRules() []page.Rule {

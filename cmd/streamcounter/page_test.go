@@ -159,6 +159,15 @@ func (b *browser) scheme(name string) {
 	testkit.Must(b.t, err)
 }
 
+// motion is how long bars move where the user wants none.
+func (b *browser) motion() string {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}})
+	testkit.Must(b.t, err)
+	return evaluate[string](b, "getComputedStyle(document.querySelector('.fill')).transitionDuration")
+}
+
 // contrast gives each element whose text has less contrast with what is behind it than WCAG AA asks for.
 const contrast = `(() => {
   const rgb = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
@@ -205,10 +214,27 @@ func (d *devServer) spend(key string, cost int, token string) int {
 	return resp.StatusCode
 }
 
+// reserve takes a slot for as long as the test lasts.
+func (d *devServer) reserve(key string) {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodPost,
+		fmt.Sprintf("http://127.0.0.1:%d/v1/reservations", d.http),
+		strings.NewReader(fmt.Sprintf("{\"key\":%q,\"cost\":1,\"ttl_ms\":300000}", key)))
+	testkit.Must(d.t, err)
+	req.Header.Set("Authorization", "Bearer "+pageAdmin)
+	resp, err := http.DefaultClient.Do(req)
+	testkit.Must(d.t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		d.t.Errorf("a reservation: %s", resp.Status)
+	}
+}
+
 const pageRules = `
 rules:
   - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: 1h}], alerts: [80%, 95%]}
   - {name: web, match: "ip:*", windows: [{limit: 300, per: 1m}]}
+  - {name: job, match: "job:*", windows: [{limit: 3, in_flight: 5m}]}
   - {name: stricter, match: "user:*", windows: [{limit: 50, per: 1m}], shadow: true}
 `
 
@@ -231,6 +257,10 @@ func TestPage(t *testing.T) {
 	d.spend("user:7", 81, pageAdmin)
 	d.spend("ip:203.0.113.9", 3, pageAdmin)
 
+	for range 2 {
+		d.reserve("job:1")
+	}
+
 	b.do(chromedp.Navigate(base + "/"))
 	b.do(chromedp.WaitVisible(css("#token")))
 	if all := b.text("body"); strings.Contains(all, "user:") || strings.Contains(all, "prefix") {
@@ -244,16 +274,44 @@ func TestPage(t *testing.T) {
 	t.Logf("loaded in %.0f ms", evaluate[float64](b, "performance.getEntriesByType('navigation')[0].loadEventEnd"))
 	b.see("#throttled", "100 of 100 per 1m")
 	b.see("#throttled", "user:42")
-	b.see("#throttled h2", "1 and 2 in the shadow")
+	b.see("#throttled .count", "1")
+	b.see("#throttled", "in ") // a countdown
 	b.see("#now", "api 1")
+	b.see("#now", "shadow rules would throttle 2")
 	b.see("#top", "user:42")
-	b.see("#rules", "shadow")
-	b.see("#behind", "Nothing")
-	b.see("#partitions", "1 dev")
+	b.see("#rules", "would throttle 2 keys now")
+	b.see("#behind", "None")
+	b.see("#near", "81 of 100 per 1m")
+	b.see("#reserved", "2 of 3 in flight")
+	b.see("#overrides", "token of the scope admin")
+	b.see("#partitions", "0 of 16")
+	b.see("#health", "Workers 1 running")
+	b.see("#health", "NATS connected")
+	b.see("#health", "on_error not in force")
+	if all := b.text("#throttled"); strings.Contains(all, "stricter") {
+		t.Errorf("a shadow rule is among those that are enforced: %s", all)
+	}
 	d.spend("user:9", 100, pageAdmin)
 	b.see("#feed", "user:9")
 	b.see("#throttled", "user:9")
+	if plots := evaluate[int](b, "document.querySelectorAll('#trend svg[role=img] path.line').length"); plots < 4 {
+		t.Errorf("the plots have %d lines", plots)
+	}
 	b.wantContrast("overview")
+
+	// By keyboard: what shadow rules would do, and by which rule.
+	b.do(chromedp.Focus(css("input[value=enforced]")), chromedp.SendKeys(css("input[value=enforced]"), kb.ArrowRight))
+	b.see("#throttled h2", "Keys that shadow rules would throttle")
+	b.see("#throttled .count", "3")
+	b.see("#throttled", "stricter")
+	b.see("#feed", "would be throttled")
+	b.wantContrast("shadow")
+	b.do(chromedp.Focus(css("input[value=shadow]")), chromedp.SendKeys(css("input[value=shadow]"), kb.ArrowLeft),
+		chromedp.SetValue(css("#rule"), "web"))
+	evaluate[bool](b, "document.querySelector('#rule').dispatchEvent(new Event('change'))")
+	b.see("#throttled", "Nobody is throttled")
+	b.press("#range")
+	b.see("#trend", "one point a minute")
 
 	// By keyboard: a key from the search box. A reader may look, and change nothing.
 	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "user:42"+kb.Enter))
@@ -273,6 +331,9 @@ func TestPage(t *testing.T) {
 	b.see("h1", "blocked")
 	b.see("#history", "blocked until")
 	b.see("#history", "by alice, abuse")
+	if motion := b.motion(); motion != "0s" {
+		t.Errorf("with prefers-reduced-motion bars move for %s", motion)
+	}
 	if code := d.spend("user:42", 1, pageAdmin); code != http.StatusTooManyRequests {
 		t.Errorf("a check of the blocked key: %d", code)
 	}
@@ -284,6 +345,17 @@ func TestPage(t *testing.T) {
 	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
 	b.see("#windows", "0 of 100")
 	b.see("h1", "admitted")
+
+	// A key that nothing limits says so, and offers only what does something.
+	b.do(chromedp.Navigate(base + "/#/key/nobody:1"))
+	b.see("h1", "no rule")
+	b.see(".notice", "No rule matches this key")
+	b.see("#operate", "Block")
+	if all := b.text("#operate"); strings.Contains(all, "Set limit") || strings.Contains(all, "Reset") {
+		t.Errorf("for a key without a rule the page offers %s", all)
+	}
+	b.do(chromedp.Navigate(base + "/#/key/user:42"))
+	b.see("#windows", "0 of 100")
 
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
@@ -305,7 +377,7 @@ func TestPage(t *testing.T) {
 	again.until("Ctrl-C stops it.")
 	b.see("#link", "Live")
 	b.see("#throttled", "Nobody is throttled")
-	b.quiet("401", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "429")
+	b.quiet("401", "404", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "429")
 }
 
 // What a key holds is text: no markup in it does anything.

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Bounds of what is live.
@@ -19,26 +21,30 @@ const (
 	messagesEvery = 250 * time.Millisecond // at most four messages a second to a page
 	sampleEvery   = time.Second
 	// streamFor ends a stream, and the page asks again at once: a token that was revoked meanwhile is refused.
-	streamFor     = 45 * time.Second
-	keptEvents    = 400 // transitions that wait for the next message of each page
-	sentEvents    = 40  // transitions of one message; of more, only how many
-	plotted       = 300 // samples that a page gets when it opens: five minutes
-	throttledRows = 50
-	topKeys       = 10
+	streamFor  = 45 * time.Second
+	keptEvents = 400 // transitions that wait for the next message of each page; as many of shadow rules
+	sentEvents = 40  // transitions of one message, and as many of shadow rules; of more, only how many
+	plotted    = 300 // samples that a page gets when it opens: five minutes
+	listedRows = 50  // of each list
+	topKeys    = 10
+	lookFor    = 5 * time.Second
 )
 
-// Config of a Feed. Activity, Throttled, Partitions and Rules are required.
+// Config of a Feed. Follow alone is optional.
 type Config struct {
 	Version, Prefix string
 	Activity        func(ctx context.Context) (activity.Activity, error)
-	Throttled       func(ctx context.Context, n int, after string) ([]api.Throttled, string, error)
+	Overview        func(ctx context.Context, n int) (windows.Overview, error)
 	Partitions      func(ctx context.Context) ([]Partition, error)
 	Rules           func() []Rule
+	Health          func(ctx context.Context) Health
+	Latencies       func() check.Latencies // of the calls that this process answers
 	// Follow hands on transitions until ctx ends; nil: there is no NATS.
 	Follow func(ctx context.Context, take func(api.Transition))
 }
 
-// Feed tells pages what happens. It looks at Redis and NATS only while a page is open, once for all pages.
+// Feed tells pages what happens. It looks at Redis and NATS while a page is open, once for all pages; without a page
+// it looks once a minute at what processes do, for the trend.
 type Feed struct {
 	config Config
 	wake   chan struct{} // a page opens
@@ -46,22 +52,34 @@ type Feed struct {
 	mu      sync.Mutex
 	viewers int
 	stopped chan struct{} // closed by Stop
-	events  []api.Transition
-	taken   uint64 // transitions so far: the newest is events[(taken-1)%keptEvents]
+	events  [2]ring       // of rules that are enforced, and of shadow rules: neither pushes the other out
 	sample  *sample
 	samples uint64
 	sampler sampler
 	plots   []point
+	trend   trend
+}
+
+// ring has the newest transitions.
+type ring struct {
+	list  []api.Transition
+	taken uint64 // so far: the newest is list[(taken-1)%keptEvents]
 }
 
 // NewFeed makes one; Run has it look.
 func NewFeed(c Config) *Feed {
-	return &Feed{config: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		events: make([]api.Transition, keptEvents)}
+	f := &Feed{config: c, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	for i := range f.events {
+		f.events[i].list = make([]api.Transition, keptEvents)
+	}
+	return f
 }
 
 // Run looks while pages are open, until ctx ends.
 func (f *Feed) Run(ctx context.Context) {
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	keeping.Go(func() { f.keepTrend(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -124,7 +142,7 @@ func (f *Feed) watched() bool {
 
 // measure makes the next sample.
 func (f *Feed) measure(ctx context.Context) {
-	within, cancel := context.WithTimeout(ctx, 5*time.Second)
+	within, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
 	s := f.sampler.next(within, time.Now(), f.config)
 	f.mu.Lock()
@@ -143,17 +161,22 @@ func (f *Feed) take(t api.Transition) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.events[f.taken%keptEvents] = t
-	f.taken++
+	r := &f.events[0]
+	if t.Shadow {
+		r = &f.events[1]
+	}
+	r.list[r.taken%keptEvents] = t
+	r.taken++
 }
 
 // message is one of the stream. What did not change is left out.
 type message struct {
 	Hello       *hello           `json:"hello,omitempty"`
-	Transitions []api.Transition `json:"transitions,omitempty"` // the newest first
+	Transitions []api.Transition `json:"transitions,omitempty"` // the newest first, those of shadow rules last
 	// Skipped transitions came too, and are not listed.
 	Skipped uint64  `json:"skipped,omitempty"`
 	Sample  *sample `json:"sample,omitempty"`
+	Hours   *hours  `json:"hours,omitempty"`
 }
 
 type hello struct {
@@ -165,24 +188,32 @@ type hello struct {
 }
 
 // seen is what a page has.
-type seen struct{ taken, samples uint64 }
+type seen struct {
+	taken         [2]uint64
+	samples, made uint64
+}
 
 // after gives what a page has not, and false where there is nothing.
 func (f *Feed) after(s *seen) (m message, any bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n := f.taken - s.taken; n > 0 {
-		for i := range min(n, sentEvents) {
-			m.Transitions = append(m.Transitions, f.events[(f.taken-1-i)%keptEvents])
+	for k, r := range f.events {
+		n := r.taken - s.taken[k]
+		sent := min(n, sentEvents)
+		for i := range sent {
+			m.Transitions = append(m.Transitions, r.list[(r.taken-1-i)%keptEvents])
 		}
-		m.Skipped = n - uint64(len(m.Transitions))
+		m.Skipped += n - sent
+		s.taken[k] = r.taken
 	}
 	if f.samples != s.samples {
 		m.Sample = f.sample
 	}
-	any = f.taken != s.taken || m.Sample != nil
-	s.taken, s.samples = f.taken, f.samples
-	return m, any
+	if f.trend.made != s.made {
+		m.Hours = f.trend.hours()
+	}
+	s.samples, s.made = f.samples, f.trend.made
+	return m, len(m.Transitions) > 0 || m.Sample != nil || m.Hours != nil
 }
 
 var errManyPages = errors.New("too many pages are open")
@@ -200,7 +231,7 @@ func (f *Feed) enter(r *http.Request) (hello, seen, error) {
 	default:
 	}
 	return hello{f.config.Version, f.config.Prefix, access.IsAdmin(r.Context()), f.config.Follow != nil,
-		append([]point{}, f.plots...)}, seen{taken: f.taken}, nil
+		append([]point{}, f.plots...)}, seen{taken: [2]uint64{f.events[0].taken, f.events[1].taken}}, nil
 }
 
 func (f *Feed) leave() {

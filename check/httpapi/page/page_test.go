@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +20,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,9 +103,12 @@ func newWorld(t *testing.T) *world {
 					"api":   {Allowed: int64(w.looked) * 10, Denied: int64(w.looked)},
 					"watch": {Allowed: int64(w.looked) * 7, Denied: int64(w.looked) * 4}}}}}, nil
 		},
-		Throttled: func(context.Context, int, string) ([]api.Throttled, string, error) {
-			return []api.Throttled{{Rule: "api", Key: "user:1"}, {Rule: "watch", Key: "user:1", Shadow: true}}, "", nil
+		Overview: func(context.Context, int) (windows.Overview, error) {
+			return windows.Overview{Throttled: []api.Throttled{{Rule: "api", Key: "user:1"}},
+				ByRule: map[string]int64{"api": 1, "watch": 2}}, nil
 		},
+		Health:     func(context.Context) Health { return Health{RedisMs: 0.3, NATS: "connected"} },
+		Latencies:  func() check.Latencies { return check.Latencies{} },
 		Partitions: func(context.Context) ([]Partition, error) { return []Partition{{Outbox: 3}}, nil },
 		Follow: func(ctx context.Context, take func(api.Transition)) {
 			w.mu.Lock()
@@ -179,37 +185,43 @@ func TestFeed(t *testing.T) {
 		t.Errorf("%+v", first.Hello)
 	}
 	m := until(t, got, "rates", func(m message) bool { return m.Sample != nil && m.Sample.Rates["api"].Allowed > 0 })
-	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 || r.Throttled != 1 {
+	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 {
 		t.Errorf("%+v", r)
 	}
 	// What a shadow rule would have said is its own, and in no sum.
 	if r, p := m.Sample.Rates["watch"], m.Sample.point(); r.Allowed != 7 || r.Denied != 4 || p.Allowed != 10 ||
-		p.Denied != 1 {
+		p.Denied != 1 || p.ShadowDenied != 4 || p.Throttled != 1 || p.Shadow != 2 {
 		t.Errorf("a shadow rule: %+v, in all %+v", r, p)
 	}
-	if m.Sample.Throttled != 1 || m.Sample.Shadow != 1 || m.Sample.Partitions[0].Outbox != 3 {
+	if m.Sample.Throttled != 1 || m.Sample.Shadow != 2 || m.Sample.Partitions[0].Outbox != 3 ||
+		m.Sample.Health.NATS != "connected" {
 		t.Errorf("%+v", m.Sample)
 	}
 
-	// Of many transitions a message has the newest, and how many came besides.
+	// Of many transitions a message has the newest, and how many came besides. Those of shadow rules push no other out.
 	w.mu.Lock()
 	take := w.take
 	w.mu.Unlock()
+	take(api.Transition{Key: "enforced", State: api.StateThrottled, Level: 100})
 	for i := range 10_000 {
-		take(api.Transition{Key: fmt.Sprint(i), State: api.StateThrottled, Level: 100})
+		take(api.Transition{Key: fmt.Sprint(i), State: api.StateThrottled, Level: 100, Shadow: true})
 		take(api.Transition{Key: "renewal", State: api.StateThrottled, Level: 100, Renewal: true})
 		take(api.Transition{Key: "alert", State: api.StateRaised, Level: 100})
 	}
-	seen := uint64(0)
+	seen, enforced := uint64(0), false
 	until(t, got, "the last transition", func(m message) bool {
-		if len(m.Transitions) > 40 {
+		if len(m.Transitions) > 41 {
 			t.Errorf("a message has %d transitions", len(m.Transitions))
 		}
 		seen += uint64(len(m.Transitions)) + m.Skipped
-		return len(m.Transitions) > 0 && m.Transitions[0].Key == "9999"
+		has := func(key string) bool {
+			return slices.ContainsFunc(m.Transitions, func(t api.Transition) bool { return t.Key == key })
+		}
+		enforced = enforced || has("enforced")
+		return has("9999")
 	})
-	if seen != 10_000 {
-		t.Errorf("%d transitions are told of", seen)
+	if seen != 10_001 || !enforced {
+		t.Errorf("%d transitions are told of, that of an enforced rule: %v", seen, enforced)
 	}
 
 	// While Redis is away the page has what was seen last, and is told so.
@@ -217,7 +229,7 @@ func TestFeed(t *testing.T) {
 	w.fails = true
 	w.mu.Unlock()
 	m = until(t, got, "a failure", func(m message) bool { return m.Sample != nil && len(m.Sample.Failed) > 0 })
-	if m.Sample.Rates["api"].Throttled != 1 || len(m.Sample.Rows) != 2 {
+	if m.Sample.ByRule["api"] != 1 || len(m.Sample.Rows) != 1 {
 		t.Errorf("%+v", m.Sample)
 	}
 	w.Stop() // as a server does that ends
@@ -247,17 +259,19 @@ func TestFeedForgetsWhileItRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFeed(Config{
 			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, nil },
-			Throttled:  func(context.Context, int, string) ([]api.Throttled, string, error) { return nil, "", nil },
+			Overview:   func(context.Context, int) (windows.Overview, error) { return windows.Overview{}, nil },
 			Partitions: func(context.Context) ([]Partition, error) { return nil, nil },
 			Rules:      func() []Rule { return nil },
+			Health:     func(context.Context) Health { return Health{} },
+			Latencies:  func() check.Latencies { return check.Latencies{} },
 		})
 		go f.Run(t.Context())
 		r := httptest.NewRequest("GET", "/page/live", nil)
 		open := func() (int, bool) {
 			first, has, err := f.enter(r)
 			testkit.Must(t, err)
-			_, any := f.after(&has)
-			return len(first.Plots), any
+			m, _ := f.after(&has)
+			return len(first.Plots), m.Sample != nil
 		}
 		if n, any := open(); n != 0 || any {
 			t.Errorf("at first there are %d points, and a sample: %v", n, any)
@@ -289,9 +303,11 @@ func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
 		now = now.Add(after)
 		return strings.Join(s.next(t.Context(), now, Config{
 			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, fails() },
-			Throttled:  func(context.Context, int, string) ([]api.Throttled, string, error) { return nil, "", fails() },
+			Overview:   func(context.Context, int) (windows.Overview, error) { return windows.Overview{}, fails() },
 			Partitions: func(context.Context) ([]Partition, error) { return nil, fails() },
 			Rules:      func() []Rule { return nil },
+			Health:     func(context.Context) Health { return Health{} },
+			Latencies:  func() check.Latencies { return check.Latencies{} },
 		}).Failed, ", ")
 	}
 	const rest = "who is throttled, partitions"

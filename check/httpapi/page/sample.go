@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Partition is where one partition stands.
@@ -25,18 +27,49 @@ type Rule struct {
 	Says   string `json:"says"`
 }
 
+// Health is what this process knows of the servers that it needs.
+type Health struct {
+	RedisMs float64 `json:"redis_ms"` // time that a PING took; -1: there was no answer
+	NATS    string  `json:"nats"`     // connected or away; empty: this process has none
+	// OnError is set while Redis does not answer and on_error decides the checks of this process.
+	OnError *OnError `json:"on_error,omitempty"`
+	// Latency of the calls for checks that this process answered within the last minute; nil: there were none.
+	Latency *Latency `json:"latency,omitempty"`
+}
+
+// OnError is how many checks on_error decided, by its policies.
+type OnError struct {
+	SinceMs int64 `json:"since_ms"`
+	Allow   int   `json:"allow"`
+	Deny    int   `json:"deny"`
+	Local   int   `json:"local"`
+}
+
+// Latency is in milliseconds.
+type Latency struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
 // sample is the state of a second.
 type sample struct {
-	AtMs       int64           `json:"at_ms"`
-	Processes  []process       `json:"processes"`
-	Rates      map[string]rate `json:"rates"` // of each rule
-	Throttled  int64           `json:"throttled"`
-	Shadow     int64           `json:"shadow"`         // keys that rules in the shadow would throttle
-	Rows       []api.Throttled `json:"rows"`           // the first page of who is throttled
-	Next       string          `json:"next,omitempty"` // of GET /v1/throttled
-	Top        []api.TopKeys   `json:"top"`
-	Partitions []Partition     `json:"partitions"`
-	Rules      []Rule          `json:"rules"`
+	AtMs         int64                 `json:"at_ms"`
+	Processes    []process             `json:"processes"`
+	Rates        map[string]rate       `json:"rates"` // of each rule
+	Throttled    int64                 `json:"throttled"`
+	Shadow       int64                 `json:"shadow"` // keys that shadow rules would throttle
+	ByRule       map[string]int64      `json:"by_rule"`
+	Rows         []api.Throttled       `json:"rows"`           // the first page of who is throttled, without shadow rules
+	Next         string                `json:"next,omitempty"` // of GET /v1/throttled
+	Near         []api.Throttled       `json:"near"`
+	NearEnforced int64                 `json:"near_enforced"`
+	NearShadow   int64                 `json:"near_shadow"`
+	Reserved     []windows.ReservedKey `json:"reserved"`
+	ReservedKeys int64                 `json:"reserved_keys"`
+	Top          []api.TopKeys         `json:"top"`
+	Partitions   []Partition           `json:"partitions"`
+	Rules        []Rule                `json:"rules"`
+	Health       Health                `json:"health"`
 	// Failed says what could not be looked at the last time; it stands as it was seen before.
 	Failed []string `json:"failed,omitempty"`
 }
@@ -46,38 +79,46 @@ type process struct {
 	Command string `json:"command"`
 }
 
-// rate is per second; Throttled is of now. Allowed and Denied of a shadow rule are what it would have said.
+// rate is per second. Allowed and Denied of a shadow rule are what it would have said.
 type rate struct {
-	Allowed   float64 `json:"allowed"`
-	Denied    float64 `json:"denied"`
-	Events    float64 `json:"events"`
-	Units     float64 `json:"units"`
-	Throttled int64   `json:"throttled"`
+	Allowed float64 `json:"allowed"`
+	Denied  float64 `json:"denied"`
+	Events  float64 `json:"events"`
+	Units   float64 `json:"units"`
 }
 
-// point is one of a plot.
+// point is one of a plot: per second, but what is throttled.
 type point struct {
-	AtMs    int64   `json:"t"`
-	Allowed float64 `json:"a"`
-	Denied  float64 `json:"d"`
-	Events  float64 `json:"e"`
+	AtMs         int64   `json:"t"`
+	Allowed      float64 `json:"a"`
+	Denied       float64 `json:"d"`
+	ShadowDenied float64 `json:"s"` // that shadow rules would have denied
+	Events       float64 `json:"e"`
+	Throttled    int64   `json:"k"`
+	Shadow       int64   `json:"l"` // that shadow rules would throttle
 }
 
 func (s *sample) point() point {
-	p, shadows := point{AtMs: s.AtMs}, s.shadows()
-	for name, r := range s.Rates {
-		if !shadows[name] { // those count checks that another rule decided, or none
+	p := point{AtMs: s.AtMs, Throttled: s.Throttled, Shadow: s.Shadow}
+	p.add(s.Rates, shadows(s.Rules))
+	return p
+}
+
+func (p *point) add(rates map[string]rate, shadows map[string]bool) {
+	for name, r := range rates {
+		if shadows[name] { // it counts checks that another rule decided, or none
+			p.ShadowDenied += r.Denied
+		} else {
 			p.Allowed, p.Denied = p.Allowed+r.Allowed, p.Denied+r.Denied
 		}
 		p.Events += r.Events
 	}
-	return p
 }
 
 // shadows tells which rules are shadow rules.
-func (s *sample) shadows() map[string]bool {
+func shadows(rules []Rule) map[string]bool {
 	out := map[string]bool{}
-	for _, r := range s.Rules {
+	for _, r := range rules {
 		out[r.Name] = r.Shadow
 	}
 	return out
@@ -85,21 +126,17 @@ func (s *sample) shadows() map[string]bool {
 
 // sampler makes samples; it has what it needs of those before. One goroutine uses it.
 type sampler struct {
-	last   sample
-	before map[string]measured // process → its counts when it published last
+	last  sample
+	meter meter
 	// Looking at who is throttled reads all records: it rests for ten times as long as it took.
-	throttledAt, partitionsAt time.Time
-	failed                    [len(looks)]bool // the last time
+	overviewAt, partitionsAt time.Time
+	failed                   [len(looks)]bool // the last time
+	latencies                [2]check.Latencies
+	latenciesAt              time.Time // of latencies[1]
 }
 
 // looks are what a sample is made of.
 var looks = [...]string{"what processes do", "who is throttled", "partitions"}
-
-type measured struct {
-	atMs   int64
-	counts map[string]activity.Counts
-	rates  map[string]rate
-}
 
 // longAgo is after which what a process published says nothing of now.
 const longAgo = 5 * time.Second
@@ -107,21 +144,26 @@ const longAgo = 5 * time.Second
 func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 	out := s.last
 	out.AtMs, out.Failed, out.Rules = now.UnixMilli(), nil, c.Rules()
+	out.Health = c.Health(ctx)
+	out.Health.Latency = s.latency(now, c)
 	all, err := c.Activity(ctx)
 	if s.failed[0] = err != nil; err == nil {
-		out.Processes, out.Rates = s.rates(all)
+		out.Processes, out.Rates = []process{}, s.meter.rates(all, longAgo)
+		for _, p := range all.Processes {
+			out.Processes = append(out.Processes, process{p.Name, p.Command})
+		}
 		out.Top = []api.TopKeys{}
 		for _, rule := range all.Rules() {
 			out.Top = append(out.Top, all.Top(rule, topKeys))
 		}
 	}
-	if now.After(s.throttledAt) {
+	if now.After(s.overviewAt) {
 		began := time.Now()
-		rows, next, err := c.Throttled(ctx, throttledRows, "")
+		o, err := c.Overview(ctx, listedRows)
 		if s.failed[1] = err != nil; err == nil {
-			out.Rows, out.Next = rows, next
+			out.overview(o)
 		}
-		s.throttledAt = now.Add(max(sampleEvery/2, 10*time.Since(began)))
+		s.overviewAt = now.Add(max(sampleEvery/2, 10*time.Since(began)))
 	}
 	if now.After(s.partitionsAt) {
 		parts, err := c.Partitions(ctx)
@@ -135,70 +177,78 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 			out.Failed = append(out.Failed, what)
 		}
 	}
-	out.countThrottled()
 	s.last = out
 	return &out
 }
 
-// countThrottled counts the list, where that has all, or else takes what workers counted within the last
-// seconds.
-func (s *sample) countThrottled() {
-	byRule := map[string]int64{}
-	for name, r := range s.Rates {
-		if s.Next != "" {
-			byRule[name] = r.Throttled
-		}
-	}
-	if s.Next == "" {
-		for _, t := range s.Rows {
-			byRule[t.Rule]++
-		}
-	}
-	shadows := s.shadows()
-	rates := make(map[string]rate, len(s.Rates)) // those of the sample before are being sent
-	for name, r := range s.Rates {
-		r.Throttled = 0
-		rates[name] = r
-	}
-	s.Throttled, s.Shadow, s.Rates = 0, 0, rates
-	for name, n := range byRule {
-		if shadows[name] {
-			s.Shadow += n
-		} else {
-			s.Throttled += n
-		}
-		r := s.Rates[name]
-		r.Throttled = n
-		s.Rates[name] = r
-	}
+func (s *sample) overview(o windows.Overview) {
+	s.Rows, s.Next, s.ByRule = o.Throttled, o.Next, o.ByRule
+	s.Near, s.NearEnforced, s.NearShadow = o.Near, o.NearEnforced, o.NearShadow
+	s.Reserved, s.ReservedKeys = o.Reserved, o.ReservedKeys
+	s.Throttled, s.Shadow = split(o.ByRule, shadows(s.Rules))
 }
 
-// rates are what all processes did since they published before.
-func (s *sampler) rates(all activity.Activity) ([]process, map[string]rate) {
-	names, sum, known := []process{}, map[string]rate{}, map[string]measured{}
+// split sums what is of rules that are enforced, and of shadow rules.
+func split(byRule map[string]int64, shadows map[string]bool) (enforced, shadow int64) {
+	for name, n := range byRule {
+		if shadows[name] {
+			shadow += n
+		} else {
+			enforced += n
+		}
+	}
+	return enforced, shadow
+}
+
+// latency is that of the last 30 to 60 s.
+func (s *sampler) latency(now time.Time, c Config) *Latency {
+	newest := c.Latencies()
+	if s.latenciesAt.IsZero() {
+		s.latencies, s.latenciesAt = [2]check.Latencies{newest, newest}, now
+	} else if now.Sub(s.latenciesAt) >= 30*time.Second {
+		s.latencies, s.latenciesAt = [2]check.Latencies{s.latencies[1], newest}, now
+	}
+	recent := newest.Since(s.latencies[0])
+	if recent.All == 0 {
+		return nil
+	}
+	return &Latency{P50: 1000 * recent.Quantile(0.5), P99: 1000 * recent.Quantile(0.99)}
+}
+
+// meter compares what processes have counted with what they had counted before.
+type meter struct{ before map[string]measured } // by process
+
+type measured struct {
+	atMs   int64
+	counts map[string]activity.Counts
+	rates  map[string]rate
+}
+
+// rates are what all processes did since they published before. One whose last report is older than `longest` says
+// nothing of now.
+func (m *meter) rates(all activity.Activity, longest time.Duration) map[string]rate {
+	sum, known := map[string]rate{}, map[string]measured{}
 	for _, p := range all.Processes {
-		names = append(names, process{p.Name, p.Command})
-		was, seen := s.before[p.Name]
+		was, seen := m.before[p.Name]
 		now := measured{p.AtMs, p.Counts, map[string]rate{}}
 		seconds := float64(p.AtMs-was.atMs) / 1000
 		switch {
 		case seen && p.AtMs == was.atMs:
 			now = was
-		case seen && seconds > 0 && seconds < longAgo.Seconds():
+		case seen && seconds > 0 && seconds < longest.Seconds():
 			for rule, c := range p.Counts {
 				b := was.counts[rule]
 				per := func(now, before int64) float64 { return max(0, float64(now-before)/seconds) }
 				now.rates[rule] = rate{per(c.Allowed, b.Allowed), per(c.Denied, b.Denied), per(c.Events, b.Events),
-					per(c.Units, b.Units), c.Throttled}
+					per(c.Units, b.Units)}
 			}
 		}
 		known[p.Name] = now
-		for rule, c := range p.Counts {
+		for rule := range p.Counts {
 			r, of := sum[rule], now.rates[rule]
-			sum[rule] = rate{r.Allowed + of.Allowed, r.Denied + of.Denied, r.Events + of.Events, r.Units + of.Units,
-				r.Throttled + c.Throttled}
+			sum[rule] = rate{r.Allowed + of.Allowed, r.Denied + of.Denied, r.Events + of.Events, r.Units + of.Units}
 		}
 	}
-	s.before = known
-	return names, sum
+	m.before = known
+	return sum
 }

@@ -4,6 +4,7 @@ import { h, text } from "./dom.js";
 import { token, keepToken } from "./api.js";
 import { live } from "./live.js";
 import { overview } from "./overview.js";
+import { setClock, zone } from "./words.js";
 import { keyView } from "./key.js";
 
 const main = document.getElementById("main");
@@ -11,8 +12,8 @@ const link = document.getElementById("link");
 const logout = document.getElementById("logout");
 const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again" };
 
-// shared is what views have in common: what the server said last.
-const shared = { hello: null, sample: null, plots: [], transitions: [] };
+// shared is what views have in common: what the server said last, and what is chosen.
+const shared = { hello: null, sample: null, plots: [], hours: null, enforced: [], shadow: [], show: "enforced", rule: "", long: false };
 let view = null;
 let connection = null;
 
@@ -38,13 +39,19 @@ function take(m) {
     logout.hidden = !token();
     if (!view) route();
   }
-  if (m.transitions) shared.transitions = m.transitions.concat(shared.transitions).slice(0, keptTransitions);
+  for (const t of (m.transitions || []).toReversed()) {
+    const kind = t.shadow ? "shadow" : "enforced";
+    shared[kind] = [t, ...shared[kind]].slice(0, keptTransitions);
+  }
+  if (m.hours) shared.hours = m.hours;
   if (m.sample) {
     shared.sample = m.sample;
-    const p = { t: m.sample.at_ms, a: 0, d: 0, e: 0 };
+    setClock(m.sample.at_ms);
+    const p = { t: m.sample.at_ms, a: 0, d: 0, s: 0, e: 0, k: m.sample.throttled, l: m.sample.shadow };
     const shadows = new Set((m.sample.rules || []).filter((r) => r.shadow).map((r) => r.name));
     for (const [name, r] of Object.entries(m.sample.rates || {})) {
-      if (!shadows.has(name)) { p.a += r.allowed; p.d += r.denied; }
+      if (shadows.has(name)) p.s += r.denied;
+      else { p.a += r.allowed; p.d += r.denied; }
       p.e += r.events;
     }
     if (!shared.plots.some((q) => q.t === p.t)) shared.plots = shared.plots.concat(p).slice(-keptPlots);
@@ -55,8 +62,8 @@ function take(m) {
 // denied shows the login; what was seen before is taken off the page.
 function denied(err) {
   leave();
-  shared.hello = shared.sample = null;
-  shared.plots = shared.transitions = [];
+  shared.hello = shared.sample = shared.hours = null;
+  shared.plots = shared.enforced = shared.shadow = [];
   text(document.getElementById("prefix"), "");
   link.dataset.state = "";
   text(link, "");
@@ -68,7 +75,8 @@ function denied(err) {
   main.replaceChildren(h("form", { class: "card login", onsubmit: (e) => {
     e.preventDefault();
     keepToken(input.value.trim());
-    connect();
+    document.getElementById("foot").textContent = "Times are of " + zone() + ".";
+connect();
   } },
   h("h1", {}, "Log in"),
   h("label", { for: "token" }, "Token"), input,

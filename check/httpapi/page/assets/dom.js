@@ -20,6 +20,9 @@ export function svg(name, attributes, ...children) {
   return e;
 }
 
+// time shows a moment, with the date and the zone where one points at it.
+export const time = (ms, said) => h("time", { datetime: new Date(ms).toISOString(), title: new Date(ms).toString() }, said);
+
 // text sets what an element says, if that changed: a screen reader hears only changes.
 export function text(e, value) {
   if (e.textContent !== value) e.textContent = value;

@@ -1,10 +1,10 @@
 // One key: its windows, its last hour, what happened to it, and what an operator can do.
 
-import { h, text } from "./dom.js";
-import { call, keyPath, target } from "./api.js";
-import { hour } from "./plot.js";
+import { h, text, time } from "./dom.js";
+import { call, keyPath, Refused, target } from "./api.js";
+import { plot } from "./plot.js";
 import { operate } from "./operate.js";
-import { moment, number, overrideText, penaltyText, per, span, what, why } from "./words.js";
+import { moment, now, number, overrideText, penaltyText, per, span, what, why } from "./words.js";
 
 const lookEvery = 2000, hourMs = 3600000, perPage = 50;
 
@@ -19,13 +19,21 @@ function bar(w) {
     "aria-label": `${number(w.used)} of ${number(w.limit)} ${per(w)}` }, fill));
 }
 
+function shadowBar(w) {
+  const li = bar(w);
+  li.classList.add("shadow");
+  return li;
+}
+
 function windowsCard() {
   const list = h("ul", { class: "windows" }), note = h("p", { class: "muted" });
   return { root: h("section", { class: "card", id: "windows" }, h("h2", {}, "Windows"), note, list), show(state) {
-    text(note, (state.rule ? "Rule " + state.rule : "No rule matches this key.") +
+    text(note, (state.rule ? "Rule " + state.rule : "No rule that is enforced matches this key.") +
       (state.penalty ? ", " + penaltyText(state.penalty) : ""));
-    list.replaceChildren(...state.windows.map(bar),
-      ...(state.shadow || []).flatMap((s) => [h("li", { class: "muted" }, `Rule ${s.rule} (shadow)`), ...s.windows.map(bar)]));
+    list.replaceChildren(...state.windows.map(bar), ...(state.shadow || []).flatMap((s) => {
+      const over = s.windows.some((w) => w.used >= w.limit);
+      return [h("li", { class: "muted" }, `Shadow rule ${s.rule} decides nothing` + (over ? "; it would deny now" : "")), ...s.windows.map(shadowBar)];
+    }));
   }, failed(err) {
     text(note, err.message);
     list.replaceChildren();
@@ -33,7 +41,7 @@ function windowsCard() {
 }
 
 // spansOf gives when a key was throttled: by alerts of level 100 and throttle decisions, the newest first.
-function spansOf(entries, now) {
+function spansOf(entries, to) {
   const spans = [];
   let open = null; // where the span that is read now ends
   for (const e of entries) {
@@ -42,7 +50,7 @@ function spansOf(entries, now) {
     if (t.state === "cleared" || t.state === "released") {
       open = open ?? e.at_ms;
     } else {
-      spans.push({ from: t.since_ms || e.at_ms, to: open ?? Math.min(now, t.until_ms || now) });
+      spans.push({ from: t.since_ms || e.at_ms, to: open ?? Math.min(to, t.until_ms || to) });
       open = null;
     }
   }
@@ -52,12 +60,12 @@ function spansOf(entries, now) {
 function entryItem(e) {
   if (e.transition) {
     const t = e.transition;
-    return h("li", {}, h("time", {}, moment(e.at_ms)), h("span", { class: "state " + t.state }, what(t)),
+    return h("li", {}, time(e.at_ms, moment(e.at_ms)), h("span", { class: "state " + (t.shadow ? "shadow" : t.state) }, what(t)),
       h("span", { class: "muted" }, t.rule === "override" ? why(t) : t.rule + ", " + why(t)));
   }
   const c = e.change || {};
   const said = c.after ? overrideText(c.after) : ["removed", c.by && "by " + c.by, c.reason].filter(Boolean).join(", ");
-  return h("li", {}, h("time", {}, moment(e.at_ms)), h("span", { class: "state change" }, "override"), h("span", {}, said));
+  return h("li", {}, time(e.at_ms, moment(e.at_ms)), h("span", { class: "state change" }, "override"), h("span", {}, said));
 }
 
 function historyCard(key, drawn) {
@@ -89,14 +97,26 @@ function historyCard(key, drawn) {
 export function keyView(shared, key) {
   const badge = h("span", { class: "badge", role: "status" }), override = h("p", { class: "notice", hidden: true });
   const windows = windowsCard();
-  const plot = h("div", {}), samples = [];
+  const used = plot("Used of the limit", "%", 190), samples = [];
+  const lastHour = h("section", { class: "card", id: "hour" }, h("h2", {}, "Last hour"), used,
+    h("p", { class: "muted" }, "What is known: the count at each alert and decision, and since this page is open. Shaded: throttled."));
+  const nobody = h("p", { class: "notice", role: "status", hidden: true });
+  const change = shared.hello.admin ? operate(key, () => refresh()) : null;
   let entries = [], left = false;
   function draw() {
-    const now = Date.now();
-    const points = entries.filter((e) => e.transition && e.transition.limit > 0 && !e.transition.shadow && e.at_ms > now - hourMs)
-      .map((e) => ({ t: e.at_ms, share: e.transition.used / e.transition.limit }))
+    const to = now();
+    const points = entries.filter((e) => e.transition && e.transition.limit > 0 && !e.transition.shadow && e.at_ms > to - hourMs)
+      .map((e) => ({ t: e.at_ms, v: 100 * e.transition.used / e.transition.limit }))
       .concat(samples).sort((a, b) => a.t - b.t);
-    plot.replaceChildren(hour(now, points, spansOf(entries, now).filter((s) => s.to > now - hourMs)));
+    used.update({ to, length: hourMs, limit: 100, dots: true, lines: [{ name: "used", class: "used", points }],
+      spans: spansOf(entries, to).filter((s) => s.to > to - hourMs) });
+  }
+  // unruled says that no rule is enforced for the key, and takes away what would do nothing.
+  function unruled(said) {
+    nobody.hidden = !said;
+    text(nobody, said);
+    change?.unruled(Boolean(said));
+    lastHour.hidden = Boolean(said);
   }
   const history = historyCard(key, (list) => { entries = list; draw(); });
   async function look() {
@@ -105,19 +125,23 @@ export function keyView(shared, key) {
       if (left) return;
       windows.show(state);
       const share = Math.max(0, ...state.windows.map((w) => w.used / w.limit));
-      samples.push({ t: Date.now(), share });
+      samples.push({ t: now(), v: 100 * share });
       if (samples.length > hourMs / lookEvery) samples.shift();
       const o = state.override;
-      const now = o?.block ? "blocked" : o?.exempt ? "exempt" : share >= 1 || state.penalty ? "throttled" : "admitted";
-      text(badge, now);
-      badge.className = "badge " + now;
+      unruled(state.rule || o ? "" : "Only shadow rules match this key: nothing limits it.");
+      const is = o?.block ? "blocked" : o?.exempt ? "exempt" : share >= 1 || state.penalty ? "throttled" : "admitted";
+      text(badge, is);
+      badge.className = "badge " + is;
       override.hidden = !o;
       if (o) text(override, "Override" + (o.pattern || o.network ? " of " + (o.pattern || o.network) : "") + ": " + overrideText(o));
       draw();
     } catch (err) {
       if (left) return;
       windows.failed(err);
-      text(badge, "");
+      const none = err instanceof Refused && err.status === 404;
+      text(badge, none ? "no rule" : "");
+      badge.className = "badge";
+      unruled(none ? "No rule matches this key: nothing limits it, and it is not counted. A block still works." : "");
     }
   }
   const refresh = () => { look(); history.refresh(); };
@@ -125,11 +149,10 @@ export function keyView(shared, key) {
   const slow = setInterval(() => history.refresh(), 5 * lookEvery);
   refresh();
   const root = h("div", { class: "keyview" }, h("p", {}, h("a", { href: "#/" }, "← Overview")),
-    h("h1", {}, h("span", { class: "key" }, key), " ", badge), override,
+    h("h1", {}, h("span", { class: "key" }, key), " ", badge), override, nobody,
     h("div", { class: "columns" },
-      h("div", {}, windows.root, h("section", { class: "card", id: "hour" }, h("h2", {}, "Last hour"), plot,
-        h("p", { class: "muted" }, "What is known: the count at each alert and decision, and since this page is open. Shaded: throttled."))),
-      h("div", {}, shared.hello.admin ? operate(key, refresh) : null, history.root)));
+      h("div", {}, windows.root, lastHour),
+      h("div", {}, change?.root, history.root)));
   return { root, take(m) {
     if (m.transitions?.some((t) => t.key === key)) refresh();
   }, leave() { left = true; clearInterval(timer); clearInterval(slow); } };

@@ -50,20 +50,25 @@ export function operate(key, changed) {
   }
   const button = (id, name, click, kind) => h("button", { type: "button", id, class: kind, onclick: click }, name);
 
-  return h("section", { class: "card", id: "operate" }, h("h2", {}, "Change"),
+  const limits = h("div", { class: "fields" }, field("Limit", limit), field("per", per), field("in place of all windows", all),
+    button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }],
+      ...(all.checked ? { only: true } : {}) }, "Limited")));
+  const exempt = button("exempt", "Exempt", () => set("Exempt", { exempt: true }, "Exempt"));
+  const reset = button("reset", "Reset counts", () => act(`Set the counts of ${key} to zero?`, "Reset", "DELETE", keyPath("/v1/keys/", key), null,
+    "The counts are zero."), "quiet");
+  const root = h("section", { class: "card", id: "operate" }, h("h2", {}, "Change"),
     h("div", { class: "fields" }, field("For", lasts), field("Reason", reason)),
     h("p", { class: "muted", id: "forhelp" }, "90s, 1h or 7d; empty: until it is cleared."),
     h("div", { class: "actions" },
       button("block", "Block", () => set("Block", { block: true }, "Blocked"), "danger"),
-      button("exempt", "Exempt", () => set("Exempt", { exempt: true }, "Exempt"))),
-    h("div", { class: "fields" }, field("Limit", limit), field("per", per), field("in place of all windows", all),
-      button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }],
-        ...(all.checked ? { only: true } : {}) }, "Limited"))),
+      exempt),
+    limits,
     h("div", { class: "actions" },
       button("clear", "Clear override", () => act(`Remove the override of ${key}?`, "Remove", "DELETE",
         keyPath("/v1/overrides/", target(key)) + (reason.value.trim() ? "?reason=" + encodeURIComponent(reason.value.trim()) : ""), null,
         "The override is removed."), "quiet"),
-      button("reset", "Reset counts", () => act(`Set the counts of ${key} to zero?`, "Reset", "DELETE", keyPath("/v1/keys/", key), null,
-        "The counts are zero."), "quiet")),
+      reset),
     outcome);
+  // Without a rule there is nothing to exempt from, to limit or to reset.
+  return { root, unruled: (is) => { limits.hidden = exempt.hidden = reset.hidden = is; } };
 }

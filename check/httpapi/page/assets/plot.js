@@ -1,61 +1,84 @@
-// Small plots.
+// Plots with axes. Lines differ in their dashes, too, not in colour alone.
 
-import { svg } from "./dom.js";
-import { span } from "./words.js";
+import { h, svg } from "./dom.js";
+import { clock, span } from "./words.js";
 
-const width = 240, height = 48;
+const left = 44, right = 8, top = 6, bottom = 20;
 
-// spark draws lines over the same time: [{class, values}], all from 0, the latest at the right end.
-export function spark(label) {
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", role: "img", "aria-label": label,
-    preserveAspectRatio: "none" });
-  root.update = (lines, points) => {
-    let top = 1;
-    for (const line of lines) for (const v of line.values) top = Math.max(top, v);
-    const base = svg("line", { x1: 0, x2: width, y1: height - 1, y2: height - 1, class: "base", "vector-effect": "non-scaling-stroke" });
-    root.replaceChildren(base, ...lines.map((line) => {
-      const x = (i) => width - ((line.values.length - 1 - i) * width) / (points - 1);
-      const y = (v) => height - 2 - (v / top) * (height - 6);
-      const d = line.values.map((v, i) => (i ? "L" : "M") + x(i).toFixed(1) + " " + y(v).toFixed(1)).join("");
-      return svg("path", { d, class: "line " + line.class, "vector-effect": "non-scaling-stroke" });
-    }));
+// step is a round number of which some four fit into n.
+function step(n, among) {
+  if (among) return among.find((s) => n / s <= 5) ?? among.at(-1);
+  const ten = 10 ** Math.floor(Math.log10(n / 4));
+  return [1, 2, 5, 10].map((m) => m * ten).find((s) => n / s <= 4.01);
+}
+
+const seconds = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200].map((s) => s * 1000);
+
+// ranges cuts points where more than `gap` ms are not known.
+function ranges(points, gap) {
+  const out = [];
+  for (const [i, p] of points.entries()) {
+    if (!i || p.t - points[i - 1].t > gap) out.push([]);
+    out.at(-1).push(p);
+  }
+  return out;
+}
+
+// plot makes one. update takes lines [{name, class, points: [{t, v}]}], and may take `spans` [{from, to}], a `limit`
+// that is drawn across, `gap`, up to which ms points are joined, `length`, the most ms that are shown, and `dots`.
+// The axes fit what is known.
+export function plot(title, word, height = 130) {
+  const root = h("figure", { class: "plot" });
+  root.update = ({ lines, spans = [], limit, gap = Infinity, length, to, dots }) => {
+    const width = Math.max(root.clientWidth || 360, 200), inner = width - left - right;
+    const known = lines.flatMap((l) => l.points).map((p) => p.t).concat(spans.map((s) => s.from));
+    const from = Math.max(to - length, Math.min(to - 30000, ...known)), shown = to - from;
+    lines = lines.map((l) => ({ ...l, points: l.points.filter((p) => p.t >= from) }));
+    const most = Math.max(limit ? limit * 1.1 : 0, ...lines.flatMap((l) => l.points).map((p) => p.v)) || 1;
+    const dy = Math.max(step(most), word === "%" ? 1 : most < 4 ? 0.5 : 1), high = Math.ceil(most / dy - 1e-9) * dy;
+    const x = (t) => left + ((Math.min(Math.max(t, from), to) - from) / shown) * inner;
+    const y = (v) => top + (height - top - bottom) * (1 - v / high);
+    const about = lines.map((l) => `${l.name}: ${l.points.length ? `${say(l.points.at(-1).v, word)} now, at most ` +
+      say(Math.max(...l.points.map((p) => p.v)), word) : "unknown"}`).join("; ");
+    const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+      "aria-label": `${title}, the last ${span(shown)}. ${about}` });
+    for (const s of spans) {
+      const w = Math.max(2, x(s.to) - x(s.from));
+      drawing.append(svg("rect", { x: x(s.from), y: top, width: w, height: height - top - bottom, class: "throttledspan" }),
+        svg("rect", { x: x(s.from), y: top, width: w, height: 4, class: "throttledtop" }));
+    }
+    for (let v = 0; v <= high * 1.001; v += dy) {
+      drawing.append(svg("line", { x1: left, x2: width - right, y1: y(v), y2: y(v), class: "grid" }), label(left - 6, y(v) + 4, say(v, word), "end"));
+    }
+    if (limit) {
+      drawing.append(svg("line", { x1: left, x2: width - right, y1: y(limit), y2: y(limit), class: "limit" }),
+        label(width - right - 2, y(limit) - 4, "limit", "end"));
+    }
+    const dx = step(shown * (inner < 500 ? 1.6 : 1), seconds), offset = new Date(to).getTimezoneOffset() * 60000;
+    for (let t = Math.ceil((from - offset) / dx) * dx + offset; t <= to; t += dx) {
+      const at = Math.min(Math.max(x(t), left + 14), width - right - 24);
+      drawing.append(svg("line", { x1: x(t), x2: x(t), y1: height - bottom, y2: height - bottom + 4, class: "grid" }),
+        label(at, height - 5, dx < 60000 ? clock(t) : clock(t).slice(0, 5), "middle"));
+    }
+    for (const line of lines) {
+      for (const part of ranges(line.points, gap)) {
+        const d = part.map((p, i) => (i ? "L" : "M") + x(p.t).toFixed(1) + " " + y(p.v).toFixed(1)).join("");
+        drawing.append(svg("path", { d: part.length > 1 ? d : d + "h1.5", class: "line " + line.class }));
+      }
+      if (dots && line.points.length <= 200) {
+        for (const p of line.points) drawing.append(svg("circle", { cx: x(p.t).toFixed(1), cy: y(p.v).toFixed(1), r: 2, class: "dot" }));
+      }
+    }
+    const legend = lines.length > 1 ? lines.map((l) => h("span", { class: "entry" },
+      svg("svg", { viewBox: "0 0 26 8", width: 26, height: 8, "aria-hidden": "true" }, svg("path", { d: "M0 4H26", class: "line " + l.class })), l.name)) : null;
+    root.replaceChildren(h("figcaption", {}, h("span", {}, title), legend), drawing);
   };
   return root;
 }
 
-// The lengths of time that the plot of a key can show, in ms: a quarter of each is a round number.
-const lengths = [2, 4, 8, 20, 40, 60].map((minutes) => minutes * 60000);
-
-// hour draws the share of the limit that a key had used at each moment that is known, and when it was
-// throttled: points [{t, share}], spans [{from, to}]. It ends at `to` in ms, and begins up to an hour
-// before, where something is known.
-export function hour(to, points, spans) {
-  const oldest = Math.min(to, ...points.map((p) => p.t), ...spans.map((s) => s.from));
-  const length = lengths.find((ms) => to - oldest <= ms) ?? lengths.at(-1), from = to - length;
-  const w = 720, h = 140, left = 34, bottom = 18;
-  const x = (t) => left + ((Math.min(Math.max(t, from), to) - from) / (to - from)) * (w - left);
-  const top = Math.max(1.1, ...points.map((p) => p.share * 1.05));
-  const y = (share) => (h - bottom) * (1 - share / top);
-  const root = svg("svg", { viewBox: `0 0 ${w} ${h}`, class: "hour", role: "img",
-    "aria-label": `Used share of the limit in the last hour, throttled ${spans.length} times` });
-  for (const s of spans) {
-    root.append(svg("rect", { x: x(s.from), y: 0, width: Math.max(1.5, x(s.to) - x(s.from)), height: h - bottom,
-      class: "throttledspan" }));
-  }
-  for (const share of [0, 0.5, 1]) {
-    root.append(svg("line", { x1: left, x2: w, y1: y(share), y2: y(share), class: share === 1 ? "limit" : "grid" }),
-      label(left - 5, y(share) + 3.5, share * 100 + "%", "end"));
-  }
-  for (const i of [4, 3, 2, 1, 0]) {
-    const ago = (length * i) / 4;
-    root.append(label(x(to - ago), h - 4, i ? "−" + span(ago) : "now", i === 4 ? "start" : i ? "middle" : "end"));
-  }
-  const d = points.map((p, i) => (i ? "L" : "M") + x(p.t).toFixed(1) + " " + y(p.share).toFixed(1)).join("");
-  root.append(svg("path", { d, class: "line used" }));
-  if (points.length <= 200) {
-    for (const p of points) root.append(svg("circle", { cx: x(p.t).toFixed(1), cy: y(p.share).toFixed(1), r: 2, class: "dot" }));
-  }
-  return root;
+function say(v, word) {
+  const short = v >= 1e6 ? +(v / 1e6).toFixed(1) + "M" : v >= 1e4 ? +(v / 1e3).toFixed(1) + "k" : String(+v.toFixed(v < 10 ? 1 : 0));
+  return word === "%" ? Math.round(v) + "%" : short;
 }
 
 function label(x, y, text, anchor) {

@@ -3,8 +3,23 @@
 const whole = new Intl.NumberFormat("en");
 export const number = (n) => whole.format(Math.round(n));
 
+// several words how many there are of a thing.
+export const several = (n, thing) => `${number(n)} ${thing}${n === 1 ? "" : "s"}`;
+
 // rate words a number per second.
 export const rate = (n) => (n > 0 && n < 9.95 ? n.toFixed(1) : number(n));
+
+let ahead = 0; // of the server's clock before this browser's, in ms
+
+// setClock goes by the server's time from now on.
+export const setClock = (ms) => { ahead = ms - Date.now(); };
+export const now = () => Date.now() + ahead;
+
+// zone names the time zone in which times are shown.
+export const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+// ends says in how long something ends, or that it has to be looked at.
+export const ends = (ms) => (!ms ? "until it is cleared" : ms > now() ? "in " + span(ms - now()) : "now");
 
 const pad = (n, digits = 2) => String(n).padStart(digits, "0");
 
@@ -48,9 +63,12 @@ export const penaltyText = (p) => `penalty ${p.step} of ${p.of} until ${moment(p
 
 // what names a transition.
 export function what(t) {
-  const name = t.state === "raised" || t.state === "cleared" ? t.level + "% " + t.state : t.state;
-  return name + (t.shadow ? " (shadow)" : "");
+  if (t.state === "raised" || t.state === "cleared") return `${t.level}% ${t.state}${t.shadow ? " (shadow)" : ""}`;
+  return (t.shadow ? "would be " : "") + t.state;
 }
+
+// ruleText names a rule for people: a block is no rule.
+export const ruleText = (name) => (name === "override" ? "blocked by an operator" : name);
 
 // overrideText words what an operator has set.
 export function overrideText(o) {
