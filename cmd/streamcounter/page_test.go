@@ -307,9 +307,10 @@ func TestPage(t *testing.T) {
 	b.see("#feed", "would be throttled")
 	b.wantContrast("shadow")
 	b.do(chromedp.Focus(css("input[value=shadow]")), chromedp.SendKeys(css("input[value=shadow]"), kb.ArrowLeft),
-		chromedp.SetValue(css("#rule"), "web"))
-	evaluate[bool](b, "document.querySelector('#rule').dispatchEvent(new Event('change'))")
+		chromedp.Focus(css("#rule")), chromedp.SendKeys(css("#rule"), "web"))
 	b.see("#throttled", "Nobody is throttled")
+	b.do(chromedp.SendKeys(css("#rule"), "All"))
+	b.see("#throttled", "user:9")
 	b.press("#range")
 	b.see("#trend", "one point a minute")
 

@@ -53,7 +53,7 @@ function trendCard(shared) {
     const how = shared.long ? { gap: 150000, length: 6 * 3600000 } : { gap: 10000, length: 300000 };
     how.to = shared.long ? points.at(-1)?.t || shared.sample.at_ms : shared.sample.at_ms;
     checks.update({ ...how, lines: [line("admitted", "allowed", points, "a"), line("denied", "denied", points, "d"),
-      line("shadow would deny", "shadow", points, "s")] });
+      line("shadow", "shadow", points, "s")] });
     events.update({ ...how, lines: [line("events", "events", points, "e")] });
     keys.update({ ...how, lines: [line("enforced", "used", points, "k"), line("shadow", "shadow", points, "l")] });
     text(note, points.length > 1 ? "" : shared.long ? "This server notes one point a minute." : "The plots begin when a page is opened.");
