@@ -309,7 +309,7 @@ func TestPage(t *testing.T) {
 	b.do(chromedp.Focus(css("input[value=shadow]")), chromedp.SendKeys(css("input[value=shadow]"), kb.ArrowLeft),
 		chromedp.Focus(css("#rule")), chromedp.SendKeys(css("#rule"), "web"))
 	b.see("#throttled", "Nobody is throttled")
-	b.do(chromedp.SendKeys(css("#rule"), "All"))
+	b.do(chromedp.SendKeys(css("#rule"), kb.Home))
 	b.see("#throttled", "user:9")
 	b.press("#range")
 	b.see("#trend", "one point a minute")

@@ -51,7 +51,7 @@ export function span(ms) {
 }
 
 // per says what a window's limit is counted in.
-export const per = (w) => (w.in_flight ? "in flight" : "per " + span(w.window_ms));
+export const per = (w) => (w.in_flight ? "in flight" : (w.distinct ? `different values of ${w.distinct} ` : "") + "per " + span(w.window_ms));
 
 // why says what a throttle decision is about.
 export function why(t) {
