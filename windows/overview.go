@@ -131,7 +131,8 @@ func parseNear(field, record string) (nearKey, bool) {
 		top := w[4][strings.LastIndex(w[4], "+")+1:]
 		level, since, _ := strings.Cut(top, "@")
 		if n := atoi(level); n > out.level {
-			out.level, out.WindowMs, out.Limit, out.UntilMs, out.SinceMs = n, atoi(w[0]), atoi(w[1]), atoi(w[2]), atoi(since)
+			out.level, out.SinceMs = n, atoi(since)
+			out.WindowMs, out.Limit, out.UntilMs = atoi(w[0]), atoi(w[1]), atoi(w[2])
 		}
 	}
 	return out, key != "" && out.Limit > 0

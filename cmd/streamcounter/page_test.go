@@ -256,7 +256,6 @@ func TestPage(t *testing.T) {
 	d.spend("user:42", 20, pageAdmin)
 	d.spend("user:7", 81, pageAdmin)
 	d.spend("ip:203.0.113.9", 3, pageAdmin)
-
 	for range 2 {
 		d.reserve("job:1")
 	}
@@ -299,21 +298,7 @@ func TestPage(t *testing.T) {
 	}
 	b.wantContrast("overview")
 
-	// By keyboard: what shadow rules would do, and by which rule.
-	b.do(chromedp.Focus(css("input[value=enforced]")), chromedp.SendKeys(css("input[value=enforced]"), kb.ArrowRight))
-	b.see("#throttled h2", "Keys that shadow rules would throttle")
-	b.see("#throttled .count", "3")
-	b.see("#throttled", "stricter")
-	b.see("#feed", "would be throttled")
-	b.wantContrast("shadow")
-	b.do(chromedp.Focus(css("input[value=shadow]")), chromedp.SendKeys(css("input[value=shadow]"), kb.ArrowLeft),
-		chromedp.Focus(css("#rule")), chromedp.SendKeys(css("#rule"), "web"))
-	b.see("#throttled", "Nobody is throttled")
-	b.do(chromedp.SendKeys(css("#rule"), kb.Home))
-	b.see("#throttled", "user:9")
-	b.press("#range")
-	b.see("#trend", "one point a minute")
-
+	b.seeShadows()
 	// By keyboard: a key from the search box. A reader may look, and change nothing.
 	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "user:42"+kb.Enter))
 	b.see("#windows", "100 of 100")
@@ -347,17 +332,7 @@ func TestPage(t *testing.T) {
 	b.see("#windows", "0 of 100")
 	b.see("h1", "admitted")
 
-	// A key that nothing limits says so, and offers only what does something.
-	b.do(chromedp.Navigate(base + "/#/key/nobody:1"))
-	b.see("h1", "no rule")
-	b.see(".notice", "No rule matches this key")
-	b.see("#operate", "Block")
-	if all := b.text("#operate"); strings.Contains(all, "Set limit") || strings.Contains(all, "Reset") {
-		t.Errorf("for a key without a rule the page offers %s", all)
-	}
-	b.do(chromedp.Navigate(base + "/#/key/user:42"))
-	b.see("#windows", "0 of 100")
-
+	b.seeUnruled()
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
 	b.do(chromedp.Navigate(base + "/#/"))
@@ -379,6 +354,66 @@ func TestPage(t *testing.T) {
 	b.see("#link", "Live")
 	b.see("#throttled", "Nobody is throttled")
 	b.quiet("401", "404", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "429")
+}
+
+// seeShadows chooses by keyboard what shadow rules would do, and then the keys of one rule.
+func (b *browser) seeShadows() {
+	b.t.Helper()
+	b.do(chromedp.Focus(css("input[value=enforced]")), chromedp.SendKeys(css("input[value=enforced]"), kb.ArrowRight))
+	b.see("#throttled h2", "Keys that shadow rules would throttle")
+	b.see("#throttled .count", "3")
+	b.see("#throttled", "stricter")
+	b.see("#feed", "would be throttled")
+	b.wantContrast("shadow")
+	b.do(chromedp.Focus(css("input[value=shadow]")), chromedp.SendKeys(css("input[value=shadow]"), kb.ArrowLeft),
+		chromedp.Focus(css("#rule")), chromedp.SendKeys(css("#rule"), "web"))
+	b.see("#throttled", "Nobody is throttled")
+	b.do(chromedp.SendKeys(css("#rule"), kb.Home))
+	b.see("#throttled", "user:9")
+	b.press("#range")
+	b.see("#trend", "one point a minute")
+}
+
+// seeUnruled looks at a key that nothing limits: the page says so, and offers only what does something.
+func (b *browser) seeUnruled() {
+	b.t.Helper()
+	b.do(chromedp.Navigate(b.base + "/#/key/nobody:1"))
+	b.see("h1", "no rule")
+	b.see(".notice", "No rule matches this key")
+	b.see("#operate", "Block")
+	if all := b.text("#operate"); strings.Contains(all, "Set limit") || strings.Contains(all, "Reset") {
+		b.t.Errorf("for a key without a rule the page offers %s", all)
+	}
+	b.do(chromedp.Navigate(b.base + "/#/key/user:42"))
+	b.see("#windows", "0 of 100")
+}
+
+// The page of a server whose Redis goes says so, and what on_error decided meanwhile.
+func TestPageWhileRedisIsAway(t *testing.T) {
+	own, port := streamtest.OwnRedis(t), testkit.FreePort(t)
+	d := &devServer{http: port, process: startProgram(t, "serve", "--redis", own.URL(), "--rules",
+		testkit.WriteFile(t, "rules.yml", pageRules), "--http", fmt.Sprintf("127.0.0.1:%d", port))}
+	d.until("ready")
+	b := openBrowser(t, fmt.Sprintf("http://127.0.0.1:%d", port))
+	b.do(chromedp.Navigate(b.base + "/"))
+	b.see("#health", "Redis answers in")
+	b.see("#health", "NATS not used by this server")
+	b.see("#health", "Workers none")
+	own.Stop()
+	b.see("#health", "Redis does not answer")
+	for range 10 {
+		d.spend("user:1", 1, "")
+	}
+	b.see("#onerror", "allowed without counting, 0 denied")
+	b.see("#health", "on_error in force")
+	b.wantContrast("away")
+	own.Start()
+	streamtest.Eventually(t, time.Minute, "on_error ends", func() (bool, string) {
+		d.spend("user:1", 1, "")
+		got := b.text("#health")
+		return strings.Contains(got, "on_error not in force") && strings.Contains(got, "Redis answers in"), got
+	})
+	b.quiet("ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
 
 // What a key holds is text: no markup in it does anything.

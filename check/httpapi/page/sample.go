@@ -59,7 +59,7 @@ type sample struct {
 	Throttled    int64                 `json:"throttled"`
 	Shadow       int64                 `json:"shadow"` // keys that shadow rules would throttle
 	ByRule       map[string]int64      `json:"by_rule"`
-	Rows         []api.Throttled       `json:"rows"`           // the first page of who is throttled, without shadow rules
+	Rows         []api.Throttled       `json:"rows"`           // the first page of those that are enforced
 	Next         string                `json:"next,omitempty"` // of GET /v1/throttled
 	Near         []api.Throttled       `json:"near"`
 	NearEnforced int64                 `json:"near_enforced"`

@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/activity"
@@ -69,9 +70,12 @@ func (t *trend) add(now time.Time, all activity.Activity, shadows map[string]boo
 		for rule, c := range p.Counts {
 			throttled[rule] += c.Throttled
 			r := t.meter.before[p.Name].rates[rule]
-			if one, known := m.byRule[rule]; r.Allowed+r.Denied > 0 && (known || len(m.byRule) < trendRules) {
-				m.byRule[rule] = tally{one.Allowed + int64(r.Allowed*seconds+0.5), one.Denied + int64(r.Denied*seconds+0.5)}
+			one, known := m.byRule[rule]
+			if r.Allowed+r.Denied == 0 || !known && len(m.byRule) == trendRules {
+				continue
 			}
+			m.byRule[rule] = tally{one.Allowed + int64(math.Round(r.Allowed*seconds)),
+				one.Denied + int64(math.Round(r.Denied*seconds))}
 		}
 	}
 	m.Throttled, m.Shadow = split(throttled, shadows)

@@ -101,7 +101,7 @@ export function overview(shared) {
     feed.take(m);
     if (!m.sample) return;
     failed.hidden = !m.sample.failed;
-    if (m.sample.failed) text(failed, "Redis did not answer: " + m.sample.failed.join(", ") + " as seen last.");
+    if (m.sample.failed) text(failed, "Redis did not answer. Shown as last seen: " + m.sample.failed.join(", ") + ".");
     for (const card of all) card.take(m.sample);
   }
   if (shared.sample) { changed(); take({ sample: shared.sample }); }
