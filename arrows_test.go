@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"check/envoy/xds":       {"check/envoy/config", "internal/pause"},
 	"check/httpapi": {"api", "check", "check/access", "check/crowdsec", "internal/activity",
 		"internal/eventlog", "internal/headers", "internal/inflight", "internal/tracing", "stream"},
-	"check/httpapi/page": {"api", "check/access", "check/httpapi", "internal/activity"},
+	"check/httpapi/page": {"api", "check", "check/access", "check/httpapi", "internal/activity"},
 	"client": {"api", "internal/inprocess", "internal/pause", "internal/redact",
 		"internal/transport"},
 	"client/grpc":         {"api", "internal/redact", "internal/transport"},

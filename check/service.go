@@ -165,8 +165,8 @@ func (s *Service) Throttled(ctx context.Context, n int, after string, keep func(
 	return list, next, unavailable(err)
 }
 
-// Overview gives who is throttled, who is near a limit, and what is reserved; see windows.Redis.Overview.
-func (s *Service) Overview(ctx context.Context, n int) (windows.Overview, error) {
+// Overview gives who is throttled, who is near a limit, and what is reserved; see api.Overview.
+func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 	out, err := s.config.Counter.Overview(ctx, s.config.Rules(), n)
 	return out, unavailable(err)
 }

@@ -13,34 +13,9 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Overview is what the records of levels say, from one pass over them. Each list has a bound.
-type Overview struct {
-	Throttled []api.Throttled  // by rules that are enforced, the first to be released first
-	Next      string           // the `after` of ThrottledPage for more of these
-	ByRule    map[string]int64 // rule → keys that it throttles
-	// Near are keys at an alert level and below the limit, of rules that are enforced and of shadow rules, the nearest
-	// first. UntilMs is when the level ends with no more traffic. NearEnforced and NearShadow count all of them.
-	Near                     []api.Throttled
-	NearEnforced, NearShadow int64
-	Reserved                 []ReservedKey // the most units first
-	ReservedKeys             int64         // all of them
-}
-
-// ReservedKey is what is reserved of one key and not settled yet.
-type ReservedKey struct {
-	Key          string `json:"key"`
-	Rule         string `json:"rule"`
-	Units        int64  `json:"units"`
-	Reservations int64  `json:"reservations"`
-	FirstMs      int64  `json:"first_ms"` // when the first of them expires
-	LastMs       int64  `json:"last_ms"`
-	// InFlight is how many units the rule lets be reserved at once; 0: it has no such window.
-	InFlight int64 `json:"in_flight,omitempty"`
-}
-
 // Overview reads all records of levels once; each list has at most n entries, Near n of each kind.
-func (s *Redis) Overview(ctx context.Context, rules *Rules, n int) (Overview, error) {
-	out := Overview{ByRule: map[string]int64{}}
+func (s *Redis) Overview(ctx context.Context, rules *Rules, n int) (api.Overview, error) {
+	out := api.Overview{ByRule: map[string]int64{}}
 	pager, err := newThrottledPager(n, "")
 	if err != nil {
 		return out, err
@@ -140,18 +115,18 @@ func parseNear(field, record string) (nearKey, bool) {
 
 // parseReserved reads what is reserved of a key (lua/features/reserved.lua has the form); false where the record is
 // another.
-func parseReserved(field, record string) (ReservedKey, bool) {
+func parseReserved(field, record string) (api.ReservedKey, bool) {
 	key, ok := strings.CutPrefix(field, "\n\n")
 	r := strings.Split(record, ";")
 	if !ok || len(r) != 4 {
-		return ReservedKey{}, false
+		return api.ReservedKey{}, false
 	}
-	out := ReservedKey{Key: key, Units: atoi(r[0]), FirstMs: atoi(r[1]), LastMs: atoi(r[2])}
+	out := api.ReservedKey{Key: key, Units: atoi(r[0]), FirstMs: atoi(r[1]), LastMs: atoi(r[2])}
 	return out, out.Units > 0
 }
 
-func addReserved(list []ReservedKey, one ReservedKey, n int) []ReservedKey {
-	at, _ := slices.BinarySearchFunc(list, one, func(a, b ReservedKey) int { return cmp.Compare(b.Units, a.Units) })
+func addReserved(list []api.ReservedKey, one api.ReservedKey, n int) []api.ReservedKey {
+	at, _ := slices.BinarySearchFunc(list, one, func(a, b api.ReservedKey) int { return cmp.Compare(b.Units, a.Units) })
 	if list = slices.Insert(list, at, one); len(list) > n {
 		list = list[:n]
 	}
@@ -159,7 +134,7 @@ func addReserved(list []ReservedKey, one ReservedKey, n int) []ReservedKey {
 }
 
 // fillReserved puts in the rules, and how many reservations there are.
-func (s *Redis) fillReserved(ctx context.Context, rules *Rules, list []ReservedKey) error {
+func (s *Redis) fillReserved(ctx context.Context, rules *Rules, list []api.ReservedKey) error {
 	if len(list) == 0 {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/semaphore" // of the Go team: first come, first served
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Listings read much of Redis and make long answers. Without a bound, a thousand at once take the CPU and the
@@ -54,7 +54,7 @@ func (l *listings) turn(ctx context.Context) (done func(), err error) {
 }
 
 // OverviewInTurn is check.Service.Overview for the page, which lists as callers do.
-func (s *Server) OverviewInTurn(ctx context.Context, n int) (out windows.Overview, err error) {
+func (s *Server) OverviewInTurn(ctx context.Context, n int) (out api.Overview, err error) {
 	err = s.inTurn(ctx, func(ctx context.Context) error {
 		out, err = s.checks.Overview(ctx, n)
 		return err

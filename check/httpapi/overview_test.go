@@ -56,7 +56,7 @@ func TestOverview(t *testing.T) {
 		if len(got.Reserved) != 2 || got.ReservedKeys != 2 {
 			t.Fatalf("%+v", got.Reserved)
 		}
-		slices.SortFunc(got.Reserved, func(a, b windows.ReservedKey) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(got.Reserved, func(a, b api.ReservedKey) int { return strings.Compare(a.Key, b.Key) })
 		job, low := got.Reserved[0], got.Reserved[1]
 		if job.Key != "job:1" || job.Rule != "job" || job.Units != 2 || job.Reservations != 2 || job.InFlight != 3 ||
 			low.Units != 2 || low.Reservations != 1 || low.InFlight != 0 || low.FirstMs != w.clock.Load()+20_000 {

@@ -12,7 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/activity"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Bounds of what is live.
@@ -34,7 +33,7 @@ const (
 type Config struct {
 	Version, Prefix string
 	Activity        func(ctx context.Context) (activity.Activity, error)
-	Overview        func(ctx context.Context, n int) (windows.Overview, error)
+	Overview        func(ctx context.Context, n int) (api.Overview, error)
 	Partitions      func(ctx context.Context) ([]Partition, error)
 	Rules           func() []Rule
 	Health          func(ctx context.Context) Health

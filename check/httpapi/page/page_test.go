@@ -24,7 +24,6 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -103,8 +102,8 @@ func newWorld(t *testing.T) *world {
 					"api":   {Allowed: int64(w.looked) * 10, Denied: int64(w.looked)},
 					"watch": {Allowed: int64(w.looked) * 7, Denied: int64(w.looked) * 4}}}}}, nil
 		},
-		Overview: func(context.Context, int) (windows.Overview, error) {
-			return windows.Overview{Throttled: []api.Throttled{{Rule: "api", Key: "user:1"}},
+		Overview: func(context.Context, int) (api.Overview, error) {
+			return api.Overview{Throttled: []api.Throttled{{Rule: "api", Key: "user:1"}},
 				ByRule: map[string]int64{"api": 1, "watch": 2}}, nil
 		},
 		Health:     func(context.Context) Health { return Health{RedisMs: 0.3, NATS: "connected"} },
@@ -259,7 +258,7 @@ func TestFeedForgetsWhileItRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFeed(Config{
 			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, nil },
-			Overview:   func(context.Context, int) (windows.Overview, error) { return windows.Overview{}, nil },
+			Overview:   func(context.Context, int) (api.Overview, error) { return api.Overview{}, nil },
 			Partitions: func(context.Context) ([]Partition, error) { return nil, nil },
 			Rules:      func() []Rule { return nil },
 			Health:     func(context.Context) Health { return Health{} },
@@ -303,7 +302,7 @@ func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
 		now = now.Add(after)
 		return strings.Join(s.next(t.Context(), now, Config{
 			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, fails() },
-			Overview:   func(context.Context, int) (windows.Overview, error) { return windows.Overview{}, fails() },
+			Overview:   func(context.Context, int) (api.Overview, error) { return api.Overview{}, fails() },
 			Partitions: func(context.Context) ([]Partition, error) { return nil, fails() },
 			Rules:      func() []Rule { return nil },
 			Health:     func(context.Context) Health { return Health{} },

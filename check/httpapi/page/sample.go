@@ -7,7 +7,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/internal/activity"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Partition is where one partition stands.
@@ -53,23 +52,23 @@ type Latency struct {
 
 // sample is the state of a second.
 type sample struct {
-	AtMs         int64                 `json:"at_ms"`
-	Processes    []process             `json:"processes"`
-	Rates        map[string]rate       `json:"rates"` // of each rule
-	Throttled    int64                 `json:"throttled"`
-	Shadow       int64                 `json:"shadow"` // keys that shadow rules would throttle
-	ByRule       map[string]int64      `json:"by_rule"`
-	Rows         []api.Throttled       `json:"rows"`           // the first page of those that are enforced
-	Next         string                `json:"next,omitempty"` // of GET /v1/throttled
-	Near         []api.Throttled       `json:"near"`
-	NearEnforced int64                 `json:"near_enforced"`
-	NearShadow   int64                 `json:"near_shadow"`
-	Reserved     []windows.ReservedKey `json:"reserved"`
-	ReservedKeys int64                 `json:"reserved_keys"`
-	Top          []api.TopKeys         `json:"top"`
-	Partitions   []Partition           `json:"partitions"`
-	Rules        []Rule                `json:"rules"`
-	Health       Health                `json:"health"`
+	AtMs         int64             `json:"at_ms"`
+	Processes    []process         `json:"processes"`
+	Rates        map[string]rate   `json:"rates"` // of each rule
+	Throttled    int64             `json:"throttled"`
+	Shadow       int64             `json:"shadow"` // keys that shadow rules would throttle
+	ByRule       map[string]int64  `json:"by_rule"`
+	Rows         []api.Throttled   `json:"rows"`           // the first page of those that are enforced
+	Next         string            `json:"next,omitempty"` // of GET /v1/throttled
+	Near         []api.Throttled   `json:"near"`
+	NearEnforced int64             `json:"near_enforced"`
+	NearShadow   int64             `json:"near_shadow"`
+	Reserved     []api.ReservedKey `json:"reserved"`
+	ReservedKeys int64             `json:"reserved_keys"`
+	Top          []api.TopKeys     `json:"top"`
+	Partitions   []Partition       `json:"partitions"`
+	Rules        []Rule            `json:"rules"`
+	Health       Health            `json:"health"`
 	// Failed says what could not be looked at the last time; it stands as it was seen before.
 	Failed []string `json:"failed,omitempty"`
 }
@@ -181,7 +180,7 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 	return &out
 }
 
-func (s *sample) overview(o windows.Overview) {
+func (s *sample) overview(o api.Overview) {
 	s.Rows, s.Next, s.ByRule = o.Throttled, o.Next, o.ByRule
 	s.Near, s.NearEnforced, s.NearShadow = o.Near, o.NearEnforced, o.NearShadow
 	s.Reserved, s.ReservedKeys = o.Reserved, o.ReservedKeys
