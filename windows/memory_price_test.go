@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -18,7 +20,7 @@ import (
 // used_memory over all keys, of which there are fewer the more entries each has.
 func BenchmarkMemory(b *testing.B) {
 	client := priceRedis(b)
-	for _, a := range windows.Algorithms {
+	for _, a := range append(slices.Clone(windows.Algorithms), lua.Distinct) {
 		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100},
 			{10_000, 20}} {
 			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
@@ -38,11 +40,15 @@ func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64
 	b.Helper()
 	ctx := context.Background()
 	client.FlushDB(ctx)
-	s := newStore(b, client, client, client, rulesOf(b, &windows.Rule{Name: "api", Match: "*", Algorithm: a,
-		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}))
+	rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}
+	if a == lua.Distinct { // of 100, whatever comes
+		rule.Algorithm, rule.Windows[0].Distinct, rule.Windows[0].Limit = "", "user", 100
+	}
+	s := newStore(b, client, client, client, rulesOf(b, rule))
 	settled(tale{b, s})
 	// The scripts themselves take memory, and so do the buffers of connections.
-	s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1})
+	s.fold(b, nil, windows.Event{Key: "warm", Ms: s.clock.ms, Count: 1, Fields: map[string]any{"user": "u"}})
 	forget := func() {
 		for p := range s.keys.Partitions {
 			client.Del(ctx, s.keys.Events(p))
@@ -54,7 +60,8 @@ func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64
 	for i := range entries {
 		s.clock.ms = start + i*(86_000_000/entries)
 		for k := range events {
-			events[k] = windows.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1}
+			events[k] = windows.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1,
+				Fields: map[string]any{"user": fmt.Sprintf("name%06d", i)}}
 		}
 		s.fold(b, nil, events...)
 		if i%100 == 99 || i == entries-1 {

@@ -83,9 +83,26 @@ func BenchmarkOperations(b *testing.B) {
 		}
 	}
 	for _, size := range []int{1, 500} {
-		b.Run("event/"+strconv.Itoa(size)+"-in-a-fold", func(b *testing.B) { foldPrice(b, client, size) })
+		b.Run("event/"+strconv.Itoa(size)+"-in-a-fold", func(b *testing.B) {
+			foldPrice(b, client, &windows.Rule{Windows: day}, 1000, size, size)
+		})
 	}
+	for _, values := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("distinct/event-beside-%d-values", values), func(b *testing.B) {
+			foldPrice(b, client, &windows.Rule{Windows: valuesOfADay}, 1, values, 1)
+		})
+	}
+	b.Run("distinct/check", func(b *testing.B) {
+		counter, rules, _ := priced(b, client, &windows.Rule{Windows: valuesOfADay})
+		reportPrice(b, client, 1, func(i int) error {
+			_, err := counter.Check(ctx, []windows.Request{{Plan: rules.Match("k"), Key: "user:" + strconv.Itoa(i%20),
+				Cost: 1, Values: []string{strconv.Itoa(i)}}})
+			return err
+		})
+	})
 }
+
+var valuesOfADay = []windows.Window{{Limit: 20_000, Per: 24 * time.Hour, Distinct: "user"}}
 
 // priced is a counter with one rule, under a prefix of its own.
 func priced(b *testing.B, c *redis.Client, rule *windows.Rule) (*windows.Redis, *windows.Rules, *stream.Keys) {
@@ -98,19 +115,19 @@ func priced(b *testing.B, c *redis.Client, rule *windows.Rule) (*windows.Redis, 
 	return counter, rules, keys
 }
 
-func foldPrice(b *testing.B, c *redis.Client, size int) {
+// foldPrice is that of folds of so many events, of so many keys, each with a value of its own, after a first fold.
+func foldPrice(b *testing.B, c *redis.Client, rule *windows.Rule, ofKeys, first, size int) {
 	ctx := context.Background()
-	counter, rules, keys := priced(b, c,
-		&windows.Rule{Windows: []windows.Window{{Limit: farAway, Per: 24 * time.Hour}}})
+	counter, rules, keys := priced(b, c, rule)
 	reader := eventlog.NewReader(c, keys, "bench", keys.All())
 	testkit.Must(b, reader.CreateGroups(ctx))
 	next := 0
-	reportPrice(b, c, size, func(int) error {
+	fold := func(size int) error {
 		pipe := c.Pipeline()
 		for range size {
 			next++
 			pipe.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(0),
-				Values: []any{"key", "user:" + strconv.Itoa(next*7919%1000), "count", "1"}})
+				Values: []any{"key", "user:" + strconv.Itoa(next*7919%ofKeys), "count", "1", "user", next}})
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			return err
@@ -125,12 +142,14 @@ func foldPrice(b *testing.B, c *redis.Client, size int) {
 			if err != nil {
 				return err
 			}
-			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count})
+			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Fields: m.Values})
 		}
 		folded, _, err := counter.Fold(ctx, 0, rules, events)
 		if err == nil && folded.Folded != int64(size) {
 			err = fmt.Errorf("%d events folded of %d", folded.Folded, size)
 		}
 		return err
-	})
+	}
+	testkit.Must(b, fold(first))
+	reportPrice(b, c, size, func(int) error { return fold(size) })
 }
