@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newCompare() *cobra.Command {
@@ -29,6 +30,8 @@ Traces (one of them):
                 for one unit of the key ip:<remote host>. The requests of one
                 second are spread evenly over it
   --trace FILE  lines of MS KEY [COST]; MS is in milliseconds
+With --rules FILE the rules of a file take the place of the algorithms: who would
+have been denied and throttled, when, and for how long.
 FILE may be - for standard input. Requests are sorted by time. A line of a log
 that cannot be read is reported with its number; the exit code is then 1.
 
@@ -43,6 +46,7 @@ ends. The embedded Redis tells neither CPU nor memory: for those give --redis, a
 server that nothing else uses.`,
 		Example: `  streamcounter compare --boundary
   streamcounter compare --clf access.log --window 10/1s --window 100/1m
+  streamcounter compare --clf access.log --rules rules.yml
   streamcounter compare --trace requests.txt --algorithms sliding-log,gcra --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompare(cmd, c.Redis, run) },
@@ -55,6 +59,7 @@ server that nothing else uses.`,
 	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] (- for standard input)")
 	f.StringArrayVar(&run.windows, "window", []string{"50/10s"},
 		"LIMIT/PER, such as 100/1m; give it again for more windows, which must all admit")
+	f.StringVar(&run.rules, "rules", "", "rules file, in place of --window and --algorithms")
 	f.StringSliceVar(&run.algorithms, "algorithms", nil,
 		"which to compare, separated by commas: "+strings.Join(compare.Names(), ", ")+" (default all)")
 	f.BoolVar(&run.asJSON, "json", false, "print the figures as JSON")
@@ -64,12 +69,16 @@ server that nothing else uses.`,
 // compareRun is what the flags of compare say.
 type compareRun struct {
 	log, trace string   // files
+	rules      string   // file; empty: the windows and algorithms below
 	windows    []string // LIMIT/PER
 	algorithms []string
 	asJSON     bool
 }
 
 func runCompare(cmd *cobra.Command, c redisConfig, run compareRun) error {
+	if run.rules != "" {
+		return rollOut(cmd, run)
+	}
 	algorithms := run.algorithms
 	if err := compare.CheckNames(algorithms); err != nil {
 		return fmt.Errorf("--algorithms: %w", err)
@@ -110,12 +119,46 @@ func runCompare(cmd *cobra.Command, c redisConfig, run compareRun) error {
 	if err != nil {
 		return err
 	}
+	return rejected(traces)
+}
+
+// rejected is the exit code where lines could not be read.
+func rejected(traces []compare.Trace) error {
 	for _, t := range traces {
 		if t.Rejected > 0 {
 			return exitError{code: 1}
 		}
 	}
 	return nil
+}
+
+// rollOut runs a trace through the rules of a file.
+func rollOut(cmd *cobra.Command, run compareRun) error {
+	for _, flag := range []string{"boundary", "window", "algorithms", "redis"} {
+		if cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--rules and --%s: expected one of them", flag)
+		}
+	}
+	rules, err := windows.Load(run.rules)
+	if err != nil {
+		return fmt.Errorf("--rules: %w", err)
+	}
+	traces, err := readTraces(cmd, run, nil)
+	if err != nil {
+		return interrupted(cmd, err)
+	}
+	out, err := compare.RollOut(cmd.Context(), rules, traces[0])
+	if err != nil {
+		return err
+	}
+	write := out.WriteTable
+	if run.asJSON {
+		write = out.WriteJSON
+	}
+	if err := write(cmd.OutOrStdout()); err != nil {
+		return err
+	}
+	return rejected(traces)
 }
 
 // interrupted turns what follows from Ctrl-C into its exit code. What else went

@@ -67,7 +67,7 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	default:
 		return nil, fmt.Errorf("--%s: %s", strings.Join(given, " and --"), choose)
 	}
-	smallest := limits[0].Limit
+	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {
 		smallest = min(smallest, w.Limit)
 	}

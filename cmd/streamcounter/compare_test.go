@@ -52,6 +52,26 @@ func TestCompareLog(t *testing.T) {
 	}
 }
 
+// A log against the rules of a file: who would have been throttled, at the log's own times.
+func TestCompareRules(t *testing.T) {
+	rules := testkit.WriteFile(t, "rules.yml",
+		"rules:\n  - {name: web, match: \"ip:*\", windows: [{limit: 40, per: 1m}]}\n")
+	args := []string{"compare", "--clf", "testdata/apache_access.log", "--rules", rules}
+	code, stdout, stderr := runProgram(t, "", args...)
+	for _, want := range []string{"10000 requests by 1753 keys", "Rule web would have denied ", "ip:75.97.9.59",
+		"2015-05-18 08:05:21"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit code %d, want %q in\n%s%s", code, want, stdout, stderr)
+		}
+	}
+	var out compare.Rollout
+	code, stdout, stderr = runProgram(t, "", append(args, "--json")...)
+	if err := json.Unmarshal([]byte(stdout), &out); err != nil || code != 0 || len(out.Rules) != 1 ||
+		len(out.Rules[0].Throttled) != 6 {
+		t.Errorf("exit code %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+}
+
 func TestCompareErrors(t *testing.T) {
 	trace := testkit.WriteFile(t, "trace.txt", "1 a\n2 b 51\n")
 	badKey := testkit.WriteFile(t, "key.txt", "1 a\x01\n")
@@ -71,6 +91,9 @@ func TestCompareErrors(t *testing.T) {
 		{"--trace " + trace, "--trace: " + trace + ":2: cost 51 is above the smallest limit, 50"},
 		{"--trace " + badKey, `--trace: ` + badKey + `:1: bad key: "a\x01" has the control or invisible character`},
 		{"--trace /nonexistent", "--trace: open /nonexistent: no such file"},
+		{"--clf /dev/null --rules /nonexistent", "--rules: load rules: open /nonexistent"},
+		{"--clf x --rules x --window 1/1s", "--rules and --window: expected one of them"},
+		{"--rules x", "--rules: load rules: open x"},
 		{"--clf /dev/null", "--clf: log /dev/null: it has no request"},
 		{"--boundary --redis embedded:x", "--redis (STREAMCOUNTER_REDIS): "},
 		{"--boundary --redis redis://127.0.0.1:1", "--redis (STREAMCOUNTER_REDIS): no Redis answers"},

@@ -131,18 +131,7 @@ func (c *contestant) judge(requests []Request) {
 }
 
 func (r *runner) comparison(list []*contestant) *Comparison {
-	asked := r.trace.asked()
-	requests := r.trace.Requests
-	out := &Comparison{
-		Trace: TraceInfo{
-			Name: r.trace.Name, Requests: len(requests), Keys: len(asked),
-			FirstMs: requests[0].Ms, LastMs: requests[len(requests)-1].Ms, Sorted: r.trace.Sorted,
-			RejectedLines: r.trace.Rejected,
-		},
-	}
-	for _, units := range asked {
-		out.Trace.Units += units
-	}
+	out := &Comparison{Trace: r.trace.info()}
 	for _, w := range r.Windows {
 		out.Windows = append(out.Windows, WindowInfo{w.Limit, w.Per.Milliseconds()})
 	}
@@ -150,7 +139,7 @@ func (r *runner) comparison(list []*contestant) *Comparison {
 		out.Redis = &r.RedisName
 	}
 	for _, c := range list {
-		out.Algorithms = append(out.Algorithms, c.result(len(asked)))
+		out.Algorithms = append(out.Algorithms, c.result(out.Trace.Keys))
 	}
 	return out
 }

@@ -32,6 +32,17 @@ func (t *Trace) sort() {
 	slices.SortStableFunc(t.Requests, func(a, b Request) int { return cmp.Compare(a.Ms, b.Ms) })
 }
 
+// info says what it is. It has at least one request.
+func (t *Trace) info() TraceInfo {
+	asked, n := t.asked(), len(t.Requests)
+	out := TraceInfo{Name: t.Name, Requests: n, Keys: len(asked), FirstMs: t.Requests[0].Ms,
+		LastMs: t.Requests[n-1].Ms, Sorted: t.Sorted, RejectedLines: t.Rejected}
+	for _, units := range asked {
+		out.Units += units
+	}
+	return out
+}
+
 // asked gives key → units asked for.
 func (t *Trace) asked() map[string]int64 {
 	units := map[string]int64{}

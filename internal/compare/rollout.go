@@ -1,0 +1,244 @@
+package compare
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Rollout is what the rules of a file would have done with a trace, at its own times. Each rule counts by itself, as if
+// it were enforced; its counts are exact, whatever its algorithm.
+type Rollout struct {
+	Trace     TraceInfo     `json:"trace"`
+	Unmatched int64         `json:"requests_without_rule"`
+	Rules     []RuleRollout `json:"rules"`
+}
+
+// RuleRollout is what one rule would have done.
+type RuleRollout struct {
+	Rule     string `json:"rule"`
+	Shadow   bool   `json:"shadow"`
+	Requests int64  `json:"requests"` // of keys that it matches
+	Keys     int    `json:"keys"`
+	Denied   int64  `json:"denied_requests"`
+	// Throttled are the keys that it would have denied or throttled, those with the most denied requests first.
+	Throttled  []KeyRollout `json:"throttled"`
+	NotCounted []string     `json:"not_counted"` // parts of the rule that a log cannot tell
+
+	plan *windows.Plan
+	keys map[string]*KeyRollout
+}
+
+// KeyRollout is what one rule would have done with one key.
+type KeyRollout struct {
+	Key      string `json:"key"`
+	Requests int64  `json:"requests"`
+	Denied   int64  `json:"denied_requests"`
+	Times    []Span `json:"times"` // when it would have been throttled
+}
+
+// Span is one time for which a key is throttled.
+type Span struct {
+	FromMs int64 `json:"from_ms"`
+	ToMs   int64 `json:"to_ms"`
+}
+
+func (k *KeyRollout) longest() (ms int64) {
+	for _, s := range k.Times {
+		ms = max(ms, s.ToMs-s.FromMs)
+	}
+	return ms
+}
+
+func (k *KeyRollout) all() (ms int64) {
+	for _, s := range k.Times {
+		ms += s.ToMs - s.FromMs
+	}
+	return ms
+}
+
+// RollOut runs a trace through rules.
+func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, error) {
+	out := &Rollout{Trace: t.info()}
+	byName := map[string]*RuleRollout{}
+	for _, r := range rules.List() {
+		one, err := newRuleRollout(r)
+		if err != nil {
+			return nil, err
+		}
+		byName[r.Name] = one
+	}
+	now := int64(0)
+	local := windows.NewLocal(0, func() int64 { return now })
+	for _, r := range t.Requests {
+		now = r.Ms
+		plan := rules.Match(r.Key)
+		if plan == nil {
+			out.Unmatched++
+			continue
+		}
+		for _, rule := range plan.Rules() {
+			if err := byName[rule.Name].ask(ctx, local, r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, r := range rules.List() {
+		if one := byName[r.Name]; r.Match != "" {
+			one.finish()
+			out.Rules = append(out.Rules, *one)
+		}
+	}
+	return out, nil
+}
+
+func newRuleRollout(r *windows.Rule) (*RuleRollout, error) {
+	out := &RuleRollout{Rule: r.Name, Shadow: r.Shadow, NotCounted: []string{}, Throttled: []KeyRollout{},
+		keys: map[string]*KeyRollout{}}
+	alone := &windows.Rule{Name: r.Name, Match: "*", OnDeny: r.OnDeny}
+	for _, w := range r.Windows {
+		switch {
+		case w.InFlight:
+			out.NotCounted = append(out.NotCounted, "windows in flight: a log does not say when a request ended")
+		case w.Distinct != "":
+			out.NotCounted = append(out.NotCounted, "windows of different values")
+		default:
+			w.Algorithm = ""
+			alone.Windows = append(alone.Windows, w)
+		}
+	}
+	if len(r.Penalty) > 0 {
+		out.NotCounted = append(out.NotCounted, "penalty: throttles would last longer")
+	}
+	if len(alone.Windows) == 0 {
+		return out, nil
+	}
+	rules, err := windows.NewRules([]*windows.Rule{alone})
+	if err == nil {
+		out.plan = rules.PlanOf(rules.List()[0])
+	}
+	return out, err
+}
+
+func (o *RuleRollout) ask(ctx context.Context, local *windows.Local, r Request) error {
+	o.Requests++
+	key := o.keys[r.Key]
+	if key == nil {
+		key = &KeyRollout{Key: r.Key}
+		o.keys[r.Key] = key
+	}
+	key.Requests++
+	if o.plan == nil {
+		return nil
+	}
+	v, err := local.Check(ctx, []windows.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost}})
+	if err != nil {
+		return err
+	}
+	if !v.Allowed {
+		o.Denied++
+		key.Denied++
+	}
+	until := int64(0) // a full window has room again
+	for _, w := range v.Items[0].Windows {
+		if w.Used >= w.Limit {
+			until = max(until, r.Ms+w.NextFreeMs, r.Ms+v.Items[0].RetryAfter.Milliseconds())
+		}
+	}
+	switch last := len(key.Times) - 1; {
+	case until == 0:
+	case last >= 0 && r.Ms <= key.Times[last].ToMs:
+		key.Times[last].ToMs = max(key.Times[last].ToMs, until)
+	default:
+		key.Times = append(key.Times, Span{r.Ms, until})
+	}
+	return nil
+}
+
+func (o *RuleRollout) finish() {
+	o.Keys = len(o.keys)
+	for _, k := range o.keys {
+		if k.Denied > 0 || len(k.Times) > 0 {
+			o.Throttled = append(o.Throttled, *k)
+		}
+	}
+	slices.SortFunc(o.Throttled, func(a, b KeyRollout) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.all(), a.all()), strings.Compare(a.Key, b.Key))
+	})
+}
+
+// WriteJSON writes it for machines, with each time of each key.
+func (o *Rollout) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(o)
+}
+
+// rolloutKeys is how many keys of a rule are written for people.
+const rolloutKeys = 20
+
+// WriteTable writes it for people.
+func (o *Rollout) WriteTable(w io.Writer) error {
+	fmt.Fprintf(w, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
+		count(int64(o.Trace.Keys), "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))
+	if o.Unmatched > 0 {
+		fmt.Fprintf(w, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
+	}
+	for i := range o.Rules {
+		if err := o.Rules[i].write(w); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	return err
+}
+
+func (o *RuleRollout) write(w io.Writer) error {
+	name := o.Rule
+	if o.Shadow {
+		name += " (shadow)"
+	}
+	if o.Requests == 0 {
+		_, err := fmt.Fprintf(w, "\nRule %s matches no request.\n", name)
+		return err
+	}
+	fmt.Fprintf(w, "\nRule %s would have denied %d of %s, and throttled %d of %s.\n", name, o.Denied,
+		count(o.Requests, "request"), len(o.Throttled), count(int64(o.Keys), "key"))
+	for _, n := range o.NotCounted {
+		fmt.Fprintf(w, "Not counted: %s.\n", n)
+	}
+	if len(o.Throttled) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "KEY\tREQUESTS\tDENIED\tTHROTTLED\tFIRST\tLONGEST\tIN ALL")
+	for _, k := range o.Throttled[:min(rolloutKeys, len(o.Throttled))] {
+		first := "-"
+		if len(k.Times) > 0 {
+			first = when(k.Times[0].FromMs)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\n", k.Key, k.Requests, k.Denied,
+			count(int64(len(k.Times)), "time"), first, brief(k.longest()), brief(k.all()))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if more := len(o.Throttled) - rolloutKeys; more > 0 {
+		fmt.Fprintf(w, "and %s; --json has all, with each time.\n", count(int64(more), "more key"))
+	}
+	return nil
+}
+
+func when(ms int64) string { return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05 MST") }
+
+func brief(ms int64) string {
+	return millis(ms).Round(100 * time.Millisecond).String()
+}
