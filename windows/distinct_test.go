@@ -2,10 +2,12 @@ package windows_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -148,4 +150,59 @@ func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows
 			rt.Fatalf("window %d after %s %s of %d at %d: %s, want %s", i, mode, value, cost, now, is, want)
 		}
 	}
+}
+
+// twoUsers are the rules of keys that two users may have.
+func twoUsers(t *testing.T, per time.Duration) *windows.Rules {
+	return rulesOf(t, &windows.Rule{Name: "a", Match: "*", Windows: []windows.Window{
+		{Limit: 2, Per: per, Distinct: "user"}}})
+}
+
+func (s *store) asUser(name string) windows.Request {
+	return windows.Request{Plan: s.rules.Match("k"), Key: "k", Cost: 1, Values: []string{name}}
+}
+
+// Checks of one key that come together are decided one after the other, each with its own value.
+func TestValuesThatComeTogether(t *testing.T) {
+	eachRedis(t, twoUsers(t, time.Minute), func(t *testing.T, s *store) {
+		var calls [][]windows.Request
+		for _, user := range []string{"a", "b", "c", "a"} {
+			calls = append(calls, []windows.Request{s.asUser(user)})
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		testkit.Must(t, err)
+		for i, used := range []int64{1, 2, 2, 2} {
+			if w := got[i].Items[0].Windows[0]; got[i].Allowed != (i != 2) || w.Used != used {
+				t.Errorf("call %d: allowed %v, %+v", i, got[i].Allowed, w)
+			}
+		}
+	})
+}
+
+// What somebody else has written under the name of a key's values counts as nothing, and is replaced. What is written
+// lives as long as the window.
+func TestForeignValues(t *testing.T) {
+	eachRedis(t, twoUsers(t, time.Hour), func(t *testing.T, s *store) {
+		ctx := t.Context()
+		name := fmt.Sprintf("%s:{%d}:distinct-user:k", s.keys.Prefix, s.keys.Partition("k"))
+		seen := func(at float64) error { return s.redis.ZAdd(ctx, name, redis.Z{Score: at, Member: "x"}).Err() }
+		for what, write := range map[string]func() error{
+			"text":        func() error { return s.redis.Set(ctx, name, "x", 0).Err() },
+			"the future":  func() error { return seen(9e15) },
+			"half a ms":   func() error { return seen(start + 0.5) },
+			"an infinity": func() error { return seen(math.Inf(1)) },
+		} {
+			testkit.Must(t, s.redis.Del(ctx, name).Err())
+			testkit.Must(t, write())
+			for _, user := range []string{"a", "b", "c"} {
+				v, err := s.Check(ctx, []windows.Request{s.asUser(user)})
+				if err != nil || v.Allowed != (user != "c") {
+					t.Errorf("%s: %s: %+v, %v", what, user, v, err)
+				}
+			}
+			if ttl := s.redis.TTL(ctx, name).Val(); ttl < time.Hour || ttl > 2*time.Hour {
+				t.Errorf("%s: it lives for %v", what, ttl)
+			}
+		}
+	})
 }
