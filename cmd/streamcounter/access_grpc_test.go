@@ -61,8 +61,8 @@ func TestGRPCKeepsStrangersOut(t *testing.T) {
 	mine, mineKey := ours.Issue("client")
 	base := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http", "127.0.0.1:0", "--grpc"}
 
-	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != 1 ||
-		!strings.Contains(errs, "--grpc (STREAMCOUNTER_GRPC): 0.0.0.0:0 can be reached from other machines") {
+	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != exitUsage ||
+		!strings.Contains(errs, `--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`) {
 		t.Errorf("open: exit code %d, %s", code, errs)
 	}
 

@@ -15,19 +15,18 @@ func newBench() *cobra.Command {
 	c, run := newConfig(), target.Config{}
 	asJSON := false
 	cmd := &cobra.Command{
-		Use:   "bench --target URL",
+		Use:   "bench",
 		Short: "Measure a running server, or (bench pipeline) events on their way to a decision",
 		Long: `Sends checks to a running server, as callers do, and prints checks per second,
-latency, and the CPU that one check takes: of the server by its /metrics, and of
-its Redis where --redis is given. The checks are real: they charge keys that begin
-with --key, under the server's rules.
+latency, and the CPU per check: of the server, from its /metrics, and with --redis
+of its Redis. The checks are real: they charge keys that begin with --key, under the
+server's rules.
 
-The exit code is 1 where any call failed.`,
+The exit code is 1 if any call failed.`,
 		Example: `  streamcounter bench --target http://127.0.0.1:8080
   streamcounter bench --target grpc://127.0.0.1:8082 --metrics http://127.0.0.1:8080/metrics \
     --redis redis://127.0.0.1:6379
   streamcounter bench pipeline --redis redis://127.0.0.1:6379 --rate 10000`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(cmd, c, run, asJSON) },
 	}
 	c.flagsOnly = []string{"redis"}
@@ -41,7 +40,7 @@ The exit code is 1 where any call failed.`,
 	f.IntVar(&run.Callers, "connections", 64, "callers at once")
 	f.IntVar(&run.PerCall, "per-call", 1, "checks of one call")
 	f.DurationVar(&run.Duration, "duration", target.DefaultDuration, "how long is measured")
-	f.DurationVar(&run.Warmup, "warmup", target.DefaultWarmup, "how long the load runs before that; 0: not at all")
+	f.DurationVar(&run.Warmup, "warmup", target.DefaultWarmup, "how long the load runs before that; 0: no time")
 	f.BoolVar(&asJSON, "json", false, "print as JSON")
 	cmd.AddCommand(newBenchPipeline())
 	return cmd
@@ -51,7 +50,7 @@ The exit code is 1 where any call failed.`,
 func moreThanZero(f *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
 		if v := f.Lookup(name).Value.String(); v == "0" || v == "0s" {
-			return fmt.Errorf("--%s is %s: expected more", name, v)
+			return badUsage("--%s is %s: expected more", name, v)
 		}
 	}
 	return nil
@@ -61,7 +60,7 @@ func moreThanZero(f *pflag.FlagSet, names ...string) error {
 func runBench(cmd *cobra.Command, c *config, run target.Config, asJSON bool) (err error) {
 	f := cmd.Flags()
 	if run.URL == "" {
-		return errors.New("no server to measure: give --target URL, such as http://127.0.0.1:8080")
+		return badUsage("no server to measure: give --target URL, such as http://127.0.0.1:8080")
 	}
 	if err := moreThanZero(f, "keys", "connections", "duration", "per-call"); err != nil {
 		return err
@@ -70,7 +69,7 @@ func runBench(cmd *cobra.Command, c *config, run target.Config, asJSON bool) (er
 		run.Warmup = -1 // none: 0 would be the default
 	}
 	if err := run.Validate(); err != nil {
-		return err
+		return exitError{exitUsage, err}
 	}
 	run.Token = c.Caller.Token
 	if run.TLS, err = askTLS(c); err != nil {

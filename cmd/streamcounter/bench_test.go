@@ -34,7 +34,7 @@ func TestBenchOfAServer(t *testing.T) {
 func TestBenchRefusesWhatItCannotDo(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                     "no server to measure: give --target URL",
-		"check":                                "1 argument (check), expected streamcounter bench --target URL",
+		"check":                                `unknown command "check" of streamcounter bench`,
 		"--target localhost":                   "--target is localhost: expected http://HOST:PORT",
 		"--target http://127.0.0.1:1 --keys 0": "--keys is 0: expected more",
 		"--target http://127.0.0.1:1":          "the first call: ",

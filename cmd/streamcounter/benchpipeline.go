@@ -23,24 +23,23 @@ func newBenchPipeline() *cobra.Command {
 		Short: "Measure events from XADD to the decision on NATS, through one worker",
 		Long: `Starts one worker process of this program, appends events at a steady rate with
 keys of a Zipf distribution, and measures the CPU of Redis's main thread and of the
-worker per event. Beside the load, twenty keys a second cross a limit of their own:
-these tell how long a decision takes from the XADD to its message on NATS.
+worker per event. Twenty more keys a second cross a limit: they show how long a
+decision takes from the XADD to its message on NATS.
 
-With --drain the events are appended first, and the worker is timed while it folds
+With --drain the events are appended first, and the worker is timed while it counts
 the backlog.
 
 All keys begin with a random prefix, sc-bench-…, and are removed at the end. Nothing
 else should use the Redis meanwhile, as its CPU is read as a whole.`,
 		Example: `  streamcounter bench pipeline --redis redis://127.0.0.1:6379 --rate 10000
   streamcounter bench pipeline --redis redis://127.0.0.1:6379 --drain 1000000 --json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPipeline(cmd, c, run, asJSON) },
 	}
 	c.flagsOnly = []string{"redis", "nats"}
 	c.flags(cmd, "redis", "nats", "partitions")
 	f := cmd.Flags()
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
-	f.IntVar(&run.Drain, "drain", 0, "append so many events before the worker starts, and time the worker alone; 0: no")
+	f.IntVar(&run.Drain, "drain", 0, "append this many events before the worker starts, and time only the worker; 0: no")
 	f.IntVar(&run.Keys, "keys", 100_000, "how many keys there are")
 	f.Float64Var(&run.ZipfS, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.StringVar(&run.Algorithm, "algorithm", windows.DefaultAlgorithm, "algorithm of the rule")

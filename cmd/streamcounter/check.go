@@ -2,13 +2,18 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/wording"
 )
 
 // exitDenied is the exit code of check where the answer is no.
@@ -20,21 +25,29 @@ func newCheck() *cobra.Command {
 	var mode string
 	cmd := &cobra.Command{
 		Use:   "check KEY [COST]",
-		Short: "Ask whether a key may spend now, and charge it if so",
-		Long: "Asks a running server (--http) whether KEY may spend COST units (1 if not given) and charges " +
-			"them if it may. With --mode look it charges nothing, with --mode charge it charges them in any case.\n" +
-			"Exit code: 0 allowed (--mode charge: within the limit), 1 denied (it went over), 2 error.",
+		Short: "Ask whether a key may go on, and charge it if so",
+		Long: `Asks a running server (--http) whether KEY may spend COST units (default 1), and
+charges them if it may. --mode look charges nothing. --mode charge always charges, for
+what has happened already.
+
+Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit),
+2 error.`,
 		Example: `  streamcounter check user:42
   streamcounter check user:42 5 --json
   streamcounter check user:42 5 --mode look
   streamcounter check user:42 && ./send-mail`,
-		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := url.Values{"key": {args[0]}}
 			if len(args) == 2 {
+				if n, err := strconv.ParseInt(args[1], 10, 64); err != nil || api.ValidateCount(n) != nil {
+					return badCost(args[1])
+				}
 				q.Set("cost", args[1])
 			}
 			if cmd.Flags().Changed("mode") {
+				if err := api.Mode(mode).Validate(); err != nil {
+					return badUsage("--mode: %w", err)
+				}
 				q.Set("mode", mode)
 			}
 			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode())
@@ -59,11 +72,11 @@ func newCheck() *cobra.Command {
 				case a.Allowed:
 					fmt.Fprintf(cmd.OutOrStdout(), "allowed by rule %s (%s)\n", a.Rule, a.Source)
 				case a.Charged:
-					fmt.Fprintf(cmd.OutOrStdout(), "over the limit of rule %s (%s) and charged, room again after %s\n",
-						a.Rule, a.Source, millis(a.RetryAfterMs))
+					fmt.Fprintf(cmd.OutOrStdout(), "over the limit of rule %s (%s) and charged, room again %s\n",
+						a.Rule, a.Source, in(a.RetryAfterMs))
 				default:
-					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), retry after %s\n", a.Rule, a.Source,
-						millis(a.RetryAfterMs))
+					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), retry %s\n", a.Rule, a.Source,
+						in(a.RetryAfterMs))
 				}
 				printWindows(cmd.OutOrStdout(), a.Windows)
 				printPenalty(cmd.OutOrStdout(), a.Penalty)
@@ -76,10 +89,22 @@ func newCheck() *cobra.Command {
 	}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&mode, "mode", string(api.ModeTake),
-		"take: charge if there is room; look: charge nothing; charge: it happened, charge in any case")
+		"take: charge if there is room; look: charge nothing; charge: always charge")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Annotations = exitTwo
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var none *pflag.NotExistError
+		if errors.As(err, &none) && strings.Trim(none.GetSpecifiedShortnames(), "0123456789.") == "" &&
+			none.GetSpecifiedShortnames() != "" {
+			return badCost("-" + none.GetSpecifiedShortnames())
+		}
+		return plainFlagError(err, cmd.Flags())
+	})
 	return cmd
+}
+
+func badCost(text string) error {
+	return badUsage("COST must be a whole number from 1 to %s, got %q", wording.Number(api.MaxCount), text)
 }
 
 func verdictWord(allowed bool) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -21,11 +20,11 @@ func newCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Run a trace of requests through every algorithm, side by side",
-		Long: `Asks every algorithm for the same requests, at the trace's own times (a day takes
+		Long: `Sends the same requests to every algorithm, at the trace's own times (a day takes
 seconds), and recounts what each of them admitted.
 
 Traces (one of them):
-  --boundary    two demonstrations of what an edge of the clock does
+  --boundary    two demonstrations of bursts around an edge of the clock
   --clf FILE    a web server's log in common or combined format; each line asks
                 for one unit of the key ip:<remote host>. The requests of one
                 second are spread evenly over it
@@ -35,30 +34,28 @@ have been denied and throttled, when, and for how long.
 FILE may be - for standard input. Requests are sorted by time. A line of a log
 that cannot be read is reported with its number; the exit code is then 1.
 
-Beside the algorithms that a rule can name, "in-process" is the count that stands
-in while Redis is away, "gcra" the generic cell rate algorithm, which many limiters
-are, and "oracle" admits exactly what the limit allows. OVER counts what an
-algorithm admitted although some window then held more than its limit of what it
-had admitted itself; UNDER counts what it denied although every window had room.
+Three more are compared with the algorithms that a rule can name: "in-process" counts
+while Redis is away, "gcra" is the generic cell rate algorithm of many limiters, and
+"oracle" admits exactly what the limit allows. OVER counts requests that an algorithm
+admitted beyond a window's limit. UNDER counts requests that it denied although every
+window had room.
 
-Keys are kept under a prefix sc-compare-… of the run's own, and removed when it
-ends. The embedded Redis tells neither CPU nor memory: for those give --redis, a
-server that nothing else uses.`,
+Each run has its own prefix, sc-compare-…, and removes its keys. The embedded Redis
+reports neither CPU nor memory; for those give --redis, a server that nothing else uses.`,
 		Example: `  streamcounter compare --boundary
   streamcounter compare --clf access.log --window 10/1s --window 100/1m
   streamcounter compare --clf access.log --rules rules.yml
   streamcounter compare --trace requests.txt --algorithms sliding-log,gcra --json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompare(cmd, c.Redis, run) },
 	}
 	c.flagsOnly = []string{"redis"}
 	c.flags(cmd, "redis")
 	f := cmd.Flags()
-	f.Bool("boundary", false, "trace: two bursts about an edge of the clock, in two ways")
+	f.Bool("boundary", false, "trace: two bursts around an edge of the clock, in two ways")
 	f.StringVar(&run.log, "clf", "", "trace: a web server's log (- for standard input)")
 	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] (- for standard input)")
 	f.StringArrayVar(&run.windows, "window", []string{"50/10s"},
-		"LIMIT/PER, such as 100/1m; give it again for more windows, which must all admit")
+		"LIMIT/PER, such as 100/1m; repeat it for more windows, which must all admit")
 	f.StringVar(&run.rules, "rules", "", "rules file, in place of --window and --algorithms")
 	f.StringSliceVar(&run.algorithms, "algorithms", nil,
 		"which to compare, separated by commas: "+strings.Join(compare.Names(), ", ")+" (default all)")
@@ -81,7 +78,7 @@ func runCompare(cmd *cobra.Command, c redisConfig, run compareRun) error {
 	}
 	algorithms := run.algorithms
 	if err := compare.CheckNames(algorithms); err != nil {
-		return fmt.Errorf("--algorithms: %w", err)
+		return badUsage("--algorithms: %w", err)
 	}
 	limits, err := compareWindows(run.windows)
 	if err != nil {

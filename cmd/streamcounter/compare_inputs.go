@@ -25,16 +25,16 @@ func compareWindows(given []string) ([]windows.Window, error) {
 		limit, err := strconv.ParseInt(left, 10, 64)
 		per, perErr := time.ParseDuration(right)
 		if err != nil || perErr != nil {
-			return nil, fmt.Errorf("--window is %q: expected LIMIT/PER such as 100/1m", text)
+			return nil, badUsage("--window is %q: expected LIMIT/PER such as 100/1m", text)
 		}
 		one := windows.Window{Limit: limit, Per: per}
 		if err := validWindows(one); err != nil {
-			return nil, fmt.Errorf("--window %s: %w", text, err)
+			return nil, badUsage("--window %s: %w", text, err)
 		}
 		list = append(list, one)
 	}
 	if err := validWindows(list...); err != nil {
-		return nil, fmt.Errorf("--window %s: %w", strings.Join(given, " --window "), err)
+		return nil, badUsage("--window %s: %w", strings.Join(given, " --window "), err)
 	}
 	return list, nil
 }
@@ -62,10 +62,10 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	const choose = "want one of --boundary, --clf FILE and --trace FILE"
 	switch len(given) {
 	case 0:
-		return nil, errors.New("no trace: " + choose)
+		return nil, badUsage("no trace: %s", choose)
 	case 1:
 	default:
-		return nil, fmt.Errorf("--%s: %s", strings.Join(given, " and --"), choose)
+		return nil, badUsage("--%s: %s", strings.Join(given, " and --"), choose)
 	}
 	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {
@@ -74,7 +74,7 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	switch given[0] {
 	case "boundary":
 		if len(limits) > 1 {
-			return nil, fmt.Errorf("--boundary with %d windows: expected one", len(limits))
+			return nil, badUsage("--boundary with %d windows: expected one", len(limits))
 		}
 		return boundaryTraces(limits[0])
 	case "clf":
@@ -85,12 +85,12 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 
 func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	if w.Limit > compare.MaxBoundaryLimit {
-		return nil, fmt.Errorf(
+		return nil, badUsage(
 			"--window has the limit %d: --boundary sends bursts of that many requests, want at most %d", w.Limit,
 			compare.MaxBoundaryLimit)
 	}
 	if w.Per < compare.MinBoundaryWindow {
-		return nil, fmt.Errorf("--window has the length %s: --boundary wants at least %s", w.Per,
+		return nil, badUsage("--window has the length %s: --boundary wants at least %s", w.Per,
 			compare.MinBoundaryWindow)
 	}
 	return compare.Boundary(w), nil

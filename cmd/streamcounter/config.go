@@ -157,8 +157,9 @@ func (c *config) table() []group {
 			set(&c.NATS.Replicas, "nats-replicas", 1, "replicas of the JetStream streams when they are created"),
 		}},
 		{"doctor", []setting{
-			set(&c.NATS.Monitor, "nats-monitor", "", "URL of NATS's monitoring port (http://HOST:8222); "+
-				"only there doctor can read how often the server syncs to disk"),
+			set(&c.NATS.Monitor, "nats-monitor", "",
+				"URL of NATS's monitoring port (http://HOST:8222), where doctor reads how often the "+
+					"server syncs to disk"),
 		}},
 		{"rules", []setting{
 			set(&c.Rules.File, "rules", "", "rules file (YAML)"),
@@ -170,24 +171,26 @@ func (c *config) table() []group {
 			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log",
 				"algorithm of all limits of --rls-config; the same for serve and work"),
 			set(&c.Rules.Calendar, "rls-calendar", "",
-				"time zone, as Europe/Berlin, in which a month and a year of --rls-config are those of the calendar; "+
-					"empty: they are 30 and 365 days, as in envoyproxy/ratelimit; the same for serve and work"),
-			set(&c.Rules.OnDeny, "rls-on-deny", "skip",
-				"what becomes of hits that a limit of --rls-config denies, where that does not say on_deny: skip, or "+
-					"charge, as they happened all the same (envoyproxy/ratelimit does so); the same for serve and "+
+				"time zone, such as Europe/Berlin: months and years of --rls-config follow its calendar; "+
+					"empty: they are 30 and 365 days, as in envoyproxy/ratelimit; the same for serve and "+
 					"work"),
+			set(&c.Rules.OnDeny, "rls-on-deny", "skip",
+				"what happens to denied hits of a limit without on_deny: skip, or charge, as in "+
+					"envoyproxy/ratelimit; the same for serve and work"),
 			set(&c.Rules.Merge, "rls-merge-domains", false,
-				"take several files of --rls-config with one domain as one; the same for serve and work"),
+				"allow several files of --rls-config with one domain, and merge them; the same for serve "+
+					"and work"),
 			set(&c.Rules.Shadow, "rls-shadow", false,
-				"no limit of --rls-config denies: they count, and statuses say what is over; "+
-					"the same for serve and work"),
+				"limits of --rls-config never deny: they count, and statuses say which are over; the "+
+					"same for serve and work"),
 			set(&c.Rules.Quota, "rls-quota", false,
-				"all limits of --rls-config are quotas (quota_mode); the same for serve and work"),
+				"treat all limits of --rls-config as quotas (quota_mode); the same for serve and work"),
 		}},
 		{"listen", []setting{
-			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface, also of /metrics"),
+			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface and of /metrics"),
 			set(&c.Health, "health", "",
-				"address for probes, in plain text and without tokens: /healthz and /readyz alone; empty: none"),
+				"address for probes (/healthz and /readyz), in plain text and without tokens; empty: "+
+					"none"),
 			set(&c.Access.Tokens, "tokens", "",
 				"file of bearer tokens and their scopes (YAML); empty: no token is required"),
 			set(&c.Access.Cert, "tls-cert", "", "certificate (PEM) of HTTP and gRPC; empty: no TLS"),
@@ -195,7 +198,7 @@ func (c *config) table() []group {
 			set(&c.Access.ClientCA, "tls-client-ca", "",
 				"CA certificates (PEM) to verify clients with; a client without a certificate is refused"),
 			set(&c.Access.Open, "open", false,
-				"allow an address that other machines can reach without tokens or client certificates"),
+				"allow addresses that other machines can reach, without tokens or client certificates"),
 			set(&c.Access.MaxConnections, "max-connections", 20000,
 				"maximum connections to one address at a time; more wait"),
 		}},
@@ -203,15 +206,16 @@ func (c *config) table() []group {
 			set(&c.GRPC.Addr, "grpc", "127.0.0.1:8082",
 				"address of the gRPC interface (Envoy's rate limit service, health, reflection); empty: none"),
 			set(&c.GRPC.Headers, "rls-headers", false,
-				"add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to the headers that Envoy sends to "+
+				"add RateLimit, RateLimit-Policy, Retry-After and X-RateLimit-* to Envoy's answers to "+
 					"its clients"),
 			set(&c.GRPC.Names.Limit, "rls-limit-header", "",
-				"name of a header with the limit that is nearest, in place of those of --rls-headers; empty: none"),
-			set(&c.GRPC.Names.Remaining, "rls-remaining-header", "",
-				"name of a header with what remains of that limit"),
-			set(&c.GRPC.Names.Reset, "rls-reset-header", "", "name of a header with the seconds until more comes"),
+				"name of a header for the nearest limit, instead of those of --rls-headers; empty: none"),
+			set(&c.GRPC.Names.Remaining, "rls-remaining-header", "", "name of a header for what remains of that limit"),
+			set(&c.GRPC.Names.Reset, "rls-reset-header", "",
+				"name of a header for the seconds until some of that limit is free again"),
 			set(&c.GRPC.Metadata, "rls-metadata", false,
-				"put the request and the limits' metadata into the dynamic metadata of all answers to Envoy"),
+				"add the request and the limits' metadata to the dynamic metadata of all answers to "+
+					"Envoy"),
 			set(&c.GRPC.Metrics, "rls-metrics", false,
 				"count hits by limit under the metric names of envoyproxy/ratelimit (ratelimit_service_…)"),
 			set(&c.GRPC.NearLimit, "rls-near-limit", 80,
@@ -219,35 +223,32 @@ func (c *config) table() []group {
 			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000,
 				"maximum calls at a time on one gRPC connection; more wait"),
 			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute,
-				"age at which a gRPC connection is closed, once its calls "+
-					"have ended: clients connect again, and so find new servers behind a load balancer"),
-			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute,
-				"time without calls after which a gRPC connection is closed"),
+				"close a gRPC connection at this age, after its calls have ended: clients then reconnect "+
+					"and find new servers behind a load balancer"),
+			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute, "close a gRPC connection after this time without calls"),
 		}},
 		{"checks", []setting{
 			set(&c.Checks.Extractors, "extractors", "",
 				"file of extractors (YAML): how GET /v1/check?extractor=NAME takes the key from a proxy's "+
 					"request"),
 			set(&c.Checks.Timeout, "check-timeout", 250*time.Millisecond,
-				"deadline of a check; after it the rule's on_error decides"),
+				"deadline of a check; then the rule's on_error decides"),
 			set(&c.Checks.Instances, "instances", 1,
-				"number of server processes; where on_error: local decides, each admits limit / instances, "+
+				"number of server processes; under on_error: local each admits limit / instances, "+
 					"rounded down, at least 1"),
 			zero(set(&c.Checks.Denials, "denial-cache", 10_000,
-				"maximum denied keys that are remembered, to be denied without Redis until their wait has passed; "+
-					"0: only those whose rule has lease")),
+				"how many denied keys to cache, so repeats skip Redis; 0: only keys whose rule has lease")),
 			zero(set(&c.Checks.MaxBacklog, "max-backlog", 0,
-				"age of the oldest unread event above which POST /v1/events answers 503; 0: half the "+
-					"retention")),
+				"answer POST /v1/events with 503 if the oldest unread event is older than this; 0: half "+
+					"the retention")),
 			set(&c.Checks.Bouncers, "bouncer-rules", "",
-				"names of the rules, separated by commas, whose throttled keys ip:ADDRESS are given to CrowdSec's "+
-					"bouncers at GET /v1/decisions, with blocked ones (override: these alone); empty: there is no "+
-					"such path"),
+				"rules, separated by commas: GET /v1/decisions gives their throttled ip: keys, and blocked ones, to "+
+					"CrowdSec's bouncers; override: only blocked keys; empty: no such path"),
 		}},
 		{"caller", []setting{
 			secret(set(&c.Caller.Token, "token", "",
-				"token for the server at --http; better in the environment, as other users of the machine can read "+
-					"a command line")),
+				"token for the server at --http; prefer the environment, as other users of the machine "+
+					"can read a command line")),
 			set(&c.Caller.TLS.ca, "http-ca", "", "CA certificates (PEM) to verify the server at --http with"),
 			set(&c.Caller.TLS.cert, "http-cert", "", "client certificate (PEM) for the server at --http"),
 			set(&c.Caller.TLS.key, "http-key", "", "private key (PEM) of --http-cert"),
@@ -257,26 +258,26 @@ func (c *config) table() []group {
 			set(&c.Stream.Partitions, "partitions", stream.DefaultPartitions,
 				"number of partitions, fixed for the life of a prefix"),
 			set(&c.Stream.Retention, "retention", 10*time.Minute,
-				"how long events are kept: how long workers may be away without losing one"),
+				"how long events are kept, and so how long workers may be away without losing one"),
 		}},
 		{"work", []setting{
 			set(&c.Work.Batch, "batch", 1000,
-				fmt.Sprintf("maximum events of one fold, and of one partition in a read, up to %d",
+				fmt.Sprintf("maximum events to count in one step, and to read of one partition, up to %d",
 					consumers.LargestBatch)),
 			zero(set(&c.Work.ReadPause, "read-pause", 2*time.Millisecond,
-				"maximum pause between two reads of events, so that folds are larger: none while events come one by "+
-					"one, all of it from some thousand a second; 0: none")),
+				"longest wait between reads under load; larger batches cost Redis less; 0: none")),
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
-				"how long a silent worker keeps an event before another worker claims it"),
+				"how long a silent worker keeps an event before another one takes it over"),
 		}},
 		{"sinks", []setting{
 			set(&c.Sinks, "sinks", "", "file of alert sinks (YAML): webhooks, Alertmanager, Slack; empty: none"),
 		}},
 		{"process", []setting{
 			set(&c.Stop, "drain-timeout", 5*time.Second, "maximum time for a clean stop"),
-			set(&c.Log, "log-level", slog.LevelInfo, "lowest level that is logged: debug, info, warn or error"),
-			set(&c.Debug, "debug", "", "address on this machine, as 127.0.0.1:6060, for Go's profiles "+
-				"(/debug/pprof/) and the present log level (/debug/log-level); empty: none"),
+			set(&c.Log, "log-level", slog.LevelInfo, "lowest level to log: debug, info, warn or error"),
+			set(&c.Debug, "debug", "",
+				"address on this machine, such as 127.0.0.1:6060, for Go profiles (/debug/pprof/) and "+
+					"the log level (/debug/log-level); empty: none"),
 		}},
 	}
 }
@@ -307,6 +308,6 @@ func (c *config) validate() error {
 	}
 	_, _, redisErr := embeddedPort(c.Redis.URL, 0)
 	_, _, natsErr := embeddedPort(c.NATS.URL, 0)
-	errs = append(errs, blame("redis", redisErr), blame("nats", natsErr))
+	errs = append(errs, blame("redis", redisErr), blame("nats", cmp.Or(natsErr, natsSchemes(c.NATS.URL))))
 	return errors.Join(errs...)
 }

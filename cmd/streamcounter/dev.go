@@ -11,28 +11,45 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/wording"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 //go:embed example_rules.yml
 var exampleRules []byte
 
+// Ports of the embedded servers, which a real one beside them does not use.
+const devRedis, devNATS = 16379, 14222
+
+// besideDev is a hint for a command that found no server where its flag says by default: dev has other ports.
+func besideDev(flag, target string) string {
+	def := newConfig()
+	switch {
+	case flag == "redis" && target == def.Redis.URL:
+		return fmt.Sprintf("; beside `streamcounter dev` give --redis redis://%s", loopback(devRedis))
+	case flag == "nats" && target == def.NATS.URL:
+		return fmt.Sprintf("; beside `streamcounter dev` give --nats nats://%s", loopback(devNATS))
+	}
+	return ""
+}
+
 func newDev() *cobra.Command {
 	c := newConfig()
-	c.Redis.URL, c.NATS.URL = "embedded:16379", "embedded:14222"
+	c.Redis.URL, c.NATS.URL = fmt.Sprint("embedded:", devRedis), fmt.Sprint("embedded:", devNATS)
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in one process, with embedded Redis and NATS",
-		Long: `Runs the whole of streamcounter in one process: an embedded Redis, an embedded
-NATS with JetStream, the consumers and the HTTP interface, with example rules.
-Nothing is kept when it ends. The embedded Redis (miniredis) is for trying
-things out: about a quarter of a real one's speed. With --redis URL or --nats URL
-the real ones are used: only as flags, the environment does not choose them. A prefix
-that other processes use with other rules is refused.`,
+		Long: `Runs everything in one process: embedded Redis, embedded NATS with JetStream,
+workers, and the HTTP and gRPC interfaces, with example rules. Nothing is kept when
+it ends. The embedded Redis (miniredis) is for trying things out; it has about a
+quarter of the speed of a real one.
+
+--redis URL and --nats URL choose real servers. They are read from the command line
+only, not from the environment. A prefix that other processes use with other rules is
+refused.`,
 		Example: `  streamcounter dev
   streamcounter dev --rules my-rules.yml
   streamcounter dev --redis redis://127.0.0.1:6379 --nats embedded:14222`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			example, err := windows.Parse("example_rules.yml (built in)", exampleRules)
 			if err != nil {
@@ -48,23 +65,34 @@ that other processes use with other rules is refused.`,
 	return cmd
 }
 
+// shownRules is how many rules are shown at most.
+const shownRules = 20
+
 // welcome says where each part listens and what to try.
 func welcome(w io.Writer, n *node) {
-	rules := n.config.Rules.File
+	rules := n.config.Rules.words()
 	if rules == "" {
-		rules = "built-in example: user:* 100 per 10s and 1,000 per 1h; ip:* 300 per 1m; tenant:* 20 per 1s (shadow)"
-	}
-	if l := n.limits(); l != nil {
-		rules += fmt.Sprintf("; %d limits of %s", l.Len(), n.config.Rules.Limits)
+		rules = "built-in example"
 	}
 	base, redis, nats := n.baseURL(), redact.URL(n.redisURL), redact.URL(n.natsURL)
-	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n\n", redis, nats,
+	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n", redis, nats,
 		n.servedAt(), rules)
-	fmt.Fprintln(w, "Try, in another terminal:")
+	list := n.rules.Rules().List()
+	for _, r := range list[:min(len(list), shownRules)] {
+		fmt.Fprintf(w, "    %s\n", wording.Rule(r))
+	}
+	if more := len(list) - shownRules; more > 0 {
+		fmt.Fprintf(w, "    and %d more\n", more)
+	}
+	fmt.Fprintln(w, "\nTry, in another terminal:")
 	if key, limit := exampleKey(n.rules.Rules()); key != "" {
 		cost := max(1, limit*6/10) // a second call is denied
-		fmt.Fprintf(w, "  curl -i %s\n", quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base, url.QueryEscape(key),
-			cost)))
+		token := ""
+		if n.tokens != nil {
+			token = `-H "Authorization: Bearer $TOKEN" `
+		}
+		fmt.Fprintf(w, "  curl -i %s%s\n", token, quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base,
+			url.QueryEscape(key), cost)))
 		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d\n",
 			redis, n.keys.Events(n.keys.Partition(key)), quote(key), max(1, limit/2))
 	}

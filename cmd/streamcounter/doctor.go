@@ -35,20 +35,20 @@ func newDoctor() *cobra.Command {
 		Long: `Checks Redis, NATS and the keys of the prefix for what serve and work need. Each
 finding says what was found, why it matters, and the command that fixes it.
 Without --prune it changes nothing. If the user in the URL may not read something,
-the finding is a note, not a failure: deploy/ has a user "doctor" for each server
-who may read everything.
+the finding is a note, not a failure. deploy/ has a user "doctor" for each server
+that may read everything.
 
-With --prune it first deletes the libraries of Redis Functions of other versions
-that no running process of the prefix uses. A process whose library is gone loads it
-again at its next call.
+--prune first deletes libraries of Redis Functions of other versions, if no running
+process of the prefix uses them. A process whose library is gone loads it again at
+its next call.
 
-With --nats '' NATS is not checked. The exit code is 0 where nothing is above a
-note, 1 with a warning or a problem, 2 where a server did not answer or the
-command line is wrong, so that not everything was checked.`,
+With --nats '' NATS is not checked.
+
+Exit code: 0 nothing above a note, 1 a warning or a problem, 2 a server did not answer
+or the command line is wrong, so not everything was checked.`,
 		Example: `  streamcounter doctor
   streamcounter doctor --redis redis://doctor:PASSWORD@redis:6379 --nats nats://doctor:PASSWORD@nats:4222
   streamcounter doctor --json | jq '.findings[] | select(.severity == "problem")'`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prune {
 				if err := pruneLibraries(cmd, c); err != nil {
@@ -145,7 +145,7 @@ func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []
 		Log: slog.New(slog.DiscardHandler)}, nats.NoReconnect())
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem,
-			Found: blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.URL), redact.Error(err))).Error(),
+			Found: noAnswerOfNATS(c.URL, err).Error(),
 			Why:   "decisions and alerts wait in the outbox; counts and checks go on",
 			Fix:   "start it, or correct --nats"}}
 	}

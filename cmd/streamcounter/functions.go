@@ -12,14 +12,12 @@ import (
 
 func newFunctions() *cobra.Command {
 	cmd := &cobra.Command{Use: "functions", Short: "Load the library of Redis Functions, or print it",
-		Long: `The code that runs inside Redis is one library of Redis Functions. Processes load
-it themselves where their user may; these commands are for an operator who loads it
-so that no process needs the right to (docs/security.md). Its name is made of its
-text, so those of two versions stand side by side. doctor --prune removes old ones.`,
+		Long: `The code that runs inside Redis is one library of Redis Functions. A process loads
+it if its user may. With these commands an operator loads it, so no process needs the
+right to (docs/security.md). The library's name contains a hash of its text, so two
+versions can run side by side. doctor --prune removes old ones.`,
 		Example: `  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379
-  streamcounter functions show`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+  streamcounter functions show`}
 	cmd.AddCommand(newFunctionsLoad(), newFunctionsShow())
 	return cmd
 }
@@ -30,10 +28,9 @@ func newFunctionsLoad() *cobra.Command {
 		Use:   "load",
 		Short: "Load this version's library on the server, or on all masters of a Cluster",
 		Long: `Loads this version's library on the server, or on all masters of a Cluster, and
-prints its name. Where it is loaded already nothing changes. A server that knows no
-functions is an error: calls go by EVALSHA there, and need nothing.`,
+prints its name. If it is loaded already, nothing changes. A server without functions
+is an error; calls use EVALSHA there, and need nothing.`,
 		Example: "  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := notEmbedded("redis", c.Redis.URL); err != nil {
 				return err
@@ -56,7 +53,6 @@ func newFunctionsShow() *cobra.Command {
 		Use:     "show",
 		Short:   "Print the text of this version's library, for FUNCTION LOAD",
 		Example: "  streamcounter functions show | redis-cli -x FUNCTION LOAD",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(cmd.OutOrStdout(), doctor.LibraryText())
 			return err

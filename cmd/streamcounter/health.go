@@ -12,7 +12,6 @@ func newHealth() *cobra.Command {
 		Use:     "health",
 		Short:   "Exit 0 if the server at --http is ready (for container health checks)",
 		Example: "  streamcounter health --http 127.0.0.1:8081",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/readyz")
 			if err != nil {

@@ -18,13 +18,11 @@ func newHistory() *cobra.Command {
 	var limit int
 	var before string
 	cmd := &cobra.Command{Use: "history KEY", Short: "Show what happened to a key: decisions, alerts, overrides",
-		Long: `Shows what happened to a key, the newest first: when it was throttled and released, its
-alerts of the last 7 days, and who changed its override, when, and why. What the server
-cannot look at it says: alerts where it has no NATS, overrides where the token has not the
-scope admin.`,
+		Long: `Shows what happened to a key, newest first: when it was throttled and released, its
+alerts of the last 7 days, and who changed its override, when, and why. It says what is
+left out: alerts if the server has no NATS, overrides if the token lacks the scope admin.`,
 		Example: `  streamcounter keys history user:42
   streamcounter keys history user:42 --limit 1000 --json | jq .entries`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "/v1/history/" + url.PathEscape(args[0]) + "?limit=" + strconv.Itoa(limit)
 			if before != "" {
@@ -51,7 +49,7 @@ scope admin.`,
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum entries, up to 1,000")
-	cmd.Flags().StringVar(&before, "before", "", "go on with the page before this place")
+	cmd.Flags().StringVar(&before, "before", "", "show the page before this place")
 	return cmd
 }
 
@@ -60,7 +58,7 @@ func printHistory(out io.Writer, h api.History) {
 		fmt.Fprintf(out, "%s  %s\n", timeText(e.AtMs), entryText(e))
 	}
 	if len(h.Entries) == 0 {
-		fmt.Fprintln(out, "nothing is known")
+		fmt.Fprintln(out, "no history")
 	}
 }
 

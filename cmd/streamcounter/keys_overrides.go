@@ -23,16 +23,16 @@ import (
 func overrideCommands() []*cobra.Command {
 	return []*cobra.Command{
 		setCommand("block KEY", "Deny every check of a key",
-			"  streamcounter keys block user:42 --for 1h --reason 'too many failed logins'", 1,
+			"  streamcounter keys block user:42 --for 1h --reason 'too many failed logins'",
 			func([]string) (map[string]any, error) { return map[string]any{"block": true}, nil }),
 		setCommand("exempt KEY", "Admit every check of a key; what it spends is counted",
-			"  streamcounter keys exempt tenant:acme --until 2026-12-01", 1,
+			"  streamcounter keys exempt tenant:acme --until 2026-12-01",
 			func([]string) (map[string]any, error) { return map[string]any{"exempt": true}, nil }),
 		limitCommand(),
-		setCommand("tier KEY RULE", "Have a rule decide about a key in place of the one that matches it",
-			"  streamcounter keys tier user:42 gold", 2,
+		setCommand("tier KEY RULE", "Assign a key to another rule",
+			"  streamcounter keys tier user:42 gold",
 			func(args []string) (map[string]any, error) { return map[string]any{"rule": args[0]}, nil }),
-		newClear(), newUnblock(), newOverrides(), newThrottled(), newHistory(), newTop(),
+		newClear(), newUnblock(), newOverrides(),
 	}
 }
 
@@ -41,7 +41,7 @@ func limitCommand() *cobra.Command {
 	var all bool
 	cmd := setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits than its rule",
 		"  streamcounter keys limit user:42 500/1m 20000/1d --until 2026-12-01T09:00:00Z\n"+
-			"  streamcounter keys limit user:42 500/1m --all", -1,
+			"  streamcounter keys limit user:42 500/1m --all",
 		func(limits []string) (map[string]any, error) {
 			list, err := windowsOf(limits)
 			body := map[string]any{"windows": list}
@@ -63,24 +63,20 @@ func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 		limit, per, ok := strings.Cut(text, "/")
 		n, err := strconv.ParseInt(limit, 10, 64)
 		if err != nil || !ok || per == "" {
-			return nil, fmt.Errorf("%q: expected LIMIT/SPAN, for example 500/1m", text)
+			return nil, badUsage("%q: expected LIMIT/SPAN, for example 500/1m", text)
 		}
 		out[i] = api.OverrideWindow{Limit: n, Per: per}
 	}
 	return out, nil
 }
 
-// setCommand makes a command that sets an override. arguments is how many it takes, below 0: 2 or more.
-func setCommand(use, short, example string, arguments int, what func(args []string) (map[string]any, error),
+// setCommand makes a command that sets an override: what gives its body, of the arguments after the key.
+func setCommand(use, short, example string, what func(args []string) (map[string]any, error),
 ) *cobra.Command {
 	c := newConfig()
 	var lasts, until, reason string
 	var asJSON, yes bool
-	args := cobra.ExactArgs(arguments)
-	if arguments < 0 {
-		args = cobra.MinimumNArgs(2)
-	}
-	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args,
+	cmd := &cobra.Command{Use: use, Short: short, Example: example,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body, err := what(args[1:])
 			if err != nil {
@@ -112,9 +108,9 @@ func setCommand(use, short, example string, arguments int, what func(args []stri
 		}}
 	c.flags(cmd, "http", "caller")
 	f := cmd.Flags()
-	f.StringVar(&lasts, "for", "", "how long it stands, for example 90s, 1h or 7d; empty: until it is cleared")
+	f.StringVar(&lasts, "for", "", "how long it lasts, such as 90s, 1h or 7d; empty: until it is cleared")
 	f.StringVar(&until, "until", "", "when it ends instead: 2026-12-01T09:00:00Z, or a date (its beginning, UTC)")
-	f.StringVar(&reason, "reason", "", "why: answers, decisions and the history have it")
+	f.StringVar(&reason, "reason", "", "why; answers, decisions and the history show it")
 	f.BoolVar(&asJSON, "json", false, "print the server's answer")
 	f.BoolVar(&yes, "yes", false, "do not ask before a pattern or a network is set")
 	return cmd
@@ -169,7 +165,7 @@ func newUnblock() *cobra.Command {
 	c := newConfig()
 	var reason string
 	cmd := &cobra.Command{Use: "unblock KEY", Short: "Remove the block of a key",
-		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'", Args: cobra.ExactArgs(1),
+		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var one api.Override
 			status, text, err := askWith(cmd.Context(), c, http.MethodGet, overridePath(args[0]), nil)
@@ -194,7 +190,7 @@ func newUnblock() *cobra.Command {
 			return nil
 		}}
 	c.flags(cmd, "http", "caller")
-	cmd.Flags().StringVar(&reason, "reason", "", "why: the history has it")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
 	return cmd
 }
 
@@ -232,7 +228,7 @@ func newClear() *cobra.Command {
 	c := newConfig()
 	var reason string
 	cmd := &cobra.Command{Use: "clear KEY", Short: "Remove the block, exemption, limit or tier of a key",
-		Example: "  streamcounter keys clear user:42 --reason 'talked to them'", Args: cobra.ExactArgs(1),
+		Example: "  streamcounter keys clear user:42 --reason 'talked to them'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := clearOverride(cmd, c, args[0], reason); err != nil {
 				return err
@@ -241,7 +237,7 @@ func newClear() *cobra.Command {
 			return nil
 		}}
 	c.flags(cmd, "http", "caller")
-	cmd.Flags().StringVar(&reason, "reason", "", "why: the history has it")
+	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
 	return cmd
 }
 
@@ -265,7 +261,7 @@ func newOverrides() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
 	cmd := &cobra.Command{Use: "overrides", Short: "List what operators have set for keys and patterns",
-		Example: "  streamcounter keys overrides --json | jq .key", Args: cobra.NoArgs,
+		Example: "  streamcounter keys overrides --json | jq .key",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(page api.Overrides, w *tabwriter.Writer) (string, error) {
 				for _, o := range page.Overrides {
@@ -290,7 +286,7 @@ func newThrottled() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
 	cmd := &cobra.Command{Use: "throttled", Short: "List who is over a limit or blocked now, and why",
-		Example: "  streamcounter keys throttled", Args: cobra.NoArgs,
+		Example: "  streamcounter keys throttled",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			type page struct {
 				Throttled []api.Throttled `json:"throttled"`
@@ -395,7 +391,7 @@ func blockText(a api.CheckAnswer) string {
 		text += " (" + a.Reason + ")"
 	}
 	if a.RetryAfterMs > 0 {
-		text += ", retry after " + millis(a.RetryAfterMs)
+		text += ", retry " + in(a.RetryAfterMs)
 	}
 	return text
 }

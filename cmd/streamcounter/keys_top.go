@@ -19,12 +19,11 @@ func newTop() *cobra.Command {
 	var asJSON bool
 	var limit int
 	cmd := &cobra.Command{Use: "top [RULE]", Short: "List the busiest keys of each rule, or of one",
-		Long: `Lists the busiest keys of each rule, or of one, in this minute and the one before: by the
-units that checks asked for, admitted or not, and that events had, over all processes. They
-are counted in bounded memory: where a key may have more than its units, it says how many.`,
+		Long: `Lists the busiest keys of each rule, or of one, in this minute and the last one, over all
+processes. It ranks them by units: those that checks asked for, admitted or not, and those
+of events. The count uses bounded memory; if a key may have more, "at most" says how many.`,
 		Example: `  streamcounter keys top api
   streamcounter keys top --json | jq '.rules[].keys[0]'`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "/v1/top?limit=" + strconv.Itoa(limit)
 			if len(args) > 0 {
@@ -49,7 +48,7 @@ are counted in bounded memory: where a key may have more than its units, it says
 
 func printTop(out io.Writer, top api.Top) error {
 	if len(top.Rules) == 0 {
-		fmt.Fprintln(out, "nothing happened in this minute and the one before")
+		fmt.Fprintln(out, "nothing happened in this minute and the last one")
 	}
 	for _, r := range top.Rules {
 		fmt.Fprintf(out, "rule %s: %s units", r.Rule, wording.Number(r.Units))

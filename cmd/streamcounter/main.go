@@ -32,6 +32,14 @@ func (e exitError) Error() string {
 
 func (e exitError) Unwrap() error { return e.err }
 
+// exitUsage is the exit code of a wrong command line.
+const exitUsage = 2
+
+// badUsage is the error of a wrong command line.
+func badUsage(format string, values ...any) error {
+	return exitError{exitUsage, fmt.Errorf(format, values...)}
+}
+
 // exitTwo marks a command whose exit code 1 is an answer: any error ends it with 2.
 var exitTwo = map[string]string{errorCode: "2"}
 
@@ -69,7 +77,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 		return exit.code
 	}
 	if cmd.Annotations[errorCode] == "2" {
-		return 2
+		return exitUsage
 	}
 	return 1
 }

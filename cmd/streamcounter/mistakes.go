@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 // expected: a flag's type → what to write.
@@ -29,7 +31,7 @@ func plainFlagError(err error, fs *pflag.FlagSet) error {
 	if errors.As(err, &invalid) {
 		f := invalid.GetFlag()
 		if why, ok := expected[f.Value.Type()]; ok {
-			return fmt.Errorf("%s is %q: %s", named(f), invalid.GetValue(), why)
+			return badUsage("%s is %q: %s", named(f), invalid.GetValue(), why)
 		}
 	}
 	var none *pflag.NotExistError
@@ -37,50 +39,51 @@ func plainFlagError(err error, fs *pflag.FlagSet) error {
 		var known []string
 		fs.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 		if near := nearest(none.GetSpecifiedName(), known); near != "" {
-			return fmt.Errorf("%w; did you mean --%s?", err, near)
+			return badUsage("%w; did you mean --%s?", err, near)
 		}
 	}
-	return err
+	return exitError{exitUsage, err}
 }
 
-// plainArgs words cobra's errors of arguments for a command and all below it: what was given and what
-// is expected; for a command that does not exist the nearest that does.
-func plainArgs(cmd *cobra.Command) {
+// checkArguments compares the arguments of a command with its Use, such as "check KEY [COST]", and names the one
+// that is missing or not expected; for a command that does not exist the nearest that does.
+func checkArguments(cmd *cobra.Command, args []string) error {
+	names := strings.Fields(cmd.Use)[1:]
+	if len(args) < len(names) && !strings.HasPrefix(names[len(args)], "[") {
+		return badUsage("missing %s. Usage: %s", strings.TrimSuffix(names[len(args)], "..."), usage(cmd))
+	}
+	if len(names) > 0 && names[0] == "KEY" {
+		if _, _, err := api.ParseTarget(args[0]); err != nil {
+			if bad := api.ValidateKey(args[0]); bad != nil {
+				return exitError{exitUsage, bad}
+			}
+		}
+	}
+	if len(args) <= len(names) || strings.Contains(cmd.Use, "...") {
+		return nil
+	}
+	extra := args[len(names)]
+	if cmd.HasSubCommands() {
+		return unknownCommand(cmd, extra)
+	}
+	hint := ""
+	if extra == "true" || extra == "false" {
+		hint = "; write --FLAG=true or --FLAG=false"
+	}
+	// The argument may be a URL that lacks its flag.
+	return badUsage("unexpected argument %q%s. Usage: %s", withoutSecret("", extra), hint, usage(cmd))
+}
+
+func unknownCommand(cmd *cobra.Command, name string) error {
+	var known []string
 	for _, sub := range cmd.Commands() {
-		plainArgs(sub)
+		known = append(known, sub.Name())
 	}
-	check := cmd.Args
-	if check == nil {
-		return
+	hint := "see " + cmd.CommandPath() + " --help"
+	if near := nearest(name, known); near != "" {
+		hint = "did you mean " + near + "?"
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if check(cmd, args) == nil {
-			return nil
-		}
-		var known []string
-		for _, sub := range cmd.Commands() {
-			known = append(known, sub.Name())
-		}
-		if len(args) == 0 {
-			return fmt.Errorf("no argument, expected %s", usage(cmd))
-		}
-		if near := nearest(args[0], known); near != "" {
-			return fmt.Errorf("unknown command %q of %s; did you mean %s?", args[0], cmd.CommandPath(), near)
-		}
-		given := "1 argument"
-		if len(args) > 1 {
-			given = fmt.Sprintf("%d arguments", len(args))
-		}
-		hint := ""
-		if slices.Contains(args, "true") || slices.Contains(args, "false") {
-			hint = "; a flag that is true or false takes no word: --open, or --open=false"
-		}
-		shown := make([]string, len(args)) // one may be a URL that lacks its flag
-		for i, arg := range args {
-			shown[i] = withoutSecret("", arg)
-		}
-		return fmt.Errorf("%s (%s), expected %s%s", given, strings.Join(shown, " "), usage(cmd), hint)
-	}
+	return badUsage("unknown command %q of %s; %s", withoutSecret("", name), cmd.CommandPath(), hint)
 }
 
 // usage is a command with its arguments.
@@ -170,7 +173,7 @@ func editDistance(a, b string) int {
 
 // wrong is the error of a setting's value.
 func wrong(name string, value any, why string) error {
-	return fmt.Errorf("--%s (%s) is %q: %s", name, envName(name), fmt.Sprint(value), why)
+	return badUsage("--%s (%s) is %q: %s", name, envName(name), fmt.Sprint(value), why)
 }
 
 // blame says which setting an error came from; nil stays nil.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,26 +9,46 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A wrong number of arguments says what is expected, and a mistyped command which one was meant.
-func TestWrongArguments(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"keys", "blok", "user:1"}, `unknown command "blok" of streamcounter keys; did you mean block?`},
-		{[]string{"rules", "dif", "a", "b"}, `unknown command "dif" of streamcounter rules; did you mean diff?`},
-		{[]string{"keys", "history"}, "no argument, expected streamcounter keys history KEY"},
-		{[]string{"rules", "check", "a", "b"}, "2 arguments (a b), expected streamcounter rules check [FILE]"},
-		{[]string{"check"}, "no argument, expected streamcounter check KEY [COST]"},
-		{[]string{"serve", "--open", "true"}, "1 argument (true), expected streamcounter serve; " +
-			"a flag that is true or false takes no word: --open, or --open=false"},
-		{[]string{"work", "redis://me:s3cr3t@redis:6379"}, "1 argument (…@redis:6379), expected streamcounter work"},
+// A wrong command line ends with 2, whatever the command, and says in one form what is wrong and what is expected.
+func TestWrongCommandLines(t *testing.T) {
+	const noRules = "missing --rules FILE (STREAMCOUNTER_RULES) or --rls-config; `streamcounter dev` runs with an example"
+	for line, want := range map[string]string{
+		"sreve":                     `unknown command "sreve" of streamcounter; did you mean serve?`,
+		"help sreve":                `unknown command "sreve" of streamcounter; did you mean serve?`,
+		"help rules dif":            `unknown command "dif" of streamcounter rules; did you mean diff?`,
+		"rules dif a b":             `unknown command "dif" of streamcounter rules; did you mean diff?`,
+		"keys blok user:1":          `unknown command "blok" of streamcounter keys; did you mean block?`,
+		"keys user:1":               `unknown command "user:1" of streamcounter keys; see streamcounter keys --help`,
+		"completion tcsh":           `unknown command "tcsh" of streamcounter completion; did you mean bash?`,
+		"keys history":              "missing KEY. Usage: streamcounter keys history KEY",
+		"keys limit user:1":         "missing LIMIT/SPAN. Usage: streamcounter keys limit KEY LIMIT/SPAN...",
+		"keys limit user:1 many/1m": `"many/1m": expected LIMIT/SPAN, for example 500/1m`,
+		"rules check a b":           `unexpected argument "b". Usage: streamcounter rules check [FILE]`,
+		"check":                     "missing KEY. Usage: streamcounter check KEY [COST]",
+		"check user:1 x":            `COST must be a whole number from 1 to 1,000,000,000, got "x"`,
+		"check user:1 0":            `COST must be a whole number from 1 to 1,000,000,000, got "0"`,
+		"check user:1 -5":           `COST must be a whole number from 1 to 1,000,000,000, got "-5"`,
+		"check user:1 -x":           "unknown shorthand flag: 'x' in -x",
+		"check user:1 --mode maybe": `--mode: bad request: mode "maybe", expected take, look or charge`,
+		"check \x01":                `bad key: "\x01" has the control or invisible character U+0001 at byte 0`,
+		"serve --open true": `unexpected argument "true"; write --FLAG=true or --FLAG=false. ` +
+			"Usage: streamcounter serve",
+		"work redis://me:s3cr3t@redis:6379": `unexpected argument "…@redis:6379". Usage: streamcounter work`,
+		"serve":                             noRules,
+		"work":                              noRules,
+		"sinks":                             "missing --sinks FILE (STREAMCOUNTER_SINKS)",
+		"append --format xml":               `--format is "xml": expected lines, ndjson or clf`,
+		"bench":                             "no server to measure: give --target URL, such as http://127.0.0.1:8080",
+		"compare":                           "no trace: want one of --boundary, --clf FILE and --trace FILE",
+		"watch --nats http://127.0.0.1": "--nats (STREAMCOUNTER_NATS): http://127.0.0.1: expected nats://HOST:PORT, " +
+			"tls://, ws:// or wss://",
+		"append --redis redis://a%zz": "--redis (STREAMCOUNTER_REDIS): redis://…: not a URL; " +
+			"expected redis://HOST:PORT",
+		"watch --partitions 3": "unknown flag: --partitions",
 	} {
-		root := newRoot()
-		root.SetArgs(c.args)
-		root.SetOut(io.Discard)
-		if err := root.Execute(); err == nil || err.Error() != c.want {
-			t.Errorf("%v: %v, want %s", c.args, err, c.want)
+		code, _, errs := runProgram(t, "", strings.Fields(line)...)
+		if code != exitUsage || errs != "streamcounter: "+want+"\n" {
+			t.Errorf("%s: %d %s, want %s", line, code, errs, want)
 		}
 	}
 }

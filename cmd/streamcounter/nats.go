@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -70,6 +71,23 @@ func connectNATS(c natsConfig, conn natsconn.Config, more ...nats.Option) (*nats
 		}
 	}
 	return nc, err
+}
+
+// noAnswerOfNATS is the error of a command that needs NATS at once.
+func noAnswerOfNATS(target string, err error) error {
+	return blame("nats", fmt.Errorf("no NATS answers at %s: %w%s", redact.URL(target), redact.Error(err),
+		besideDev("nats", target)))
+}
+
+// natsSchemes refuses a URL of another kind of server, which the NATS library would try for ever.
+func natsSchemes(target string) error {
+	for one := range strings.SplitSeq(target, ",") {
+		scheme, _, found := strings.Cut(strings.TrimSpace(one), "://")
+		if found && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme) {
+			return fmt.Errorf("%s: expected nats://HOST:PORT, tls://, ws:// or wss://", redact.URL(target))
+		}
+	}
+	return nil
 }
 
 // openNATS connects, embedded or not. A NATS that is not there yet is waited

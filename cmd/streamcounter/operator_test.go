@@ -27,7 +27,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"check user:1 10", 0, nil},
 		{"keys limit user:1 200/1m", 0, []string{"user:1: limit 200/1m\n", "replaces 100 per 1m of rule api",
 			"keeps 1000 per month of rule api"}},
-		{"keys user:1", 0, []string{"10 of 200 used per 1m0s", "10 of 1000 used per month"}},
+		{"keys show user:1", 0, []string{"10 of 200 used per 1m,", "10 of 1000 used per month"}},
 		{"keys limit user:1 200/1m --all", 0, []string{"limit 200/1m alone", "replaces 100 per 1m, 1000 per month"}},
 		{"keys unblock user:1", 1, []string{"user:1 is not blocked: limit 200/1m alone; `keys clear` removes that"}},
 		{"keys clear user:1", 0, nil},
@@ -53,10 +53,10 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys limit nobody:1 5/1m", 1, []string{"no rule matches the key", `"user:*" (api)`}},
 
 		{"check probe:1 3", 0, nil},
-		{"keys probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h0m0s"}},
+		{"keys show probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h,"}},
 		{"check user:2 100", 0, []string{"penalty, step 1 of 2, until"}},
-		{"keys user:2", 0, []string{"0 remaining", "penalty, step 1 of 2, until"}},
-		{"keys throttled", 0, []string{"rule api: 100 of 100 per 1m0s, penalty 1 of 2"}},
+		{"keys show user:2", 0, []string{"0 remaining", "penalty, step 1 of 2, until"}},
+		{"keys throttled", 0, []string{"rule api: 100 of 100 per 1m, penalty 1 of 2"}},
 	} {
 		if c.line == "keys block *" { // the sweeper releases what the network's block denied
 			streamtest.Eventually(t, 10*time.Second, "one key is throttled", func() (bool, string) {

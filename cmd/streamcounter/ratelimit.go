@@ -41,16 +41,15 @@ func newRatelimit() *cobra.Command {
 	c.NATS.URL = ""
 	cmd := &cobra.Command{
 		Use:   ratelimitName,
-		Short: "Stand in for envoyproxy/ratelimit, by its environment variables",
-		Long: `Answers Envoy's rate limit service as envoyproxy/ratelimit does: at its ports, with
-limits of files or of an xDS server such as Envoy Gateway, configured by its
-environment variables (docs/envoy.md lists them). This program does the same where
-its own name is ratelimit. A flag, or its STREAMCOUNTER_ variable, goes before a
-variable of envoyproxy/ratelimit. Without --nats nothing is published.`,
+		Short: "Drop-in replacement for envoyproxy/ratelimit (reads its environment variables)",
+		Long: `Answers Envoy's rate limit service as envoyproxy/ratelimit does: at the same ports,
+with limits from files or from an xDS server such as Envoy Gateway, configured by the
+same environment variables (docs/envoy.md lists them). The program also does this if
+its own name is ratelimit. A flag or its STREAMCOUNTER_ variable wins over a variable
+of envoyproxy/ratelimit. Without --nats nothing is published.`,
 		Example: `  REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 RUNTIME_ROOT=/data streamcounter ratelimit
   CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 \
     CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 streamcounter ratelimit`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			parts := serveParts
 			if c.NATS.URL != "" {
@@ -65,7 +64,7 @@ variable of envoyproxy/ratelimit. Without --nats nothing is published.`,
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		warnings, err := c.fromRatelimit(cmd.Flags(), os.LookupEnv)
 		if err != nil {
-			return err
+			return exitError{exitUsage, err}
 		}
 		if err := load(cmd, args); err != nil {
 			return err

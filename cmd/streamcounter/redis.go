@@ -27,7 +27,7 @@ func connectRedis(ctx context.Context, target string, files clientFiles, partiti
 	blocking redis.UniversalClient, err error) {
 	opts, err := secureRedisOptions(target, files)
 	if err != nil {
-		return nil, nil, blame("redis", err)
+		return nil, nil, exitError{exitUsage, blame("redis", err)}
 	}
 	if short, err = dialRedis(ctx, target, opts); err != nil {
 		return nil, nil, blame("redis", err)
@@ -43,7 +43,8 @@ func dialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := c.Ping(ping).Err(); err != nil {
-		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w", redact.URL(target), err), c.Close())
+		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
+			besideDev("redis", target)), c.Close())
 	}
 	return c, nil
 }

@@ -9,23 +9,58 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "streamcounter",
-		Short: "Exact sliding-window counts and limits on Redis Streams and NATS",
-		Long: `streamcounter counts how often keys (clients, tenants, addresses) acted within
-sliding windows. Producers append events to Redis, workers fold each of them
-exactly once, decisions and alerts are pushed over NATS, and callers ask for an
-atomic answer over HTTP.
+		Short: "A distributed rate limiter: exact sliding windows on Redis, decisions over NATS",
+		Long: `streamcounter is a distributed rate limiter. It counts how often keys (clients,
+tenants, addresses) acted within sliding windows. Services ask over HTTP or gRPC
+whether a key may go on. Producers append events to Redis, workers count each event
+exactly once, and decisions and alerts are published over NATS.
 
-Every flag can also be set by its environment variable, STREAMCOUNTER_ and the
-flag's name in capitals; the flag wins.`,
+Every flag can also be set by its environment variable: STREAMCOUNTER_ and the
+flag's name in capitals. The flag wins.`,
 		Example: `  streamcounter dev
-  streamcounter append --format clf < access.log
-  streamcounter check user:42 3`,
+  streamcounter check user:42 3
+  streamcounter append --redis redis://127.0.0.1:16379 --format clf < access.log`,
+		Version:      thisBuild().String(),
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(newDev(), newServe(), newWork(), newAppend(), newCheck(), newKeys(), newWatch(), newCompare(),
-		newBench(), newRules(), newSinks(), newDoctor(), newFunctions(), newVersion(), newHealth(), newRatelimit())
+		newBench(), newRules(), newSinks(), newDoctor(), newFunctions(), newVersion(), newHealth(), newRatelimit(),
+		newMan())
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return plainFlagError(err, cmd.Flags()) })
-	plainArgs(root)
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	groupFlags(root)
+	finish(root)
 	return root
+}
+
+// finish gives a command, and all below it, what every command has: a look at its arguments, and its help where it
+// does nothing by itself.
+func finish(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		finish(sub)
+	}
+	switch {
+	case cmd.Name() == "help":
+		cmd.Use = "help [COMMAND...]"
+		cmd.RunE = helpOf
+	case !cmd.Runnable():
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	cmd.Args = checkArguments
+}
+
+// helpOf shows the help of the command that args name. cobra's own ends with 0 where there is none.
+func helpOf(cmd *cobra.Command, args []string) error {
+	of, rest, err := cmd.Root().Find(args)
+	if err != nil {
+		return exitError{exitUsage, err}
+	}
+	if len(rest) > 0 {
+		return unknownCommand(of, rest[0])
+	}
+	of.InitDefaultHelpFlag()
+	of.InitDefaultVersionFlag()
+	return of.Help()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -16,9 +15,7 @@ import (
 func newRules() *cobra.Command {
 	cmd := &cobra.Command{Use: "rules", Short: "Check and compare rules files",
 		Example: `  streamcounter rules check rules.yml
-  streamcounter rules diff old.yml new.yml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+  streamcounter rules diff old.yml new.yml`}
 	cmd.AddCommand(newRulesCheck(), newRulesDiff())
 	return cmd
 }
@@ -31,19 +28,17 @@ func newRulesCheck() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check a rules file and limits, and say what each rule means",
 		Long: `Checks a rules file, or the limits of --rls-config, or both together, as a start
-or a reload would, and says in words what each rule means. An error names file,
-line and column, and the exit code is 1.
+or a reload would, and says in words what each rule means. An error has file, line
+and column, and the exit code is 1.
 
-With --keys it also says which keys of a list fall under which rule: how many and
-the first few, and those that no rule takes. A shadow rule has the keys that it
-watches. The list has one key a line; a key that comes twice counts once. A line
-that is no key is named by its number and stops nothing; the exit code stays 0.
-With --json there are all keys. Overrides are not looked at.`,
+With --keys it also says which rule matches which keys of a list: how many, and the
+first few. The list has one key per line; a repeated key counts once. A line that is
+not a key is reported with its number and skipped; the exit code stays 0. --json prints
+all keys. Overrides are ignored.`,
 		Example: `  streamcounter rules check rules.yml && kill -HUP $(pidof streamcounter)
   streamcounter rules check rules.yml --keys keys.txt
   cut -d' ' -f1 access.log | sed 's/^/ip:/' | streamcounter rules check rules.yml --keys -
   streamcounter rules check --rls-config ratelimit/config/`,
-		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				c.Rules.File = args[0]
@@ -66,7 +61,7 @@ With --json there are all keys. Overrides are not looked at.`,
 		},
 	}
 	c.flags(cmd, "rules")
-	cmd.Flags().StringVar(&keys, "keys", "", "say which keys of this file fall under which rule (- for standard input)")
+	cmd.Flags().StringVar(&keys, "keys", "", "say which rule matches which keys of this file (- for standard input)")
 	cmd.Flags().BoolVar(&asJSON, "json", false,
 		"print the rules as JSON, defaults filled in; with --keys, the keys of each rule")
 	return cmd
@@ -82,7 +77,7 @@ func printRules(cmd *cobra.Command, rules *windows.Rules) {
 func checkedRules(c rulesConfig) (*windows.Rules, error) {
 	switch {
 	case c.Limits == "" && c.File == "":
-		return nil, errors.New("give a rules file, or --rls-config, or both")
+		return nil, badUsage("missing FILE: give a rules file, or --rls-config, or both")
 	case c.Limits == "":
 		return windows.Load(c.File)
 	}

@@ -81,7 +81,7 @@ func TestRulesDiff(t *testing.T) {
 		{[]string{old, now}, 1, "silver: renamed, was gold; ", ""},
 		{[]string{old, bad}, 2, "", "bad.yml:4:"},
 		{[]string{bad, old}, 2, "", "bad.yml:4:"},
-		{[]string{old}, 2, "", "expected streamcounter rules diff OLD NEW"},
+		{[]string{old}, 2, "", "missing NEW. Usage: streamcounter rules diff OLD NEW"},
 		{[]string{old, old + "-not"}, 2, "", "-not"},
 	} {
 		code, out, errs := runProgram(t, "", append([]string{"rules", "diff"}, c.args...)...)

@@ -17,17 +17,16 @@ func newRulesDiff() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
-		Short: "Say what differs between two rules files, and what follows",
-		Long: `Says in words what differs between two rules files, one thing a line, and what
-follows for keys and decisions once NEW is in force: rules that were added,
-removed, renamed or moved (the first that matches decides), and each field that
-changed. A rule with another name but the same match and windows was renamed.
-Comments and the way a value is written make no difference.
+		Short: "Say how two rules files differ, and what follows",
+		Long: `Says in words how two rules files differ, one change per line, and what follows for
+keys and decisions once NEW is in force. Changes are rules that were added, removed,
+renamed or moved (the first that matches decides), and fields that changed. A rule
+with another name but the same match and windows was renamed. Comments and the way
+a value is written do not count.
 
 Exit code: 0 the rules are the same, 1 they differ, 2 error.`,
 		Example: `  streamcounter rules diff rules.yml rules.new.yml
   git show HEAD:rules.yml > /tmp/old.yml; streamcounter rules diff /tmp/old.yml rules.yml`,
-		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			before, err := windows.Load(args[0])
 			if err != nil {

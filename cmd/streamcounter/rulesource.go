@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -51,8 +50,8 @@ func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSou
 	case example != nil:
 		return windows.Fixed(example), nil
 	}
-	return nil, blame("rules", errors.New("a rules file or --rls-config is required; "+
-		"`streamcounter dev` runs with an example"))
+	return nil, badUsage("missing --rules FILE (%s) or --rls-config; `streamcounter dev` runs with an example",
+		envName("rules"))
 }
 
 func limitOptions(c rulesConfig) []envoyconfig.Option {

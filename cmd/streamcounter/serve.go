@@ -21,16 +21,16 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Answer checks and take events over HTTP and gRPC",
-		Long: `Answers checks atomically from the shared count, over HTTP and, to Envoy's rate
-limit service, over gRPC, and appends events. Run as many as you need.`,
+		Long: `Answers checks from the shared count, each in one atomic step: over HTTP, and over
+gRPC for Envoy's rate limit service. Also takes events over HTTP. Run as many as you
+need.`,
 		Example: `  streamcounter serve --redis redis://redis:6379 --rules rules.yml --http 127.0.0.1:8080
   curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return role{parts: serveParts}.run(cmd, c) },
 	}
 	c.flags(cmd, "redis", "nats", "rules", "listen", "grpc", "checks", "stream", "process")
-	cmd.Flags().Lookup("nats").Usage = "NATS, where decisions and alerts are read for the page and for histories; " +
-		"empty: both do without [" + envName("nats") + "]"
+	cmd.Flags().Lookup("nats").Usage = "NATS, to show decisions and alerts on the page and in histories; " +
+		"empty: without them [" + envName("nats") + "]"
 	return cmd
 }
 

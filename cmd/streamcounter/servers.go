@@ -102,19 +102,18 @@ func (n *node) bind(e *endpoint) error {
 func (n *node) mayListen(name, addr string) error {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
-		return blame(name, fmt.Errorf("%w: expected HOST:PORT such as 127.0.0.1:8080", err))
+		return wrong(name, addr, err.Error()+"; expected HOST:PORT such as 127.0.0.1:8080")
 	}
 	if n.guarded() || at.IP.IsLoopback() { // no address at all is all of them
 		return nil
 	}
 	if !n.config.Access.Open {
-		return blame(name, fmt.Errorf("%s can be reached from other machines, and nothing authenticates callers: "+
-			"give --tokens (a file of tokens and their scopes) or --tls-client-ca (client certificates); "+
-			"or listen on 127.0.0.1; or, where the network itself keeps others out, --open (%s=true)", addr,
-			envName("open")))
+		return wrong(name, addr, "other machines can reach this address, and nothing authenticates callers: give "+
+			"--tokens (a file of tokens and their scopes) or --tls-client-ca (client certificates), or listen on "+
+			"127.0.0.1. If the network keeps others out, give --open ("+envName("open")+"=true)")
 	}
-	n.log.Warn("OPEN: whoever reaches this address may do everything, without a token or a certificate",
-		"setting", name, "address", addr, "fix", "--tokens FILE or --tls-client-ca FILE")
+	n.log.Warn("no access control on "+addr+" (--open): anyone who connects can read, charge and reset",
+		"setting", name, "fix", "--tokens FILE or --tls-client-ca FILE")
 	return nil
 }
 

@@ -127,7 +127,7 @@ func (c *config) flags(cmd *cobra.Command, names ...string) {
 	}
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(cmd.Flags(), os.LookupEnv); err != nil {
-			return err
+			return exitError{exitUsage, err}
 		}
 		c.warnings = append(c.warnings, unknownVariables(environ())...)
 		if cmd.Flags().Lookup("log-level") == nil { // a command that logs has them in its log
@@ -153,7 +153,8 @@ func (c *config) find(name string) []setting {
 	panic("no setting and no group " + name) // a name in this program's own code
 }
 
-// load fills in what no flag gave from the environment, and validates the whole.
+// load fills in what no flag gave from the environment, and validates the whole. Its errors are those of a wrong
+// command line.
 func (c *config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) error {
 	for _, s := range c.used {
 		if fs.Lookup(s.name).Changed {

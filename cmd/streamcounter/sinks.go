@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +17,8 @@ import (
 var sinksParts = []part{(*node).openAccess, (*node).listen, (*node).openNATS, (*node).openSinks,
 	(*node).openServers}
 
+const noSinks = "missing --sinks FILE (%s)"
+
 func newSinks() *cobra.Command {
 	c := newConfig()
 	c.HTTP, c.GRPC.Addr = "127.0.0.1:8083", ""
@@ -27,12 +28,11 @@ func newSinks() *cobra.Command {
 		Long: `Reads alerts from JetStream and delivers them to the sinks of a file: signed
 webhooks, Alertmanager, Slack. Each sink keeps its own place in the stream, so
 nothing is lost while its endpoint is down, and no sink waits for another. Several
-processes may run: one of them delivers for a sink, the others stand by.
+processes may run: one delivers for a sink, the others wait to take over.
 work --sinks FILE does the same inside a worker. --http serves /metrics.`,
 		Example: `  streamcounter sinks --sinks sinks.yml --nats nats://sinks:PASSWORD@nats:4222
   streamcounter sinks check sinks.yml
   streamcounter sinks test pager --sinks sinks.yml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSinks(cmd, c) },
 	}
 	c.flags(cmd, "nats", "jetstream", "listen", "prefix", "sinks", "process")
@@ -43,7 +43,7 @@ work --sinks FILE does the same inside a worker. --http serves /metrics.`,
 func runSinks(cmd *cobra.Command, c *config) error {
 	log := c.openLog(cmd.ErrOrStderr())
 	if c.Sinks == "" {
-		return blame("sinks", errors.New("give a file of sinks"))
+		return badUsage(noSinks, envName("sinks"))
 	}
 	n := newNode(cmd.Name(), c, nil, log)
 	defer n.stop()
@@ -83,11 +83,9 @@ func newSinksCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a file of sinks, and say what each delivers",
-		Long: `Checks a file of sinks and the files of secrets that it names, as a start or a
-reload would. An error names file, line and column, and the exit code is 1. Nothing
-is sent.`,
+		Long: `Checks a file of sinks and its files of secrets, as a start or a reload would. An
+error has file, line and column, and the exit code is 1. Nothing is sent.`,
 		Example: "  streamcounter sinks check sinks.yml",
-		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				c.Sinks = args[0]
@@ -112,10 +110,9 @@ func newSinksTest() *cobra.Command {
 		Use:   "test NAME",
 		Short: "Send a sample alert by one sink",
 		Long: `Sends one alert of the rule "sample" and the key "sample:key" to the endpoint of a
-sink, whatever the sink filters, and says what the endpoint answered. It is not
-sent again. At an Alertmanager it resolves by itself after resolve_after.`,
+sink, past the sink's filters, and says what the endpoint answered. It is sent once.
+Alertmanager resolves it after resolve_after.`,
 		Example: "  streamcounter sinks test pager --sinks sinks.yml",
-		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := sinksOf(c.Sinks)
 			if err != nil {
@@ -132,7 +129,7 @@ sent again. At an Alertmanager it resolves by itself after resolve_after.`,
 			if err := list[i].SendSample(cmd.Context(), c.Stream.Prefix); err != nil {
 				return fmt.Errorf("sink %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "sink %s: the endpoint has taken the sample\n", args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), "sink %s: the endpoint took the sample\n", args[0])
 			return nil
 		},
 	}
@@ -142,7 +139,7 @@ sent again. At an Alertmanager it resolves by itself after resolve_after.`,
 
 func sinksOf(path string) ([]*sinks.Sink, error) {
 	if path == "" {
-		return nil, blame("sinks", errors.New("give a file of sinks"))
+		return nil, badUsage(noSinks, envName("sinks"))
 	}
 	file, err := sinks.Open(path, nil)
 	if err != nil {

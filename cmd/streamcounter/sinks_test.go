@@ -36,7 +36,7 @@ func TestSinksCommands(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	code, out, errs = runProgram(t, "", "sinks", "test", "chat", "--sinks", file)
-	if code != 0 || out != "sink chat: the endpoint has taken the sample\n" || calls.Load() != 1 {
+	if code != 0 || out != "sink chat: the endpoint took the sample\n" || calls.Load() != 1 {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 	status.Store(404)
@@ -48,7 +48,7 @@ func TestSinksCommands(t *testing.T) {
 	if code != 1 || !strings.Contains(errs, `no sink "other"`) {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
-	if code, _, errs = runProgram(t, "", "sinks"); code != 1 || !strings.Contains(errs, "give a file of sinks") {
+	if code, _, errs = runProgram(t, "", "sinks"); code != exitUsage || !strings.Contains(errs, "missing --sinks FILE") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 

@@ -23,7 +23,7 @@ func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptio
 		return o, err
 	}
 	if o.TLSConfig == nil {
-		return nil, fmt.Errorf("%s is not spoken to by TLS: --redis-ca, --redis-cert and --redis-key need rediss://",
+		return nil, fmt.Errorf("%s is without TLS: --redis-ca, --redis-cert and --redis-key need rediss://",
 			redact.URL(target))
 	}
 	return o, files.apply(o.TLSConfig)
@@ -77,14 +77,18 @@ func unreadable(part string) error {
 	u, err := url.Parse(part)
 	switch {
 	case err != nil:
-		return redact.ErrNoURL
+		hint := ""
+		if strings.Contains(part, "@") {
+			hint = " (in a password write @ : / # ? % , as %40 %3A %2F %23 %3F %25 %2C)"
+		}
+		return fmt.Errorf("%w; expected redis://HOST:PORT%s", redact.ErrNoURL, hint)
 	case u.Scheme != "redis" && u.Scheme != "rediss" || u.Opaque != "":
 		return errors.New("expected redis://HOST:PORT, rediss:// or redis+sentinel://")
 	case u.Host == "":
-		return errors.New("it names no host: expected redis://HOST:PORT")
+		return errors.New("it has no host; expected redis://HOST:PORT")
 	case u.RawQuery != "":
 		return errors.New(
-			"an option after the ? is unknown or has a bad value (a password stands before the host: " +
+			"an option after the ? is unknown or has a bad value (write a password before the host: " +
 				"redis://:PASSWORD@HOST:PORT)")
 	}
 	return errors.New("expected redis://HOST:PORT/DATABASE, where DATABASE is a number")

@@ -66,8 +66,8 @@ func (b build) register(reg prometheus.Registerer) {
 func newVersion() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Long:    "Prints the version, the commit it was built from, and the version of the Redis contract.",
+		Use: "version", Short: "Print the version",
+		Long:    "Prints the version, the commit, and the version of the Redis contract.",
 		Example: "  streamcounter version --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {

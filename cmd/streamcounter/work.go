@@ -16,12 +16,11 @@ func newWork() *cobra.Command {
 	c.HTTP, c.GRPC.Addr = "127.0.0.1:8081", ""
 	cmd := &cobra.Command{
 		Use:   "work",
-		Short: "Fold events, end levels, publish decisions and alerts",
-		Long: `Reads the events of all partitions as one of any number of workers, folds each
-exactly once, looks again at keys whose level may have ended, and publishes
-decisions and alerts to NATS. --http serves /metrics, /healthz and /readyz.`,
+		Short: "Count events, release expired throttles, publish to NATS",
+		Long: `Counts the events of all partitions, each exactly once, together with any number of
+other workers. Releases keys whose throttle has ended. Publishes decisions and alerts
+to NATS. --http serves /metrics, /healthz and /readyz.`,
 		Example: `  streamcounter work --redis redis://redis:6379 --nats nats://nats:4222 --rules rules.yml`,
-		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return role{parts: workParts}.run(cmd, c) },
 	}
 	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "stream", "work", "sinks",

@@ -14,7 +14,7 @@ import (
 
 // ErrNoURL stands in for what a parser says of a URL that it cannot read, since
 // that quotes a part of it, and any part can be of a password.
-var ErrNoURL = errors.New("it is no URL (in a name or password, write @ : / # ? % , as %40 %3A %2F %23 %3F %25 %2C)")
+var ErrNoURL = errors.New("not a URL")
 
 const (
 	hidden = "…"
