@@ -27,12 +27,11 @@ func newWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Print throttle decisions and alerts as they arrive",
-		Long: `Subscribes like any service does: first the snapshot of who is throttled now,
-then each decision and alert as it arrives, until Ctrl-C. Alerts of 100% are printed
-with --json only: the decision of the same crossing says what they say.`,
+		Long: `Subscribes as a service does. Prints the last decision of each key first, then each
+decision and alert as it arrives, until Ctrl-C. Alerts of 100% are printed with --json
+only, as the decision says the same.`,
 		Example: `  streamcounter watch
   streamcounter watch --rule api --json | jq .key`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWatch(cmd, c, rule, asJSON) },
 	}
 	c.flags(cmd, "nats", "prefix")
@@ -48,36 +47,23 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 	nc, err := connectNATS(c.NATS, natsconn.Config{URL: c.NATS.URL, Name: "streamcounter watch", Log: log,
 		Status: &natsconn.Status{OnClosed: func(err error) { closed <- err }}})
 	if err != nil {
-		return blame("nats", fmt.Errorf("no NATS answers at %s: %w", redact.URL(c.NATS.URL), redact.Error(err)))
+		return noAnswerOfNATS(c.NATS.URL, err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
 	}
-	var mu sync.Mutex
-	out := cmd.OutOrStdout()
-	show := func(m jetstream.Msg) {
-		mu.Lock()
-		defer mu.Unlock()
-		if asJSON {
-			fmt.Fprintf(out, "%s\n", m.Data())
-			return
-		}
-		var t api.Transition
-		if err := json.Unmarshal(m.Data(), &t); err != nil {
-			fmt.Fprintf(out, "%s: not a transition: %v\n", m.Subject(), err)
-			return
-		}
-		printTransition(out, t)
-	}
+	w := &watcher{out: cmd.OutOrStdout(), messages: cmd.ErrOrStderr(), rule: rule, asJSON: asJSON,
+		server: redact.URL(c.NATS.URL)}
 	throttle, alert := alerts.StreamNames(prefix)
 	for _, s := range []struct {
 		stream, subject string
 		from            jetstream.DeliverPolicy
+		show            func(jetstream.Msg)
 	}{
-		{throttle, prefix + ".throttle." + rule + ".>", jetstream.DeliverLastPerSubjectPolicy},
-		{alert, prefix + ".alert." + rule + ".>", jetstream.DeliverNewPolicy},
+		{alert, prefix + ".alert." + rule + ".>", jetstream.DeliverNewPolicy, w.show},
+		{throttle, prefix + ".throttle." + rule + ".>", jetstream.DeliverLastPerSubjectPolicy, w.decision},
 	} {
 		consumer, err := orderedConsumer(ctx, cmd.ErrOrStderr(), js, s.stream,
 			jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.subject}, DeliverPolicy: s.from})
@@ -87,7 +73,10 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		consuming, err := consumer.Consume(show)
+		if s.stream == throttle && consumer.CachedInfo().NumPending == 0 {
+			w.connected()
+		}
+		consuming, err := consumer.Consume(s.show)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", s.stream, err)
 		}
@@ -99,6 +88,58 @@ func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// watcher prints what arrives. Safe to use from several goroutines.
+type watcher struct {
+	out, messages io.Writer
+	server, rule  string
+	asJSON        bool
+
+	mu        sync.Mutex
+	throttled int  // keys, while decisions of before are read
+	all       bool // they are read
+}
+
+// decision prints a throttle decision, and after the last of those made before that it is connected.
+func (w *watcher) decision(m jetstream.Msg) {
+	w.show(m)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all {
+		return
+	}
+	var t api.Transition
+	if json.Unmarshal(m.Data(), &t) == nil && t.State == api.StateThrottled {
+		w.throttled++
+	}
+	if meta, err := m.Metadata(); err == nil && meta.NumPending == 0 {
+		w.connected()
+	}
+}
+
+// connected tells a user who sees nothing yet that nothing has happened, or that his rule may have another name.
+func (w *watcher) connected() {
+	w.all = true
+	fmt.Fprintf(w.messages, "connected to %s: %d throttled, waiting\n", w.server, w.throttled)
+	if w.rule != "*" && w.throttled == 0 {
+		fmt.Fprintf(w.messages, "no decision of a rule %q is stored; is that its name?\n", w.rule)
+	}
+}
+
+func (w *watcher) show(m jetstream.Msg) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asJSON {
+		fmt.Fprintf(w.out, "%s\n", m.Data())
+		return
+	}
+	var t api.Transition
+	if err := json.Unmarshal(m.Data(), &t); err != nil {
+		fmt.Fprintf(w.out, "%s: not a transition: %v\n", m.Subject(), err)
+		return
+	}
+	printTransition(w.out, t)
 }
 
 // orderedConsumer waits for the stream: the first worker makes it.
