@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -29,14 +30,14 @@ Formats:
   lines    KEY [COUNT], one a line
   ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
   clf      a web server's log in common or combined format: each line is one
-           event of the key ip:<remote host>, at the time it is appended
+           event of the key ip:<remote host>
 
-A line that cannot be read is reported with its number and stops nothing else;
-the exit code is then 1.`,
+An event counts at the time it is appended. To try an old log at its own times, use
+streamcounter compare --clf FILE. A line that cannot be read is reported with its
+number and skipped; the exit code is then 1.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, asJSON) },
 	}
 	c.flags(cmd, "redis", "stream")
@@ -59,7 +60,7 @@ type appendSummary struct {
 func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error {
 	parse, ok := lineFormats[format]
 	if !ok {
-		return fmt.Errorf("--format is %q: expected lines, ndjson or clf", format)
+		return badUsage("--format is %q: expected lines, ndjson or clf", format)
 	}
 	log, closeLog, err := openEventLog(cmd.Context(), c)
 	if err != nil {
@@ -68,6 +69,7 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 	defer closeLog()
 	var sum appendSummary
 	var failure error
+	warn := warnings(format, cmd.ErrOrStderr())
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
 		sum.Events += out.Appended
 		sum.Entries += out.Entries
@@ -86,6 +88,7 @@ func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error 
 		if skip {
 			return nil
 		}
+		warn(n, line)
 		if err != nil {
 			sum.reject(cmd.ErrOrStderr(), n, err)
 			return nil
@@ -146,6 +149,26 @@ func openEventLog(ctx context.Context, c *config) (log *stream.Log, closeLog fun
 		return nil, nil, err
 	}
 	return log, closeLog, nil
+}
+
+// warnings gives what warns once of input that is probably not meant as its format says, or for its time.
+func warnings(format string, messages io.Writer) func(n int, line string) {
+	warned := false
+	return func(n int, line string) {
+		switch {
+		case warned:
+		case format == "lines" && strings.ContainsAny(strings.TrimSpace(line)[:1], `{["`):
+			warned = true
+			fmt.Fprintf(messages, "warning: line %d looks like JSON, and its first word is taken as a key; "+
+				"JSON needs --format ndjson\n", n)
+		case format == "clf":
+			warned = true
+			if at, _, _, err := timedLogLine(line); err == nil && time.Since(at) > time.Minute {
+				fmt.Fprintf(messages, "warning: the log begins at %s, and its events count as of now; to try a log at "+
+					"its own times: streamcounter compare --clf FILE\n", at.Format(time.DateTime))
+			}
+		}
+	}
 }
 
 // reject counts line n, which cannot be read, and reports the first 20 of these.
