@@ -65,6 +65,12 @@ func askWith(ctx context.Context, c *config, method, path string, content any) (
 			redact.Error(err)))
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized {
+		if c.Caller.Token == "" {
+			return 0, nil, errors.New("token required: set " + envName("token"))
+		}
+		return 0, nil, blame("token", fmt.Errorf("the server at %s does not know this token", redact.URL(base)))
+	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	return resp.StatusCode, body, err
 }
@@ -98,6 +104,9 @@ func askTLS(cfg *config) (*tls.Config, error) {
 func problemFrom(status int, body []byte) error {
 	var p api.Problem
 	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
+		if p.Type == api.ProblemPrefix+api.NameOf(api.ErrUnavailable) {
+			p.Detail += "; the server's log says why, and `streamcounter doctor --redis URL` what to do"
+		}
 		return errors.New(p.Detail)
 	}
 	return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
@@ -107,8 +116,8 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
-		fmt.Fprintf(w, "  %s, %d remaining, empty in %s\n", useText(s.Used, s.Limit,
-			usedPer(s)+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, millis(s.EmptyMs))
+		fmt.Fprintf(w, "  %s, %d remaining, empty %s\n", useText(s.Used, s.Limit,
+			usedPer(s)+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
 	}
 }
 
@@ -137,9 +146,16 @@ func penaltyText(p *api.Penalty) string {
 	return fmt.Sprintf("penalty, step %d of %d, until %s", p.Step, p.Of, timeText(p.UntilMs))
 }
 
+// millis is a time as people write it: 10m.
 func millis(ms int64) string {
-	if ms == 0 {
-		return "0s"
+	d := time.Duration(ms) * time.Millisecond
+	return shown(&d)
+}
+
+// in says when something is, from now: in 8.9s, or in more than a day a date.
+func in(ms int64) string {
+	if ms > 24*time.Hour.Milliseconds() {
+		return "on " + timeText(time.Now().UnixMilli()+ms)
 	}
-	return (time.Duration(ms) * time.Millisecond).String()
+	return "in " + millis(ms)
 }

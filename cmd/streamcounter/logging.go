@@ -29,7 +29,7 @@ func newLogger(w io.Writer, l slog.Leveler, format string) *slog.Logger {
 		log = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: shortened}))
 	case format == "" && isTerminal(w):
 		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000",
-			ReplaceAttr: shortened}))
+			NoColor: os.Getenv("NO_COLOR") != "", ReplaceAttr: shortened}))
 	}
 	redisLogger.to.Store(log)
 	return log
