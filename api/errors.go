@@ -7,7 +7,7 @@ import "errors"
 var (
 	// ErrBadKey: a key that is empty, over 512 bytes, not UTF-8, or holds a control character.
 	ErrBadKey = errors.New("bad key")
-	// ErrBadCount: a count that is no integer from 1 to 1,000,000,000.
+	// ErrBadCount: a count that is not a whole number from 1 to 1,000,000,000.
 	ErrBadCount = errors.New("bad count")
 	// ErrBadValue: a value that a rule counts is missing or cannot be counted.
 	ErrBadValue = errors.New("bad value")

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strconv"
 	"unicode"
 	"unicode/utf8"
 )
@@ -100,9 +101,22 @@ func validateText(s string, most int, bad error) error {
 // a check: 1 to MaxCount. The error wraps ErrBadCount.
 func ValidateCount(n int64) error {
 	if n < 1 || n > MaxCount {
-		return fmt.Errorf("%w: %d is not between 1 and %d", ErrBadCount, n, MaxCount)
+		return badCount(strconv.FormatInt(n, 10))
 	}
 	return nil
+}
+
+// ParseCount reads the count of an event or the cost of a check. The error wraps ErrBadCount and shows the text.
+func ParseCount(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ValidateCount(n) != nil {
+		return 0, badCount(Shorten(text))
+	}
+	return n, nil
+}
+
+func badCount(got string) error {
+	return fmt.Errorf("%w: %s, expected a whole number from 1 to 1,000,000,000", ErrBadCount, got)
 }
 
 // Shorten quotes s for an error message and cuts it after 40 bytes.

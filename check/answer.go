@@ -54,7 +54,10 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	case state != nil:
 		out.Windows, out.Penalty, out.Shadow = state.Windows, state.Penalty, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
-		out.Note = "Redis cannot answer, the rule's on_error decided"
+		out.Note = "Redis is down"
+		if r.Plan.Live != nil {
+			out.Note += fmt.Sprintf(" and rule %s has on_error: %s", out.Rule, r.Plan.Live.OnError)
+		}
 		if r.Mode == api.ModeCharge {
 			out.Note += "; the cost may not be counted"
 		}

@@ -191,11 +191,11 @@ func (c *call) ask(r Request) (int, error) {
 			continue
 		}
 		if a.Plan != r.Plan {
-			return 0, fmt.Errorf("%w: the key %s stands there twice under different limits", api.ErrBadRequest,
+			return 0, fmt.Errorf("%w: the key %s is given twice under different limits", api.ErrBadRequest,
 				api.Shorten(r.Key))
 		}
 		if mode := r.Mode.Or(api.ModeTake); a.Mode != mode {
-			return 0, fmt.Errorf("%w: the key %s stands there with mode %s and with mode %s", api.ErrBadRequest,
+			return 0, fmt.Errorf("%w: the key %s is given with mode %s and with mode %s", api.ErrBadRequest,
 				api.Shorten(r.Key), a.Mode, mode)
 		}
 		if !slices.Equal(a.Values, values) {

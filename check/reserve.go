@@ -53,7 +53,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	case windows.SettledBefore:
 		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
 	case windows.OtherRequest:
-		return api.ReservationOfAll{}, fmt.Errorf("%w: the idempotency key stands for another reservation",
+		return api.ReservationOfAll{}, fmt.Errorf("%w: the idempotency key was used for another reservation",
 			api.ErrIdempotencyKeyReused)
 	}
 	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,

@@ -20,7 +20,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 			return api.Settlement{}, fmt.Errorf(`%w: give either "cost" or "checks"`, api.ErrBadRequest)
 		}
 		if _, twice := costs[c.Key]; twice {
-			return api.Settlement{}, fmt.Errorf("%w: checks[%d]: key %s stands there twice", api.ErrBadRequest, i,
+			return api.Settlement{}, fmt.Errorf("%w: checks[%d]: key %s is given twice", api.ErrBadRequest, i,
 				api.Shorten(c.Key))
 		}
 		if c.Cost == nil {

@@ -16,7 +16,7 @@ func ErrorText(err error) string {
 	case errors.Is(err, api.ErrOutcomeUnknown):
 		return api.ErrOutcomeUnknown.Error()
 	case errors.Is(err, api.ErrUnavailable):
-		return api.ErrUnavailable.Error()
+		return "Redis does not answer"
 	case errors.Is(err, context.DeadlineExceeded):
 		return context.DeadlineExceeded.Error()
 	case api.NameOf(err) == "":

@@ -170,7 +170,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 		letter := letterOf(entry.Message{ID: e.ID, Values: e.Fields}, refused, refusal.Error())
 		return nil, f.deadLetter(ctx, p, []deadLetter{letter})
 	}
-	f.log.Warn("a fold was refused, looking for the event that causes it", "partition", p, "events", len(events),
+	f.log.Warn("Redis rejected a batch; isolating the bad event", "partition", p, "events", len(events),
 		"error", refusal)
 	for half := range slices.Chunk(events, (len(events)+1)/2) {
 		b.Events = half
@@ -188,7 +188,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 // some may have been counted, and all are to be folded again.
 func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
 	var rules *windows.Rules
-	err = f.persist(ctx, "folding", func() (err error) {
+	err = f.persist(ctx, "counting events", func() (err error) {
 		var folded windows.Folded
 		rules = f.rules()
 		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)

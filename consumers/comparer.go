@@ -52,12 +52,12 @@ func (c *comparer) run(ctx context.Context) {
 		}
 		// Nothing else would notice that a stream is gone for as long as there is no transition.
 		if err := c.decisions.Ensure(ctx); err != nil && ctx.Err() == nil {
-			c.log.Warn("making the streams of decisions and alerts failed, trying again later", "error", err)
+			c.log.Warn("creating the streams of decisions and alerts failed, trying again later", "error", err)
 			continue
 		}
 		for p := range held {
 			if err := c.compare(ctx, p); err != nil && ctx.Err() == nil {
-				c.log.Warn("comparing the throttle decisions with what stands in NATS failed, trying again later",
+				c.log.Warn("comparing the throttle decisions with those in NATS failed, trying again later",
 					"partition", p, "error", err)
 				break
 			}
@@ -103,8 +103,8 @@ func (c *comparer) compare(ctx context.Context, p int) error {
 		}
 	}
 	if len(wrong) > 0 {
-		c.log.Warn("throttle decisions did not stand in NATS as published, and are published again: who else "+
-			"publishes there?", "partition", p, "decisions", len(wrong))
+		c.log.Warn("throttle decisions in NATS differ from those published, and are published again; another program "+
+			"may publish there", "partition", p, "decisions", len(wrong))
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 			}
 		}
 		if len(failed) > 0 && !slices.Equal(failed, told) { // once for an outage
-			r.log.Warn("reclaiming failed, trying again later", "partitions", failed, "error", first)
+			r.log.Warn("taking over events of other workers failed, trying again later", "partitions", failed, "error", first)
 		}
 		told = failed
 		if !pause.For(ctx, r.config.MinIdle/2) {

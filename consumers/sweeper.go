@@ -87,7 +87,7 @@ func (s *sweeper) run(ctx context.Context) {
 		next, err := s.turn(ctx)
 		if err != nil && ctx.Err() == nil {
 			if time.Since(said) >= longestWait {
-				s.log.Warn("sweeping failed, trying again", "error", err)
+				s.log.Warn("releasing throttles failed, trying again", "error", err)
 				said = time.Now()
 			}
 			next = max(next, wait.grow(s.patience))

@@ -88,7 +88,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 			folds.Go(func() {
 				for i, err := range w.fold(work, call...) {
 					if err != nil && !errors.Is(err, errQuarantined) {
-						w.log.Warn("stopped before a batch was folded, another worker will claim it", "partition",
+						w.log.Warn("stopped before a batch was counted; another worker will take it over", "partition",
 							call[i].Partition, "events", len(call[i].Messages), "error", err)
 					}
 				}

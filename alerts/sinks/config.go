@@ -133,7 +133,7 @@ func (s *spec) validate(d *document.Document, at string) error {
 	case s.Type != Alertmanager && has("resolve_after"):
 		return bad("resolve_after", "only a sink of type %s has it", Alertmanager)
 	case s.Type == Alertmanager && !s.SendResolved:
-		return bad("send_resolved", "Alertmanager must be told; its own receivers have send_resolved")
+		return bad("send_resolved", "Alertmanager needs resolved alerts; set send_resolved in its own receivers")
 	case s.Timeout < 100*time.Millisecond || s.Timeout > longestTimeout:
 		return bad("timeout", "it is %s: want 100ms to %s", windows.FormatDuration(s.Timeout),
 			windows.FormatDuration(longestTimeout))
@@ -178,7 +178,7 @@ func badURL(text string, bad func(error) error) error {
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
 		return bad(fmt.Errorf("want https://HOST/… (http:// sends alerts and tokens in plain text)"))
 	case u.Port() != "" && !isPort(u.Port()):
-		return bad(fmt.Errorf("its port is no port: want 1 to 65535"))
+		return bad(fmt.Errorf("bad port: want 1 to 65535"))
 	case u.User != nil:
 		return bad(fmt.Errorf("it has a name or a password: want token_file for a bearer token"))
 	case u.Fragment != "":

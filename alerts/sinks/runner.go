@@ -89,12 +89,12 @@ func (r *runner) take(ctx context.Context) (*lease, error) {
 		outcome = "refused"
 		if r.holder != r.rival.holder {
 			r.holder = r.rival.holder
-			r.log.Info("another process delivers for the sink, this one stands by", "by", r.holder)
+			r.log.Info("another process delivers for the sink, this one waits", "by", r.holder)
 		}
 	case err != nil:
 	case r.rival.over:
 		outcome = "taken_over"
-		r.log.Warn("the lease of the sink was not renewed and not removed by NATS: it is taken over", "from",
+		r.log.Warn("took over the sink: NATS had kept its expired lease", "from",
 			r.rival.holder, "after", time.Since(r.rival.since).Round(time.Second).String())
 	default:
 		outcome = "taken"
@@ -228,7 +228,7 @@ func (r *runner) deliver(ctx context.Context, l *lease) error {
 		s.lost(work, at.removed)
 	}
 	if at.back {
-		s.log.Error("the stream of alerts was made anew or restored: alerts may be missing or come again", "stream",
+		s.log.Error("the stream of alerts was recreated or restored: alerts may be missing or repeated", "stream",
 			stream, "from", at.floor+1)
 		s.missed(work)
 	}

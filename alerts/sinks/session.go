@@ -68,7 +68,7 @@ func (s *session) end() {
 func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
-		s.log.Error("a message that JetStream did not send", "subject", m.Subject(), "error", err)
+		s.log.Error("ignored a message that JetStream did not send", "subject", m.Subject(), "error", err)
 		return
 	}
 	sequence := meta.Sequence.Stream
@@ -82,7 +82,7 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	}
 	var t api.Transition
 	if err := errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()); err != nil {
-		s.log.Error("a message that is no alert is passed over", "subject", m.Subject(), "error", err)
+		s.log.Error("ignored a message that is not an alert", "subject", m.Subject(), "error", err)
 		was = true
 	}
 	h := &held{m, sequence, t}
@@ -113,7 +113,7 @@ func (s *session) gap(ctx context.Context, meta *jetstream.MsgMetadata) {
 // lost counts alerts that were removed from JetStream, by age or by somebody, before they were delivered.
 func (s *session) lost(ctx context.Context, alerts uint64) {
 	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, "expired").Add(float64(alerts))
-	s.log.Error("alerts were removed from JetStream before the sink had read them", "alerts", alerts)
+	s.log.Error("alerts were removed from JetStream before the sink read them", "alerts", alerts)
 	s.missed(ctx)
 }
 
@@ -160,7 +160,7 @@ func (s *session) attempt(_ context.Context, t api.Transition) error {
 func (s *session) acknowledge(h *held, outcome string, err error) {
 	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, outcome).Inc()
 	if outcome != "delivered" {
-		s.log.Error("an alert was not delivered and is given up", "outcome", outcome, "id", h.alert.ID, "key",
+		s.log.Error("gave up delivering an alert", "outcome", outcome, "id", h.alert.ID, "key",
 			h.alert.Key, "state", h.alert.State, "level", h.alert.Level, "error", err)
 	}
 	s.mu.Lock()

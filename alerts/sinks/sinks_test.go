@@ -128,7 +128,7 @@ func TestAnswersOfTheEndpoint(t *testing.T) {
 	if _, n := elsewhere.taken(); n > 0 {
 		t.Error("a redirect was followed")
 	}
-	if text := w.log.String(); !strings.Contains(text, "is given up") || !strings.Contains(text, all[0].ID) ||
+	if text := w.log.String(); !strings.Contains(text, "gave up delivering") || !strings.Contains(text, all[0].ID) ||
 		!strings.Contains(text, "410") {
 		t.Errorf("the log does not name what was dropped:\n%s", text)
 	}

@@ -103,7 +103,7 @@ func (s *standing) missed(ctx context.Context, l *lease) {
 			if err == nil {
 				break
 			}
-			s.log.Warn("an alert that stands cannot be forgotten, trying again", "id", t.ID, "error", err)
+			s.log.Warn("forgetting an active alert failed, trying again", "id", t.ID, "error", err)
 			pause.For(ctx, time.Second)
 		}
 	}
@@ -117,7 +117,7 @@ func (s *standing) resend(ctx context.Context) {
 		s.mu.Unlock()
 		for step := range slices.Chunk(ids, resendStep) {
 			if err := s.post(ctx, step); err != nil && ctx.Err() == nil {
-				s.log.Warn("alerts that stand were not sent again", "alerts", len(step), "error", err)
+				s.log.Warn("sending active alerts again failed", "alerts", len(step), "error", err)
 				break
 			}
 		}

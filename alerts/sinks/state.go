@@ -111,7 +111,7 @@ func (s state) note(ctx context.Context, l *lease, t api.Transition) error {
 // standing gives the alerts that stand, by their identities.
 func (s state) standing(ctx context.Context) (map[string]api.Transition, error) {
 	fail := func(err error) (map[string]api.Transition, error) {
-		return nil, fmt.Errorf("reading the alerts that stand in %s: %w", StreamName(s.prefix), err)
+		return nil, fmt.Errorf("reading the active alerts of %s: %w", StreamName(s.prefix), err)
 	}
 	consumer, err := s.js.OrderedConsumer(ctx, StreamName(s.prefix), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{s.subject("alert.>")}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"path"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -72,11 +71,10 @@ func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
 	if err != nil {
 		return req, fmt.Errorf("extractor %s: %w", x.name, err)
 	}
-	if req.Cost, err = strconv.ParseInt(text, 10, 64); err != nil {
-		return req, fmt.Errorf("extractor %s: %w: %s: %s is no integer", x.name, api.ErrBadCount, x.cost,
-			api.Shorten(text))
+	if req.Cost, err = api.ParseCount(text); err != nil {
+		return req, fmt.Errorf("extractor %s: %s: %w", x.name, x.cost, err)
 	}
-	return req, api.ValidateCount(req.Cost)
+	return req, nil
 }
 
 func (x *extractor) value(r *http.Request) (string, error) {
@@ -122,7 +120,7 @@ var parameters = regexp.MustCompile(`;[^/]*`)
 func (x *extractor) segments(uri string) (string, error) {
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s is no path", api.ErrBadRequest, api.Shorten(uri))
+		return "", fmt.Errorf("%w: %s is not a path", api.ErrBadRequest, api.Shorten(uri))
 	}
 	clean := path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(u.Path, `\`, "/"), ""))
 	for i, n := 1, int64(0); i < len(clean); i++ {

@@ -130,7 +130,7 @@ func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 			return nil, d.ErrorAt(at+"name", "name %q: want 1 to 64 of a-z, 0-9 and -", e.name)
 		}
 		if out[e.name] != nil {
-			return nil, d.ErrorAt(at+"name", "the name %s stands there twice", e.name)
+			return nil, d.ErrorAt(at+"name", "the name %s is given twice", e.name)
 		}
 		if err := e.settle(d, at); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ func TestExtractorsFileErrors(t *testing.T) {
 		"bad name": {"extractors:\n  - {name: A, from: header, header: a}\n",
 			":2:12: name \"A\": want 1 to 64"},
 		"name twice": {entry("from: header, header: b") + "  - {name: a, from: header, header: b}\n",
-			":3:12: the name a stands there twice"},
+			":3:12: the name a is given twice"},
 		"no source": {entry("header: x"), "from is missing"},
 		"another source": {entry("from: query"),
 			":2:21: from of extractor a: \"query\": want header, client-address or path"},

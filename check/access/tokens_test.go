@@ -104,7 +104,7 @@ func TestTokensFileErrors(t *testing.T) {
 		"unknown field":      {"token: " + secret, ":1:1: unknown field: want tokens"},
 		"a token as a field": {entry(secret + ": [check]"), ":2:15: unknown field"},
 		"field twice": {entry("name: b, token: " + secret + ", scopes: [check]"),
-			":2:15: field stands here twice; first in line 2"},
+			":2:15: field is given twice; first in line 2"},
 		"neither": {entry("scopes: [check]"), ":2:5: want either token or sha256"},
 		"both": {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"),
 			"either token or sha256"},

@@ -34,7 +34,7 @@ func (r *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(body, message)
 	}
 	if err != nil {
-		http.Error(w, "the body is no RateLimitRequest in JSON: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, "the body is not a RateLimitRequest in JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	resp, err := r.ShouldRateLimit(req.Context(), message)

@@ -146,16 +146,10 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if q.Has("cost") {
-		n, err := strconv.ParseInt(q.Get("cost"), 10, 64)
-		if err != nil {
-			writeProblem(w, r, fmt.Errorf("%w: cost=%s is no integer", api.ErrBadCount, api.Shorten(q.Get("cost"))))
-			return
-		}
-		if err := api.ValidateCount(n); err != nil {
+		if req.Cost, err = api.ParseCount(q.Get("cost")); err != nil {
 			writeProblem(w, r, err)
 			return
 		}
-		req.Cost = n
 	}
 	deny := http.StatusTooManyRequests
 	if q.Has("deny_status") {
@@ -172,7 +166,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Has("key") || q.Has("cost") || q.Has("value") {
-		writeProblem(w, r, fmt.Errorf("%w: the extractor tells key and cost: give none besides",
+		writeProblem(w, r, fmt.Errorf("%w: the extractor gives key and cost: leave them and values out",
 			api.ErrBadRequest))
 		return
 	}

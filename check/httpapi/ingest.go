@@ -164,8 +164,8 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	if in.Count != nil {
 		n, ok := wholeNumber(in.Count)
 		if !ok {
-			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
-				api.Shorten(string(in.Count)), api.MaxCount)
+			_, err := api.ParseCount(string(in.Count))
+			return api.Event{}, err
 		}
 		e.Count = n
 	}

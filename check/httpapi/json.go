@@ -83,6 +83,14 @@ func exactFields(body []byte) error {
 	}
 }
 
+// withArticle is what encoding/json calls a value: a number, an array.
+func withArticle(name string) string {
+	if strings.HasPrefix(name, "array") || strings.HasPrefix(name, "object") {
+		return "an " + name
+	}
+	return "a " + name
+}
+
 // expectedJSON names what JSON has for a Go type.
 func expectedJSON(k reflect.Kind) string {
 	switch k {

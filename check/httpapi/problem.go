@@ -42,7 +42,7 @@ var problems = []struct {
 	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
 	{context.Canceled, "The caller went away", statusClientClosed},
 	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
-	{api.ErrUnavailable, "The store cannot answer", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "Redis does not answer", http.StatusServiceUnavailable},
 }
 
 // busyError is for a process that has too many listings or bodies under way. A client knows it as

@@ -52,8 +52,8 @@ func badJSON(err error, size int) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
 	case errors.As(err, &value):
-		return fmt.Errorf("%w: at byte %d: %s is a %s, expected %s", api.ErrBadRequest, value.Offset,
-			cmp.Or(value.Field, "the value"), value.Value, expectedJSON(value.Type.Kind()))
+		return fmt.Errorf("%w: at byte %d: %s is %s, expected %s", api.ErrBadRequest, value.Offset,
+			cmp.Or(value.Field, "the value"), withArticle(value.Value), expectedJSON(value.Type.Kind()))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
 	}

@@ -19,7 +19,7 @@ func TestReady(t *testing.T) {
 	why := errors.New("still reading the rules")
 	w.handler = w.server.Handler(func(context.Context) error { return why })
 	a := w.do(t, "GET", "/readyz", "")
-	wantProblem(t, a, 503, "unavailable", "store unavailable")
+	wantProblem(t, a, 503, "unavailable", "Redis does not answer")
 	if strings.Contains(a.text, why.Error()) {
 		t.Errorf("anybody is told why: %s", a.text)
 	}

@@ -66,7 +66,7 @@ func New(c Config) (*Limiter, error) {
 		return nil, errors.New("grpcmw: Key, and Guard, Checker or Slots, are required")
 	}
 	if c.Checker != nil && c.Slots != nil {
-		return nil, errors.New("grpcmw: Slots stands in the place of Checker: one of them")
+		return nil, errors.New("grpcmw: give Checker or Slots, not both")
 	}
 	if c.Cost == nil {
 		c.Cost = func(context.Context, string, any) int64 { return 1 }

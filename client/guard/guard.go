@@ -125,7 +125,7 @@ func New(nc *nats.Conn, c Config) (*Guard, error) {
 	}
 	for _, name := range append([]string{c.Prefix}, c.Rules...) {
 		if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
-			return nil, fmt.Errorf("guard: %q is no prefix or rule: it cannot stand in a NATS subject", name)
+			return nil, fmt.Errorf("guard: %q is not a prefix or rule: it cannot be part of a NATS subject", name)
 		}
 	}
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))

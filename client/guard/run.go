@@ -34,7 +34,7 @@ const (
 // malformed message, in ms. It doubles for as long as the snapshots hold such messages.
 const askFirst, askMost = 100, 60_000
 
-var errMalformed = errors.New("a message that is no decision stands where one may have stood")
+var errMalformed = errors.New("a stored message is not a decision")
 
 // Run hears of decisions until ctx ends, and then returns nil. It returns an
 // error only when the connection was closed for good. Call it once.

@@ -49,7 +49,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 		return nil, errors.New("httpmw: Key, and Guard, Checker or Slots, are required")
 	}
 	if c.Checker != nil && c.Slots != nil {
-		return nil, errors.New("httpmw: Slots stands in the place of Checker: one of them")
+		return nil, errors.New("httpmw: give Checker or Slots, not both")
 	}
 	if c.Cost == nil {
 		c.Cost = func(*http.Request) int64 { return 1 }

@@ -101,7 +101,7 @@ func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh)
 	for pause.For(ctx, repeatEvery) {
 		for name, f := range all {
 			if err := f.Refused(); err != nil {
-				log.Error("still refused: what was in force before is", "what", name, "error", err)
+				log.Error("still refused; the previous version stays in force", "what", name, "error", err)
 			}
 		}
 	}

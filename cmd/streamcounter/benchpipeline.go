@@ -39,7 +39,8 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
 	c.flags(cmd, "redis", "nats", "partitions")
 	f := cmd.Flags()
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
-	f.IntVar(&run.Drain, "drain", 0, "append this many events before the worker starts, and time only the worker; 0: no")
+	f.IntVar(&run.Drain, "drain", 0,
+		"append this many events before the worker starts, and time only the worker; 0: no")
 	f.IntVar(&run.Keys, "keys", 100_000, "how many keys there are")
 	f.Float64Var(&run.ZipfS, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.StringVar(&run.Algorithm, "algorithm", windows.DefaultAlgorithm, "algorithm of the rule")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,56 +35,7 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
   streamcounter check user:42 5 --json
   streamcounter check user:42 5 --mode look
   streamcounter check user:42 && ./send-mail`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			q := url.Values{"key": {args[0]}}
-			if len(args) == 2 {
-				if n, err := strconv.ParseInt(args[1], 10, 64); err != nil || api.ValidateCount(n) != nil {
-					return badCost(args[1])
-				}
-				q.Set("cost", args[1])
-			}
-			if cmd.Flags().Changed("mode") {
-				if err := api.Mode(mode).Validate(); err != nil {
-					return badUsage("--mode: %w", err)
-				}
-				q.Set("mode", mode)
-			}
-			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode())
-			if err != nil {
-				return err
-			}
-			if status != http.StatusOK && status != http.StatusTooManyRequests {
-				return problemFrom(status, body)
-			}
-			var a api.CheckAnswer
-			if err := json.Unmarshal(body, &a); err != nil {
-				return fmt.Errorf("reading the answer: %w", err)
-			}
-			if asJSON {
-				printJSON(cmd.OutOrStdout(), body)
-			} else {
-				switch {
-				case a.Override == "block":
-					fmt.Fprintf(cmd.OutOrStdout(), "denied: %s\n", blockText(a))
-				case a.Note != "":
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", verdictWord(a.Allowed), a.Note)
-				case a.Allowed:
-					fmt.Fprintf(cmd.OutOrStdout(), "allowed by rule %s (%s)\n", a.Rule, a.Source)
-				case a.Charged:
-					fmt.Fprintf(cmd.OutOrStdout(), "over the limit of rule %s (%s) and charged, room again %s\n",
-						a.Rule, a.Source, in(a.RetryAfterMs))
-				default:
-					fmt.Fprintf(cmd.OutOrStdout(), "denied by rule %s (%s), retry %s\n", a.Rule, a.Source,
-						in(a.RetryAfterMs))
-				}
-				printWindows(cmd.OutOrStdout(), a.Windows)
-				printPenalty(cmd.OutOrStdout(), a.Penalty)
-			}
-			if !a.Allowed {
-				return exitError{code: exitDenied}
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runCheck(cmd, c, args, mode, asJSON) },
 	}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&mode, "mode", string(api.ModeTake),
@@ -101,6 +51,62 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 		return plainFlagError(err, cmd.Flags())
 	})
 	return cmd
+}
+
+func runCheck(cmd *cobra.Command, c *config, args []string, mode string, asJSON bool) error {
+	q := url.Values{"key": {args[0]}}
+	if len(args) == 2 {
+		if _, err := api.ParseCount(args[1]); err != nil {
+			return badCost(args[1])
+		}
+		q.Set("cost", args[1])
+	}
+	if cmd.Flags().Changed("mode") {
+		if err := api.Mode(mode).Validate(); err != nil {
+			return badUsage("--mode: %w", err)
+		}
+		q.Set("mode", mode)
+	}
+	status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode())
+	if err != nil {
+		return err
+	}
+	if status != http.StatusOK && status != http.StatusTooManyRequests {
+		return problemFrom(status, body)
+	}
+	var a api.CheckAnswer
+	if err := json.Unmarshal(body, &a); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if asJSON {
+		printJSON(cmd.OutOrStdout(), body)
+	} else {
+		fmt.Fprintln(cmd.OutOrStdout(), answerText(a))
+		printWindows(cmd.OutOrStdout(), a.Windows)
+		printPenalty(cmd.OutOrStdout(), a.Penalty)
+	}
+	if !a.Allowed {
+		return exitError{code: exitDenied}
+	}
+	return nil
+}
+
+// answerText says what was decided, by which rule, and when to come again.
+func answerText(a api.CheckAnswer) string {
+	by := fmt.Sprintf("by rule %s (%s)", a.Rule, a.Source)
+	switch {
+	case a.Override == "block":
+		return "denied: " + blockText(a)
+	case a.Source == api.SourcePolicy && a.Rule != "":
+		return verdictWord(a.Allowed) + " without counting: " + a.Note
+	case a.Note != "":
+		return verdictWord(a.Allowed) + ": " + a.Note
+	case a.Allowed:
+		return "allowed " + by
+	case a.Charged:
+		return "charged and over the limit " + by + ", room again " + in(a.RetryAfterMs)
+	}
+	return "denied " + by + ", retry " + in(a.RetryAfterMs)
 }
 
 func badCost(text string) error {

@@ -225,7 +225,8 @@ func (c *config) table() []group {
 			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute,
 				"close a gRPC connection at this age, after its calls have ended: clients then reconnect "+
 					"and find new servers behind a load balancer"),
-			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute, "close a gRPC connection after this time without calls"),
+			set(&c.GRPC.MaxIdle, "grpc-max-idle", 5*time.Minute,
+				"close a gRPC connection after this time without calls"),
 		}},
 		{"checks", []setting{
 			set(&c.Checks.Extractors, "extractors", "",

@@ -37,7 +37,7 @@ func embeddedPort(target string, def int) (port int, ok bool, err error) {
 // notEmbedded refuses an embedded server, for a command that is about one that runs.
 func notEmbedded(flag, target string) error {
 	if _, embedded, _ := embeddedPort(target, 0); embedded {
-		return wrong(flag, target, "expected the URL of a running server, such as the one that `streamcounter dev` prints")
+		return wrong(flag, target, "expected the URL of a running server, as `streamcounter dev` prints it")
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,10 +24,9 @@ func plainLine(line string) (e api.Event, skip bool, err error) {
 	case 1:
 		e = api.Event{Key: fields[0], Count: 1}
 	case 2:
-		n, err := strconv.ParseInt(fields[1], 10, 64)
+		n, err := api.ParseCount(fields[1])
 		if err != nil {
-			return e, false, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
-				api.Shorten(fields[1]), api.MaxCount)
+			return e, false, err
 		}
 		e = api.Event{Key: fields[0], Count: n}
 	default:
@@ -76,7 +74,7 @@ func logFields(line string) (e api.Event, at string, skip bool, err error) {
 	}
 	m := commonLog.FindStringSubmatch(line)
 	if m == nil {
-		return e, "", false, fmt.Errorf("%w: %s is no line of a web server's log in common or combined format",
+		return e, "", false, fmt.Errorf("%w: %s is not a line of a web server's log in common or combined format",
 			api.ErrBadRequest, api.Shorten(line))
 	}
 	e = api.Event{Key: "ip:" + m[1], Count: 1}

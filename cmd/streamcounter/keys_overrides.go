@@ -138,7 +138,7 @@ func confirmSeveral(cmd *cobra.Command, c *config, target string, body map[strin
 		return nil
 	}
 	if !isTerminal(cmd.InOrStdin()) {
-		return fmt.Errorf("nothing is set: %s is for several keys, which takes --yes where nobody can be asked", target)
+		return fmt.Errorf("nothing is set: %s covers several keys; give --yes to set it without a question", target)
 	}
 	fmt.Fprint(messages, "Set it? [y/N] ")
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')

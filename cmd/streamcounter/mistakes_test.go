@@ -11,7 +11,8 @@ import (
 
 // A wrong command line ends with 2, whatever the command, and says in one form what is wrong and what is expected.
 func TestWrongCommandLines(t *testing.T) {
-	const noRules = "missing --rules FILE (STREAMCOUNTER_RULES) or --rls-config; `streamcounter dev` runs with an example"
+	const noRules = "missing --rules FILE (STREAMCOUNTER_RULES) or --rls-config; " +
+		"`streamcounter dev` runs with an example"
 	for line, want := range map[string]string{
 		"sreve":                     `unknown command "sreve" of streamcounter; did you mean serve?`,
 		"help sreve":                `unknown command "sreve" of streamcounter; did you mean serve?`,

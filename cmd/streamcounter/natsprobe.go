@@ -30,7 +30,7 @@ func noNATS(target string) error {
 			addr = net.JoinHostPort(u.Hostname(), "4222")
 		}
 		if said := firstWords(addr); len(said) > 0 && !bytes.HasPrefix(said, []byte("INFO ")) {
-			return fmt.Errorf("%s is no NATS server: %s", addr, kindOfServer(said))
+			return fmt.Errorf("%s is not a NATS server: %s", addr, kindOfServer(said))
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		n.logCountedAnew(before)
 		before = n.rules.Rules()
 		if err := n.recordRules(ctx); err != nil {
-			n.log.Warn("recording the changed rules in Redis failed; trying again; until then they are taken for new",
+			n.log.Warn("recording the changed rules in Redis failed, trying again; until then they count as new",
 				"error", err)
 			running.Go(func() { n.recordRulesLater(ctx) })
 		}
@@ -112,7 +112,7 @@ func (n *node) logCountedAnew(before *windows.Rules) {
 			continue
 		}
 		for _, w := range r.CountedAnew(old) {
-			n.log.Warn("a window is counted by another algorithm; its keys are counted anew", "rule", r.Name,
+			n.log.Warn("a window has another algorithm now; its keys start from zero", "rule", r.Name,
 				"per", w.PerText(), "algorithm", r.AlgorithmOf(w))
 		}
 	}

@@ -48,7 +48,8 @@ func TestSinksCommands(t *testing.T) {
 	if code != 1 || !strings.Contains(errs, `no sink "other"`) {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
-	if code, _, errs = runProgram(t, "", "sinks"); code != exitUsage || !strings.Contains(errs, "missing --sinks FILE") {
+	if code, _, errs = runProgram(t, "", "sinks"); code != exitUsage ||
+		!strings.Contains(errs, "missing --sinks FILE") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 

@@ -88,7 +88,7 @@ func footer(list []*Comparison) []string {
 	for _, c := range list {
 		if c.Trace.Keys < minKeysForMemory {
 			return append(lines, fmt.Sprintf(
-				"Memory per key is told for traces of at least %d keys: with fewer, the server's own buffers "+
+				"Memory per key is shown for traces of at least %d keys: with fewer, the server's own buffers "+
 					"outweigh them.", minKeysForMemory))
 		}
 	}

@@ -115,11 +115,11 @@ func unseen(check string, err error, fix string) Finding {
 	var answered redis.Error
 	switch {
 	case !errors.As(err, &answered):
-		return Finding{Check: check, Severity: Warning, Found: "cannot see: " + err.Error()}
+		return Finding{Check: check, Severity: Warning, Found: "not checked: " + err.Error()}
 	case strings.HasPrefix(answered.Error(), "NOPERM "):
-		return Finding{Check: check, Severity: Note, Found: "cannot see: this user may not ask", Fix: fix}
+		return Finding{Check: check, Severity: Note, Found: "not checked: this user lacks the right", Fix: fix}
 	case strings.HasPrefix(answered.Error(), "ERR unknown command"):
-		return Finding{Check: check, Severity: Note, Found: "cannot see: the server does not know the question"}
+		return Finding{Check: check, Severity: Note, Found: "not checked: this Redis does not support the command"}
 	}
-	return Finding{Check: check, Severity: Warning, Found: "cannot see: " + answered.Error()}
+	return Finding{Check: check, Severity: Warning, Found: "not checked: " + answered.Error()}
 }

@@ -95,9 +95,9 @@ func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) erro
 }
 
 func (n *natsLook) unseen(check string, err error, subject string) Finding {
-	f := Finding{Check: check, Severity: Warning, Found: "cannot see: " + err.Error()}
+	f := Finding{Check: check, Severity: Warning, Found: "not checked: " + err.Error()}
 	if errors.Is(err, errRefused) {
-		f.Severity, f.Found, f.Fix = Note, "cannot see: this user may not ask", "let it publish "+subject
+		f.Severity, f.Found, f.Fix = Note, "not checked: this user lacks the right", "let it publish "+subject
 	}
 	return f
 }
@@ -128,12 +128,14 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
 	}
-	// The throttle stream is on disk, so memory is told and not judged.
+	// The throttle stream is on disk, so memory is shown and not judged.
 	used, most := info.Store, info.Limits.MaxStore
-	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf(
-		"on; storage %s of %s, memory %s of %s, streams %d of %s",
+	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s%s, memory %s%s, %s%s",
 		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size),
-		info.Streams, limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+		plural(info.Streams, "stream"), limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+	if max(most, info.Limits.MaxMemory, int64(info.Limits.MaxStreams)) < 0 {
+		f.Found += " (no limits set)"
+	}
 	if most > 0 && int64(used) >= most/10*8 {
 		f.Severity = Warning
 		if int64(used) >= most/100*95 {
@@ -147,9 +149,9 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 
 func limit(n int64, word func(int64) string) string {
 	if n < 0 {
-		return "any"
+		return ""
 	}
-	return word(n)
+	return " of " + word(n)
 }
 
 // stream compares one stream with what alerts would create, and gives its replicas,
@@ -200,19 +202,19 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 // syncOf asks the monitoring port how often JetStream writes to disk.
 func syncOf(ctx context.Context, monitor string, replicas int) Finding {
 	f := Finding{Check: "nats.sync", Severity: Note,
-		Why: "a crash of the machine loses acknowledged messages that were not synced, where there are no replicas"}
+		Why: "a crash of the machine loses acknowledged messages that were not synced, if there are no replicas"}
 	if replicas >= 3 {
 		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") +
 			" keep what one machine loses"}
 	}
 	if monitor == "" {
-		f.Found, f.Fix = "cannot see how often the server syncs (its default is every 2 minutes)",
+		f.Found, f.Fix = "not checked: how often the server syncs (its default is every 2 minutes)",
 			"give --nats-monitor, or look for sync_interval in its configuration"
 		return f
 	}
 	every, err := syncInterval(ctx, monitor)
 	if err != nil {
-		f.Severity, f.Found, f.Fix = Warning, "cannot see: "+err.Error(), "--nats-monitor http://HOST:8222"
+		f.Severity, f.Found, f.Fix = Warning, "not checked: "+err.Error(), "--nats-monitor http://HOST:8222"
 		return f
 	}
 	f.Severity, f.Found = OK, fmt.Sprintf("every %v", every)

@@ -103,7 +103,7 @@ func TestAccountLimits(t *testing.T) {
 	_, err := alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
 	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.OK, "of 1.0 MB",
-		"streams 2 of 2")
+		"2 streams of 2")
 	_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, 900_000))
 	testkit.Must(t, err)
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Warning, "of 1.0 MB")
@@ -119,10 +119,10 @@ func TestNATSUsers(t *testing.T) {
 	}
 	began := time.Now()
 	findings := lookNATS(t, secured.As("relay"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.relay"))
-	expect(t, findings, "nats.jetstream", doctor.Note, "may not ask", "$JS.API.INFO")
+	expect(t, findings, "nats.jetstream", doctor.Note, "lacks the right", "$JS.API.INFO")
 	expect(t, findings, "nats.SC_ALERTS", doctor.Note, "does not exist yet")
 	findings = lookNATS(t, secured.As("subscriber"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.subscriber"))
-	expect(t, findings, "nats.SC_THROTTLE", doctor.Note, "may not ask", "$JS.API.STREAM.INFO.SC_THROTTLE")
+	expect(t, findings, "nats.SC_THROTTLE", doctor.Note, "lacks the right", "$JS.API.STREAM.INFO.SC_THROTTLE")
 	if took := time.Since(began); took > 1500*time.Millisecond {
 		t.Errorf("refusals took %v: were they waited for?", took)
 	}

@@ -203,7 +203,7 @@ func lazyExpire(s *server) (Finding, bool) {
 	have, ok := s.config["lazyfree-lazy-expire"]
 	f := Finding{Check: "redis.lazyfree-lazy-expire", Severity: OK, Found: have}
 	if have == "no" {
-		f.Severity, f.Why = Note, "Redis stands still while it frees the counter of a busy key that expires"
+		f.Severity, f.Why = Note, "Redis pauses while it frees the counter of a busy key that expires"
 		f.Fix = "CONFIG SET lazyfree-lazy-expire yes"
 	}
 	return f, ok
@@ -241,7 +241,7 @@ func untold(s *server) (Finding, bool) {
 		return Finding{}, false
 	}
 	f := unseen("redis.settings", s.configErr, "ACL SETUSER <user> +config|get")
-	f.Why = "not looked at: " + strings.Join(wanted, ", ")
+	f.Why = "not checked: " + strings.Join(wanted, ", ")
 	return f, true
 }
 
@@ -273,7 +273,7 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 			f.Severity = Problem
 		}
 		f.Why = "producers forget events older than the retention by their own clock: one that is ahead of Redis " +
-			"forgets too early, and waits are told by Redis's"
+			"forgets too early, and waits are by Redis's clock"
 		f.Fix = "set both clocks by NTP (timedatectl set-ntp true)"
 		return f, true
 	})

@@ -70,7 +70,7 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 			seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
 			f := unseen("state", err,
 				"ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
-			f.Why = "not looked at: unread events, pending ones, outbox, dead letters"
+			f.Why = "not checked: unread events, pending ones, outbox, dead letters"
 			return append(all, f)
 		}
 		b := backlogs[p]
@@ -109,7 +109,7 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +hgetall"), true
 	case len(have) == 0:
 		f.Severity, f.Found = Note, "the prefix "+k.Prefix+" is not in use yet"
-		f.Why = "nothing of ours has started here, or it has with another --prefix"
+		f.Why = "no process of streamcounter has started here, or only with another --prefix"
 	case have["version"] != strconv.Itoa(stream.Version):
 		f.Found = fmt.Sprintf("the Redis contract is version %q, this program has %d", have["version"], stream.Version)
 		f.Why, f.Fix = "processes of this version refuse to start", "use the version that made it, or a new --prefix"

@@ -179,7 +179,7 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 	}
 	if may, err := c.Do(ctx, "ACL", "DRYRUN", me, "ACL", "LOG", "128").Text(); err == nil && may != "OK" {
 		return []Finding{{Check: check, Severity: Note,
-			Found: "cannot see: this user may not ask, as it could then clear the log",
+			Found: "not checked: this user lacks the right, as it could then clear the log",
 			Fix:   "ask as a user who may run ACL LOG, such as operator"}}
 	}
 	entries, err := c.ACLLog(ctx, 128).Result()

@@ -183,7 +183,7 @@ func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *No
 			continue
 		}
 		if first := own[key.Value]; first != nil {
-			return d.errorf(key, "field%s stands here twice; first in line %d", d.quoted(key.Value), first.Line)
+			return d.errorf(key, "field%s is given twice; first in line %d", d.quoted(key.Value), first.Line)
 		}
 		own[key.Value] = key
 		if seen[key.Value] {
@@ -285,7 +285,7 @@ func (d *Document) syntax(err error) error {
 	case ok && d.secret:
 		return d.errorf(at, "text that begins with * needs quotes")
 	case d.secret: // the parser's words can quote the file
-		return d.errorf(at, "it is no YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
+		return d.errorf(at, "not YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
 	case ok:
 		return d.errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star,
 			star)

@@ -59,8 +59,8 @@ func TestMerges(t *testing.T) {
 // What is wrong is said with its place, and of a secret file without its words.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"rows:\n- {a: 1, a: hunter2}":                `2:10: field "a" stands here twice; first in line 2`,
-		"rows:\n- {<<: {a: 1, a: hunter2}}":          `2:15: field "a" stands here twice`,
+		"rows:\n- {a: 1, a: hunter2}":                `2:10: field "a" is given twice; first in line 2`,
+		"rows:\n- {<<: {a: 1, a: hunter2}}":          `2:15: field "a" is given twice`,
 		"rows:\n- {<<: hunter2}":                     `2:8: << "hunter2": want a mapping to take fields from`,
 		"rows:\n- {'<<': {a: 1}, hunter2: 1}":        `2:4: unknown field "<<"`,
 		"rows:\n- {? [hunter2] : 1}":                 `2:6: unknown field ""`,

@@ -37,10 +37,9 @@ func (m Message) Decode() (api.Event, error) {
 	}
 	e := api.Event{Key: key, Count: 1}
 	if text, ok := m.Values[fieldCount].(string); ok {
-		n, err := strconv.ParseInt(text, 10, 64)
+		n, err := api.ParseCount(text)
 		if err != nil {
-			return api.Event{}, fmt.Errorf("%w: %s is no integer between 1 and %d", api.ErrBadCount,
-				api.Shorten(text), api.MaxCount)
+			return api.Event{}, err
 		}
 		e.Count = n
 	}

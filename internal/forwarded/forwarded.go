@@ -36,7 +36,7 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 			return netip.Addr{}, fmt.Errorf("%w: no X-Forwarded-For from the trusted proxy %s", errUnknown, addr)
 		}
 		if addr, err = parse(hop); err != nil {
-			return netip.Addr{}, fmt.Errorf("%w: X-Forwarded-For has %s, which is no address", errUnknown,
+			return netip.Addr{}, fmt.Errorf("%w: X-Forwarded-For has %s, which is not an address", errUnknown,
 				api.Shorten(hop))
 		}
 		if !contains(trusted, addr) {

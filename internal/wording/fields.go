@@ -39,7 +39,7 @@ func fields(a, b *windows.Rule) []Change {
 	add(a.Shadow != b.Shadow, shadow, follows)
 	add(a.OnDeny != b.OnDeny, fmt.Sprintf("%s, was: %s", onDeny(b.OnDeny), onDeny(a.OnDeny)), "")
 	add(!slices.Equal(a.Penalty, b.Penalty) || a.Forget != b.Forget, fmt.Sprintf("%s, was: %s", somePenalty(b),
-		somePenalty(a)), "a penalty that stands ends")
+		somePenalty(a)), "current penalties end")
 	add(a.OnExpire != b.OnExpire, fmt.Sprintf("%s, was: %s", onExpire(b.OnExpire), onExpire(a.OnExpire)), "")
 	add(a.Lease != b.Lease, fmt.Sprintf("%s, was: %s", lease(b), lease(a)), "")
 	add(a.OnError != b.OnError, fmt.Sprintf("%s, was: %s", onError(b.OnError), onError(a.OnError)), "")
@@ -62,9 +62,9 @@ func recounted(a, b *windows.Rule, anew []windows.Window) string {
 		}
 	}
 	if !kept {
-		return "keys are counted anew: what they have spent is forgotten once"
+		return "keys start from zero once"
 	}
-	return "keys are counted anew " + list(spans, "and") + ": what they have spent there is forgotten once"
+	return "keys start from zero once " + list(spans, "and")
 }
 
 // rematched is what follows where a rule matches other keys.

@@ -26,7 +26,7 @@ func Rule(r *windows.Rule) string {
 	case r.Shadow && r.Exclusive:
 		parts = append(parts, "a shadow: never denies, and no other rule takes its keys")
 	case r.Shadow:
-		parts = append(parts, "a shadow: watches beside the rule that decides, and never denies")
+		parts = append(parts, "a shadow: counts beside the rule that decides, and never denies")
 	default:
 		if len(r.Penalty) > 0 {
 			parts = append(parts, penalty(r))
@@ -169,7 +169,7 @@ func hold(r *windows.Rule) string {
 	if r.Hold == 0 {
 		return "a throttle or alert ends as soon as the count allows"
 	}
-	return "a throttle or alert stands at least " + Span(r.Hold)
+	return "a throttle or alert lasts at least " + Span(r.Hold)
 }
 
 func penalty(r *windows.Rule) string {
@@ -193,9 +193,9 @@ func onDeny(what windows.OnDeny) string {
 
 func onExpire(what windows.OnExpire) string {
 	if what == windows.OnExpireFree {
-		return "a reservation that nobody settles costs nothing"
+		return "an unsettled reservation costs nothing"
 	}
-	return "a reservation that nobody settles is charged"
+	return "an unsettled reservation is charged"
 }
 
 func lease(r *windows.Rule) string {

@@ -103,7 +103,7 @@ func (f *file) note(at string, unknown protoreflect.RawFields) (quota bool) {
 			v, _ := protowire.ConsumeVarint(unknown[n:])
 			quota = v != 0
 		} else if len(f.unknown) < maxNoted {
-			f.unknown = append(f.unknown, fmt.Sprintf("resource %q: %s: field %d is not known here and is passed over",
+			f.unknown = append(f.unknown, fmt.Sprintf("resource %q: %s: unknown field %d is ignored",
 				f.name, at, number))
 		}
 		unknown = unknown[n+size:]

@@ -129,7 +129,7 @@ func TestBustedResources(t *testing.T) {
 		"depth":     {[]*rlsconf.RateLimitDescriptor{deep}, `nested deeper than 16`},
 		"twice": {[]*rlsconf.RateLimitDescriptor{
 			below("r", limited("a", "b", 1, second), limited("a", "b", 2, second))},
-			`descriptors[0].descriptors[1].key: key "a" with value "b" stands here twice; ` +
+			`descriptors[0].descriptors[1].key: key "a" with value "b" is given twice; ` +
 				`first in descriptors[0].descriptors[0]`},
 	} {
 		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge", Descriptors: append(c.list,
@@ -159,7 +159,7 @@ func TestBustedResources(t *testing.T) {
 	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge",
 		Descriptors: []*rlsconf.RateLimitDescriptor{unknown(limited("a", "", 1, second), 12, 1)}}})
 	testkit.Must(t, err)
-	if w := l.Warnings(); len(w) != 1 || !strings.Contains(w[0], `resource "eg": descriptors[0]: field 12`) {
+	if w := l.Warnings(); len(w) != 1 || !strings.Contains(w[0], `resource "eg": descriptors[0]: unknown field 12`) {
 		t.Errorf("warnings %v", w)
 	}
 }

@@ -185,7 +185,7 @@ func (b *builder) once(list []*descriptor) (out []*descriptor, err error) {
 		if first := seen[id]; first == nil {
 			seen[id] = r
 			out = append(out, r)
-		} else if err := b.refuse(r.in, r.in.ErrorAt(r.at+".key", "key %q with value %q stands here twice; first in %s",
+		} else if err := b.refuse(r.in, r.in.ErrorAt(r.at+".key", "key %q with value %q is given twice; first in %s",
 			r.key, r.value, r.in.place(first))); err != nil {
 			return nil, err
 		}

@@ -78,7 +78,7 @@ func us(n int64) string { return (time.Duration(n) * time.Microsecond).String() 
 
 func price(p *float64) string {
 	if p == nil {
-		return "not told"
+		return "unknown"
 	}
 	return fmt.Sprintf("%.1f µs", *p)
 }

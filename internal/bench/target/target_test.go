@@ -142,7 +142,7 @@ func TestRun(t *testing.T) {
 					t.Errorf("CPU per check %v, want %v", r.ServerCPUUs, want)
 				}
 				var text strings.Builder
-				if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "Redis not told") ||
+				if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "Redis unknown") ||
 					!strings.Contains(text.String(), fmt.Sprintf("%d checks a call", perCall)) {
 					t.Errorf("%v: %s", err, text.String())
 				}
