@@ -127,7 +127,11 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		if err == nil {
 			continue
 		}
-		p.config.Log.Warn("publishing failed, trying again", "transitions", len(left), "error", err)
+		level := slog.LevelWarn
+		if !p.nc.IsConnected() { // the log has that, once
+			level = slog.LevelDebug
+		}
+		p.config.Log.Log(ctx, level, "publishing failed, trying again", "transitions", len(left), "error", err)
 		if mayBeMissing(err) {
 			if err := p.Ensure(ctx); err != nil {
 				p.config.Log.Warn("creating the JetStream streams failed, trying again", "error", err)

@@ -30,6 +30,7 @@ type folder struct {
 	metrics    *Metrics
 	log        *slog.Logger
 	quarantine *quarantine
+	outages    *outages
 	dead       *deadLetters
 	overridden *overridden  // of the sweeper
 	activity   Activity     // may be nil
@@ -93,7 +94,7 @@ func (f *folder) examine(ctx context.Context, p int, err error) error {
 // finish acknowledges the events of a batch that were not counted.
 func (f *folder) finish(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
 	if len(unmatched) > 0 {
-		err := f.persist(ctx, "acknowledging unmatched events", func() error {
+		err := f.persist(ctx, "acknowledging unmatched events", p, func() error {
 			n, err := f.redis.XAck(ctx, f.keys.Events(p), eventlog.Group, unmatched...).Result()
 			f.metrics.unmatched.Add(float64(n))
 			return err
@@ -188,7 +189,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 // some may have been counted, and all are to be folded again.
 func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
 	var rules *windows.Rules
-	err = f.persist(ctx, "counting events", func() (err error) {
+	err = f.persist(ctx, "counting events", batches[0].Partition, func() (err error) {
 		var folded windows.Folded
 		rules = f.rules()
 		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)
@@ -240,7 +241,7 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 	}
 	f.log.Warn("events cannot be counted, they become dead letters",
 		"stream", f.keys.Dead(p), "events", len(letters), "first", letters[0].ID, "reason", letters[0].Reason)
-	err := f.persist(ctx, "writing dead letters", func() error { return f.dead.ofEvents(ctx, p, letters) })
+	err := f.persist(ctx, "writing dead letters", p, func() error { return f.dead.ofEvents(ctx, p, letters) })
 	if redisclient.IsRefusal(err) { // no reason to hold up what can be counted
 		f.log.Error("writing dead letters failed, the events stay pending", "stream", f.keys.Dead(p), "events",
 			len(letters), "error", err)
@@ -250,10 +251,13 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 }
 
 // persist tries until do succeeds, Redis refuses it, or ctx ends.
-func (f *folder) persist(ctx context.Context, what string, do func() error) error {
+func (f *folder) persist(ctx context.Context, what string, p int, do func() error) error {
 	var wait backoff
 	for {
 		err := do()
+		if err == nil || redisclient.IsRefusal(err) {
+			f.outages.note(what, p, nil) // it has answered
+		}
 		if err == nil {
 			return nil
 		}
@@ -264,7 +268,7 @@ func (f *folder) persist(ctx context.Context, what string, do func() error) erro
 		if redisclient.IsRefusal(err) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		f.log.Warn(what+" failed, trying again", "error", err)
+		f.outages.note(what, p, err)
 		if !wait.wait(ctx) {
 			return fmt.Errorf("%s: %w", what, err)
 		}

@@ -16,11 +16,12 @@ import (
 // relays a partition, as order needs one hand. A hold's context ends before
 // another process can have the lease, by this machine's clocks.
 type leases struct {
-	lua   *lua.Server
-	keys  *stream.Keys
-	owner string
-	ttl   time.Duration
-	log   *slog.Logger
+	lua     *lua.Server
+	keys    *stream.Keys
+	owner   string
+	ttl     time.Duration
+	log     *slog.Logger
+	outages *outages
 
 	mu    sync.Mutex
 	holds map[int]*hold // partition → what is held
@@ -96,8 +97,8 @@ func (l *leases) renew(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, parts := range eventlog.Shards(l.lua.Client(), l.keys.All()) {
 		all.Go(func() {
-			if err := l.renewShard(within, ctx, parts); err != nil && ctx.Err() == nil {
-				l.log.Warn("renewing the relay's leases failed, trying again", "partition", parts[0], "error", err)
+			if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
+				l.outages.note("renewing the relay's leases", parts[0], err)
 			}
 		})
 	}

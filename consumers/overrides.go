@@ -93,18 +93,18 @@ func (s *sweeper) followOverrides(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
+			s.outages.note("looking at keys whose override changed", 0, err)
 			if err == nil {
 				wait.reset()
 				break
 			}
-			s.log.Warn("looking at keys whose override changed failed, trying again", "error", err)
 			wait.wait(ctx)
 		}
 		for _, d := range overriddenAgain {
 			time.AfterFunc(d, func() {
 				if ctx.Err() == nil {
 					if err := s.lookAtOverridden(ctx, targets); err != nil && ctx.Err() == nil {
-						s.log.Warn("looking again at keys whose override changed failed", "error", err)
+						s.outages.note("looking at keys whose override changed", 0, err)
 						s.overridden.add(keysOf(targets))
 					}
 				}

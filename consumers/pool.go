@@ -151,15 +151,16 @@ func NewPool(c Config) (*Pool, error) {
 		return nil, err
 	}
 	dead := &deadLetters{lua: lua.NewServer(c.Redis), keys: c.Keys, metrics: c.Metrics, log: c.Log}
+	down := newOutages(c.Log)
 	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
-		until: map[int]time.Time{}}
+		outages: down, until: map[int]time.Time{}}
 	f := &folder{redis: c.Redis, lua: dead.lua, keys: c.Keys, counter: c.Counter, rules: c.Rules,
-		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, activity: c.Activity, tracer: c.Tracer}
+		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down, activity: c.Activity, tracer: c.Tracer}
 	looks := newTurns(c)
-	sweeper := newSweeper(c, q, looks)
+	sweeper := newSweeper(c, q, looks, down)
 	f.overridden = &sweeper.overridden
 	pool := &Pool{
-		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead),
+		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead, down),
 		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,
 			ahead: map[int]bool{}},
 		drain: c.DrainTimeout,

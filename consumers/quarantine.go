@@ -25,6 +25,7 @@ type quarantine struct {
 	every   time.Duration // between two examinations of a quarantined partition
 	metrics *Metrics
 	log     *slog.Logger
+	outages *outages
 	back    func() // called when a partition is no longer quarantined
 
 	mu    sync.Mutex
@@ -51,8 +52,8 @@ func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	}
 	q.mu.Unlock()
 	if len(again) > 0 {
-		if _, err := q.examine(ctx, again...); err != nil && ctx.Err() == nil {
-			q.log.Warn("examining quarantined partitions failed, trying again", "error", err)
+		if _, err := q.examine(ctx, again...); ctx.Err() == nil {
+			q.outages.note("examining quarantined partitions", 0, err)
 		}
 	}
 	q.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -37,10 +36,8 @@ func (r *reclaimer) run(ctx, work context.Context) {
 
 func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 	reader := eventlog.NewReader(r.redis, r.keys, r.config.Consumer, parts)
-	var told []int // the partitions that the log has as failing
 	for {
-		var failed []int
-		var first error
+		var failed error
 		for _, p := range r.quarantine.open(work, parts) {
 			if ctx.Err() != nil {
 				return
@@ -51,14 +48,11 @@ func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 					continue
 				}
 			}
-			if err != nil && !errors.Is(err, errQuarantined) {
-				failed, first = append(failed, p), cmp.Or(first, err)
+			if !errors.Is(err, errQuarantined) {
+				failed = cmp.Or(failed, err)
 			}
 		}
-		if len(failed) > 0 && !slices.Equal(failed, told) { // once for an outage
-			r.log.Warn("taking over events of other workers failed, trying again later", "partitions", failed, "error", first)
-		}
-		told = failed
+		r.outages.note("taking over events of other workers", parts[0], failed)
 		if !pause.For(ctx, r.config.MinIdle/2) {
 			return
 		}

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/entry"
@@ -43,15 +43,16 @@ type relay struct {
 	leases          *leases
 	quarantine      *quarantine
 	dead            *deadLetters
+	outages         *outages
 }
 
 // relayStep is how many transitions of a partition are in flight at most.
 const relayStep = 500
 
-func newRelay(c Config, q *quarantine, dead *deadLetters) *relay {
+func newRelay(c Config, q *quarantine, dead *deadLetters, down *outages) *relay {
 	return &relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c,
-		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead,
-		leases: &leases{lua: dead.lua, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log,
+		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down,
+		leases: &leases{lua: dead.lua, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, outages: down,
 			holds: map[int]*hold{}}}
 }
 
@@ -86,13 +87,14 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 			}
 		}
 		if err := r.begin(work, attempts, held, byName); err != nil {
-			r.log.Warn("reading the outboxes failed, trying again", "error", err)
+			r.outages.note("reading the outboxes", parts[0], err)
 			if !wait.wait(work) {
 				return
 			}
 			continue
 		}
 		if len(streams) == 0 {
+			r.outages.note("reading the outboxes", parts[0], nil)
 			if stopping || !pause.For(ctx, min(50*time.Millisecond, r.config.LeaseTTL/6)) {
 				return
 			}
@@ -104,6 +106,9 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		}
 		got, err := r.blocking.XRead(work, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...),
 			Count: relayStep, Block: block}).Result()
+		if err == nil || errors.Is(err, redis.Nil) {
+			r.outages.note("reading the outboxes", parts[0], nil)
+		}
 		switch {
 		case errors.Is(err, redis.Nil):
 			if stopping {
@@ -121,44 +126,40 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 					continue
 				}
 			}
-			r.log.Warn("reading the outboxes failed, trying again", "error", err)
+			r.outages.note("reading the outboxes", parts[0], err)
 			if !wait.wait(work) {
 				return
 			}
 			continue
 		}
-		if r.publishAll(work, got, byName, held, attempts) {
+		err = r.publishAll(work, got, byName, held, attempts)
+		if err == nil {
 			wait.reset()
-		} else if !wait.wait(work) {
+			continue
+		}
+		r.outages.note("reading the outboxes", parts[0], err)
+		if !wait.wait(work) {
 			return
 		}
 	}
 }
 
 // publishAll publishes what was read of several outboxes, each under its own lease,
-// and reports whether all of it went out. byName: name of an outbox → partition.
+// and gives the first error. byName: name of an outbox → partition.
 func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map[string]int,
-	held map[int]context.Context, attempts map[int]*attempt) bool {
-	var publishing sync.WaitGroup
-	var failed atomic.Bool
+	held map[int]context.Context, attempts map[int]*attempt) error {
+	var publishing errgroup.Group
 	for _, s := range got {
 		p := byName[s.Stream]
-		publishing.Go(func() {
+		publishing.Go(func() error {
 			// The lease's end stops it, and so does the end of all work.
 			ctx, cancel := context.WithCancel(held[p])
 			defer cancel()
 			defer context.AfterFunc(work, cancel)()
-			if err := r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p]); err != nil {
-				failed.Store(true)
-				if work.Err() == nil {
-					r.log.Warn("publishing failed midway, continuing with the first unpublished transition",
-						"partition", p, "error", err)
-				}
-			}
+			return r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p])
 		})
 	}
-	publishing.Wait()
-	return !failed.Load()
+	return publishing.Wait()
 }
 
 // underLease is done as its context is, and has failed as soon as the lease has ended.

@@ -71,11 +71,12 @@ func (s *sweeper) rescan(ctx context.Context) {
 		changed, done := s.changes.take()
 		if changed != nil {
 			itself := func(key string) string { return key }
-			if err := s.sweepWhere(ctx, changed, itself); err != nil {
-				if ctx.Err() != nil {
-					return
-				}
-				s.log.Warn("looking for keys over their new limits failed, trying again", "error", err)
+			err := s.sweepWhere(ctx, changed, itself)
+			if ctx.Err() != nil {
+				return
+			}
+			s.outages.note("looking for keys over their new limits", 0, err)
+			if err != nil {
 				signal(s.changes.some)
 				wait.wait(ctx)
 				continue

@@ -24,6 +24,7 @@ type sweeper struct {
 	log        *slog.Logger
 	recheck    chan struct{} // look at all keys that stand at a level
 	left       remaining     // of that
+	outages    *outages
 	quarantine *quarantine
 	turns      *turns
 
@@ -39,8 +40,8 @@ type sweeper struct {
 // sweepSteps it is the next partition's turn.
 const sweepStep, sweepSteps = 100, 100
 
-func newSweeper(c Config, q *quarantine, t *turns) *sweeper {
-	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q,
+func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
+	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q, outages: down,
 		turns: t, recheck: make(chan struct{}, 1), patience: longestWait,
 		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
@@ -77,7 +78,6 @@ func signal(c chan struct{}) {
 // run sweeps until ctx ends.
 func (s *sweeper) run(ctx context.Context) {
 	var wait backoff
-	var said time.Time
 	var scanning sync.WaitGroup
 	defer scanning.Wait()
 	scanning.Go(func() { s.rescan(ctx) })
@@ -85,11 +85,10 @@ func (s *sweeper) run(ctx context.Context) {
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.turn(ctx)
+		if ctx.Err() == nil {
+			s.outages.note("releasing throttles", 0, err)
+		}
 		if err != nil && ctx.Err() == nil {
-			if time.Since(said) >= longestWait {
-				s.log.Warn("releasing throttles failed, trying again", "error", err)
-				said = time.Now()
-			}
 			next = max(next, wait.grow(s.patience))
 		} else {
 			wait.reset()

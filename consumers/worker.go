@@ -1,6 +1,7 @@
 package consumers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -52,17 +53,17 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 	// of the first streams and then finds no group at the next. Where it fails, as
 	// it does for want of memory also if they exist, Read makes what it misses.
 	if err := reader.CreateGroups(work); err != nil {
-		w.log.Warn("creating the consumer groups failed", "error", err)
+		w.log.Debug("creating the consumer groups failed", "error", err)
 	}
-	check := true
+	check, unseen := true, error(nil) // unseen: why some were not looked for
 	for ctx.Err() == nil {
 		if check {
 			// Before reading on: newer servers step over a gap as they read.
+			unseen = nil
 			for _, p := range parts {
-				if err := w.dead.ofGap(work, p); err != nil {
-					w.log.Warn("looking for trimmed events failed", "partition", p, "error", err)
-				}
+				unseen = cmp.Or(unseen, w.dead.ofGap(work, p))
 			}
+			w.outages.note("looking for trimmed events", parts[0], unseen)
 		}
 		open := w.quarantine.open(work, parts)
 		if len(open) == 0 {
@@ -76,13 +77,13 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 				continue
 			}
 		}
+		w.outages.note("reading events", parts[0], err)
 		if err != nil {
-			w.log.Warn("reading failed, trying again", "error", err)
 			wait.wait(ctx)
 			continue
 		}
 		wait.reset()
-		check = w.behind(batches)
+		check = w.behind(batches) || unseen != nil
 		var folds sync.WaitGroup
 		for _, call := range w.calls(batches) {
 			folds.Go(func() {

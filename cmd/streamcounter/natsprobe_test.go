@@ -26,7 +26,7 @@ func TestNATSThatIsNone(t *testing.T) {
 			t.Run(args[0]+", "+want, func(t *testing.T) {
 				t.Parallel() // each waits for NATS
 				code, _, errs := runProgram(t, "", append(args, "--nats", "nats://user:secret@"+addr)...)
-				if code == 0 || !strings.Contains(errs, addr+" is no NATS server: "+want) ||
+				if code == 0 || !strings.Contains(errs, addr+" is not a NATS server: "+want) ||
 					!strings.Contains(errs, "--nats") {
 					t.Errorf("exit code %d\n%s", code, errs)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -131,7 +132,11 @@ func (r *Recorder) Run(ctx context.Context) {
 		cancel()
 		if failed := err != nil && ctx.Err() == nil; failed != failing {
 			if failing = failed; failed {
-				r.config.Log.Warn("publishing this process's activity failed: the page and /v1/top lack its part",
+				level := slog.LevelDebug // an outage is for others to tell
+				if redisclient.IsRefusal(err) || redis.HasErrorPrefix(err, "NOPERM") {
+					level = slog.LevelWarn
+				}
+				r.config.Log.Log(ctx, level, "publishing this process's activity failed: the page and /v1/top lack its part",
 					"error", err)
 			}
 		}

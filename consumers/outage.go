@@ -1,0 +1,115 @@
+package consumers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+)
+
+// outages tell the log once that Redis does not answer, or refuses work for the same reason, whichever step of the
+// worker meets it first, and once when no step does any more. Each step is tried again until it succeeds. Safe to use
+// from several goroutines.
+type outages struct {
+	log   *slog.Logger
+	after func(time.Duration, func()) // calls a function later; time.AfterFunc but in tests
+
+	mu   sync.Mutex
+	open map[string]*outage // reason → what it stops
+}
+
+type outage struct {
+	since time.Time
+	steps map[string]bool // that have failed, and not succeeded since
+	last  time.Time       // when the last of them succeeded
+}
+
+// settled is how long all steps must have succeeded: one that hung may still fail by what is over.
+const settled = longestWait
+
+func newOutages(log *slog.Logger) *outages {
+	return &outages{log: log, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }, open: map[string]*outage{}}
+}
+
+// note takes the outcome of a step for a partition, or for the first of several.
+func (o *outages) note(step string, partition int, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	key, reason := fmt.Sprintf("%s, partition %d", step, partition), ""
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		reason = reasonOf(step, err)
+		one := o.open[reason]
+		if one == nil {
+			one = &outage{since: time.Now(), steps: map[string]bool{}}
+			o.open[reason] = one
+			text := "Redis does not answer: events, releases and decisions wait until it does"
+			if reason != noAnswer {
+				text = step + " failed, trying again"
+			}
+			o.log.Error(text, "step", step, "partition", partition, "error", firstOf(err))
+		}
+		one.steps[key] = true
+	}
+	for r, one := range o.open {
+		if r == reason || !one.steps[key] {
+			continue
+		}
+		if delete(one.steps, key); len(one.steps) == 0 {
+			one.last = time.Now()
+			o.after(settled, func() { o.end(r, one) })
+		}
+	}
+}
+
+// end closes an outage, if no step has failed since.
+func (o *outages) end(reason string, one *outage) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.open[reason] != one || len(one.steps) > 0 {
+		return
+	}
+	delete(o.open, reason)
+	text := "Redis answers again: work goes on"
+	if reason != noAnswer {
+		text = "a failure is over"
+	}
+	o.log.Warn(text, "took", one.last.Sub(one.since).Round(time.Millisecond).String(), "reason", reason)
+}
+
+const noAnswer = "no answer"
+
+// reasonOf tells outages apart: no answer, the first word of an answer that comes to all steps (OOM, READONLY), or the
+// step that alone is refused.
+func reasonOf(step string, err error) string {
+	var answered redis.Error
+	if !errors.As(err, &answered) {
+		return noAnswer
+	}
+	if redisclient.IsRefusal(err) {
+		return step
+	}
+	word, _, _ := strings.Cut(answered.Error(), " ")
+	switch word {
+	case "LOADING", "BUSY", "UNKILLABLE", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN":
+		return noAnswer
+	}
+	return word
+}
+
+// firstOf is one of several errors: the partitions of an outage say the same.
+func firstOf(err error) error {
+	if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) > 0 {
+		return many.Unwrap()[0]
+	}
+	return err
+}

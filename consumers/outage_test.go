@@ -1,0 +1,83 @@
+package consumers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// answer is what Redis answers.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// Whatever fails in an outage, the log has one line of its beginning, short, and one of its end.
+func TestAnOutageIsLoggedOnce(t *testing.T) {
+	var log testkit.Log
+	var later []func()
+	o := newOutages(slog.New(slog.NewTextHandler(&log, nil)))
+	o.after = func(_ time.Duration, f func()) { later = append(later, f) }
+	settle := func() {
+		for _, f := range later {
+			f()
+		}
+		later = nil
+	}
+	said := func(want ...string) {
+		t.Helper()
+		settle()
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if log.String() == "" {
+			lines = nil
+		}
+		if len(lines) != len(want) {
+			t.Fatalf("want %q, the log has\n%s", want, log.String())
+		}
+		for i, part := range want {
+			if !strings.Contains(lines[i], part) || len(lines[i]) > 300 {
+				t.Errorf("want %q: %s", part, lines[i])
+			}
+		}
+	}
+	refused := errors.New("dial tcp: connection refused")
+	var each []error
+	for p := range 16 {
+		each = append(each, fmt.Errorf("partition %d: %w", p, refused))
+	}
+	o.note("reading events", 0, nil)
+	o.note("releasing throttles", 0, errors.Join(each...))
+	o.note("reading events", 0, refused)
+	o.note("reading events", 8, answer("LOADING Redis is loading"))
+	o.note("releasing throttles", 0, nil)
+	o.note("reading events", 0, nil)
+	begun := "Redis does not answer"
+	said(begun) // another shard has not read yet
+	o.note("reading events", 8, nil)
+	o.note("reading events", 0, refused) // it hung since before
+	said(begun)
+	o.note("reading events", 0, context.Canceled) // it stops
+	o.note("reading events", 0, nil)
+	over := "Redis answers again: work goes on\" took="
+	said(begun, over)
+
+	// What has another reason is not hidden, nor hides an outage.
+	o.note("releasing throttles", 0, answer("NOPERM this user has no permissions"))
+	o.note("releasing throttles", 0, answer("NOPERM this user has no permissions"))
+	o.note("reading events", 0, refused)
+	o.note("looking for keys", 0, answer("ERR user_script:12"))
+	o.note("reading events", 0, nil)
+	said(begun, over, "releasing throttles failed, trying again", begun, "looking for keys failed, trying again", over)
+	o.note("releasing throttles", 0, nil)
+	o.note("looking for keys", 0, nil)
+	settle()
+	if n := strings.Count(log.String(), "a failure is over"); n != 2 {
+		t.Errorf("%d failures are over, want 2:\n%s", n, log.String())
+	}
+}
