@@ -56,7 +56,7 @@ func (o *outages) note(step string, partition int, err error) {
 			if reason != noAnswer {
 				text = step + " failed, trying again"
 			}
-			o.log.Error(text, "step", step, "partition", partition, "error", firstOf(err))
+			o.log.Error(text, "step", step, "partition", partition, "error", err)
 		}
 		one.steps[key] = true
 	}
@@ -104,12 +104,4 @@ func reasonOf(step string, err error) string {
 		return noAnswer
 	}
 	return word
-}
-
-// firstOf is one of several errors: the partitions of an outage say the same.
-func firstOf(err error) error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) > 0 {
-		return many.Unwrap()[0]
-	}
-	return err
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -38,18 +40,35 @@ func newLogger(w io.Writer, l slog.Leveler, format string) *slog.Logger {
 // maxLogged bounds a value in the log, in bytes: errors can hold what another server said.
 const maxLogged = 2048
 
-// shortened bounds the texts of a line.
+// shortened bounds the texts of a line. Of several errors it has the first: those of partitions say the same.
 func shortened(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if a.Value.Kind() == slog.KindString {
 		text = a.Value.String()
 	} else if err, ok := a.Value.Any().(error); ok {
-		text = err.Error()
+		if text = err.Error(); isJoin(err) {
+			first, rest, _ := strings.Cut(text, "\n")
+			text = fmt.Sprintf("%s (and %d more)", first, 1+strings.Count(rest, "\n"))
+			a.Value = slog.StringValue(text)
+		}
 	}
 	if len(text) > maxLogged {
 		a.Value = slog.StringValue(strings.ToValidUTF8(text[:maxLogged], "") + "…")
 	}
 	return a
+}
+
+// isJoin tells several errors (errors.Join) from one that wraps its causes.
+func isJoin(err error) bool {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return false
+	}
+	list := many.Unwrap()
+	if len(list) == 1 {
+		return isJoin(list[0])
+	}
+	return err.Error() == errors.Join(list...).Error()
 }
 
 func isTerminal(w any) bool {
