@@ -39,7 +39,7 @@ var arrows = map[string][]string{
 	"internal/tracing":      {},
 	"internal/tracing/otlp": {},
 	"check":                 {"api", "internal/redisclient", "internal/tracing", "windows"},
-	"internal/activity":     {"api", "internal/pause", "stream"},
+	"internal/activity":     {"api", "internal/pause", "internal/redisclient", "stream"},
 	"check/access":          {"api", "internal/document", "internal/forwarded", "internal/reload", "internal/tracing"},
 	"check/crowdsec":        {"api"},
 	"check/envoy":           {"api", "check", "check/envoy/config", "internal/headers", "internal/inflight", "windows"},

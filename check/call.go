@@ -199,7 +199,7 @@ func (c *call) ask(r Request) (int, error) {
 				api.Shorten(r.Key), a.Mode, mode)
 		}
 		if !slices.Equal(a.Values, values) {
-			return 0, fmt.Errorf("%w: the key %s stands there twice with different values", api.ErrBadRequest,
+			return 0, fmt.Errorf("%w: the key %s is given twice with different values", api.ErrBadRequest,
 				api.Shorten(r.Key))
 		}
 		return i, nil

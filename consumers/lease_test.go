@@ -20,7 +20,7 @@ func TestALeaseEndsLocally(t *testing.T) {
 	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond
 	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
-		holds: map[int]*hold{}}
+		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
 	// The first call has the server compile the script, which takes long under the race detector.
 	_, err = l.lua.Lease(t.Context(), "first", "me", 1)
 	testkit.Must(t, err)
@@ -66,7 +66,7 @@ func endsBetween(t *testing.T, end *deadline) {
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)
 	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
-		holds: map[int]*hold{}}
+		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
 	l.renew(t.Context())
 	first := l.held()[0]
 	l.renew(t.Context())

@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Counters that were corrupt or foreign when an event was folded; they start from zero."),
 		corruptLevels: counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
 		restated: counter("decisions_restated_total",
-			"Throttle decisions that did not stand in NATS as published, and were published again."),
+			"Throttle decisions that differed in NATS from those published, and were published again."),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_batch_events",
 			Help:    "Events per fold: what one read brought of all partitions, on a Cluster of one.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 8)}),

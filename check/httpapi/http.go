@@ -166,7 +166,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if q.Has("key") || q.Has("cost") || q.Has("value") {
-		writeProblem(w, r, fmt.Errorf("%w: the extractor gives key and cost: leave them and values out",
+		writeProblem(w, r, fmt.Errorf("%w: the extractor gives the key and the cost: leave out key, cost and value",
 			api.ErrBadRequest))
 		return
 	}

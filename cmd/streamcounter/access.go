@@ -80,7 +80,7 @@ func isRefused(f fresh) float64 {
 type refusals map[string]fresh
 
 var refusedDesc = prometheus.NewDesc("streamcounter_file_refused",
-	"1 as long as a file was refused when it was last read, so that the one before is in force.",
+	"1 while the last read of a file is refused and the previous version stays in force.",
 	[]string{"file"}, nil)
 
 // Describe implements prometheus.Collector.

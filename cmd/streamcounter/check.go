@@ -22,6 +22,7 @@ func newCheck() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
 	var mode string
+	var values []string
 	cmd := &cobra.Command{
 		Use:   "check KEY [COST]",
 		Short: "Ask whether a key may go on, and charge it if so",
@@ -34,12 +35,17 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 		Example: `  streamcounter check user:42
   streamcounter check user:42 5 --json
   streamcounter check user:42 5 --mode look
+  streamcounter check ip:10.0.0.1 --value user=alice
   streamcounter check user:42 && ./send-mail`,
-		RunE: func(cmd *cobra.Command, args []string) error { return runCheck(cmd, c, args, mode, asJSON) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCheck(cmd, c, args, url.Values{"value": values}, mode, asJSON)
+		},
 	}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&mode, "mode", string(api.ModeTake),
 		"take: charge if there is room; look: charge nothing; charge: always charge")
+	cmd.Flags().StringArrayVar(&values, "value", nil,
+		"FIELD=VALUE for a rule that counts different values; repeat it for more fields")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Annotations = exitTwo
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -53,8 +59,8 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 	return cmd
 }
 
-func runCheck(cmd *cobra.Command, c *config, args []string, mode string, asJSON bool) error {
-	q := url.Values{"key": {args[0]}}
+func runCheck(cmd *cobra.Command, c *config, args []string, q url.Values, mode string, asJSON bool) error {
+	q.Set("key", args[0])
 	if len(args) == 2 {
 		if _, err := api.ParseCount(args[1]); err != nil {
 			return badCost(args[1])

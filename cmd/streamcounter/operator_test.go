@@ -16,6 +16,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 	d := startDev(t, "--check-timeout", "5s", "--rules", testkit.WriteFile(t, "rules.yml", `rules:
   - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: month}], penalty: [1h, 2h]}
   - {name: web, match: "ip:*", windows: [{limit: 10, per: 1h}]}
+  - {name: login, match: "login:*", windows: [{limit: 2, per: 1h, distinct: user}]}
   - {name: probe, match: "probe:*", windows: [{limit: 5, per: 1h}], shadow: true}
 `))
 	at := fmt.Sprintf("127.0.0.1:%d", d.http)
@@ -52,6 +53,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys block nobody:1", 0, []string{"warning: no rule matches the key", `"user:*" (api), "ip:*" (web)`}},
 		{"keys limit nobody:1 5/1m", 1, []string{"no rule matches the key", `"user:*" (api)`}},
 
+		{"check login:1 --value user=alice", 0, []string{`1 of 2 values of "user" per 1h, 1 remaining`}},
 		{"check probe:1 3", 0, nil},
 		{"keys show probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h,"}},
 		{"check user:2 100", 0, []string{"penalty, step 1 of 2, until"}},

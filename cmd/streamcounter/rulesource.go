@@ -76,7 +76,7 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	reloads.WithLabelValues("error").Add(0)
 	before := n.rules.Rules()
 	promauto.With(n.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_rules_refused",
-		Help: "1 as long as the rules or limits that were offered last are refused, all or some of them."},
+		Help: "1 while the newest rules or limits are refused, all or some of them."},
 		func() float64 { return isRefused(n.rules) })
 	n.rules.OnReload(func(err error) {
 		refused := n.rules.Refused() // of an xDS server some limits can be, and the others are in force
