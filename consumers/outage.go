@@ -35,7 +35,8 @@ type outage struct {
 const settled = longestWait
 
 func newOutages(log *slog.Logger) *outages {
-	return &outages{log: log, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }, open: map[string]*outage{}}
+	after := func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	return &outages{log: log, after: after, open: map[string]*outage{}}
 }
 
 // note takes the outcome of a step for a partition, or for the first of several.

@@ -155,7 +155,8 @@ func NewPool(c Config) (*Pool, error) {
 	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
 		outages: down, until: map[int]time.Time{}}
 	f := &folder{redis: c.Redis, lua: dead.lua, keys: c.Keys, counter: c.Counter, rules: c.Rules,
-		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down, activity: c.Activity, tracer: c.Tracer}
+		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down, activity: c.Activity,
+		tracer: c.Tracer}
 	looks := newTurns(c)
 	sweeper := newSweeper(c, q, looks, down)
 	f.overridden = &sweeper.overridden

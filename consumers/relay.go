@@ -104,36 +104,22 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		if stopping {
 			block = -1 // what is there, without waiting
 		}
-		got, err := r.blocking.XRead(work, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...),
-			Count: relayStep, Block: block}).Result()
-		if err == nil || errors.Is(err, redis.Nil) {
+		got, err := r.read(work, streams, block)
+		if err == nil {
 			r.outages.note("reading the outboxes", parts[0], nil)
+			if len(got) > 0 {
+				err = r.publishAll(work, got, byName, held, attempts)
+			}
+		}
+		if redisclient.IsRefusal(err) {
+			if quarantined, _ := r.quarantine.examine(work, open...); quarantined {
+				continue
+			}
 		}
 		switch {
-		case errors.Is(err, redis.Nil):
-			if stopping {
-				return
-			}
-			continue
-		case err != nil && strings.HasPrefix(err.Error(), "UNBLOCKED"):
-			continue
-		case err != nil:
-			if work.Err() != nil {
-				return
-			}
-			if redisclient.IsRefusal(err) {
-				if quarantined, _ := r.quarantine.examine(work, open...); quarantined {
-					continue
-				}
-			}
-			r.outages.note("reading the outboxes", parts[0], err)
-			if !wait.wait(work) {
-				return
-			}
-			continue
-		}
-		err = r.publishAll(work, got, byName, held, attempts)
-		if err == nil {
+		case err == nil && len(got) == 0 && stopping, work.Err() != nil:
+			return
+		case err == nil:
 			wait.reset()
 			continue
 		}
@@ -142,6 +128,16 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 			return
 		}
 	}
+}
+
+// read gives what waits in outboxes, nothing where none comes in time.
+func (r *relay) read(ctx context.Context, streams []string, block time.Duration) ([]redis.XStream, error) {
+	got, err := r.blocking.XRead(ctx, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...),
+		Count: relayStep, Block: block}).Result()
+	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "UNBLOCKED") {
+		return nil, nil
+	}
+	return got, err
 }
 
 // publishAll publishes what was read of several outboxes, each under its own lease,

@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Age of the oldest alert that the sink's endpoint has not taken yet; 0: there is none, or another " +
 				"process delivers for the sink."}, []string{"sink"}),
 		delivering: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_sink_delivering",
-			Help: "1 while this process delivers for the sink, 0 while another process does or JetStream cannot be reached."},
+			Help: "1 while this process delivers for the sink, 0 while another one does or JetStream is away."},
 			[]string{"sink"}),
 		leases: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_sink_leases_total",
 			Help: "Attempts to take the sink's lease, by outcome: taken, taken_over (nobody renewed it, and NATS " +

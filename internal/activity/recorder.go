@@ -136,8 +136,8 @@ func (r *Recorder) Run(ctx context.Context) {
 				if redisclient.IsRefusal(err) || redis.HasErrorPrefix(err, "NOPERM") {
 					level = slog.LevelWarn
 				}
-				r.config.Log.Log(ctx, level, "publishing this process's activity failed: the page and /v1/top lack its part",
-					"error", err)
+				r.config.Log.Log(ctx, level,
+					"publishing this process's activity failed: the page and /v1/top lack its part", "error", err)
 			}
 		}
 		if !pause.For(ctx, every) {

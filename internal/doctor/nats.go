@@ -132,7 +132,8 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	used, most := info.Store, info.Limits.MaxStore
 	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s%s, memory %s%s, %s%s",
 		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size),
-		plural(info.Streams, "stream"), limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+		plural(info.Streams, "stream"),
+		limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
 	if max(most, info.Limits.MaxMemory, int64(info.Limits.MaxStreams)) < 0 {
 		f.Found += " (no limits set)"
 	}
