@@ -33,8 +33,8 @@ Formats:
            event of the key ip:<remote host>
 
 An event counts at the time it is appended. To try an old log at its own times, use
-streamcounter compare --clf FILE. A line that cannot be read is reported with its
-number and skipped; the exit code is then 1.`,
+streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
+with its number and skipped; the exit code is then 1.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
@@ -165,7 +165,7 @@ func warnings(format string, messages io.Writer) func(n int, line string) {
 			warned = true
 			if at, _, _, err := timedLogLine(line); err == nil && time.Since(at) > time.Minute {
 				fmt.Fprintf(messages, "warning: the log begins at %s, and its events count as of now; to try a log at "+
-					"its own times: streamcounter compare --clf FILE\n", at.Format(time.DateTime))
+					"its own times: streamcounter compare --clf LOG --rules FILE\n", at.Format(time.DateTime))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ func rejected(traces []compare.Trace) error {
 func rollOut(cmd *cobra.Command, run compareRun) error {
 	for _, flag := range []string{"boundary", "window", "algorithms", "redis"} {
 		if cmd.Flags().Changed(flag) {
-			return fmt.Errorf("--rules and --%s: expected one of them", flag)
+			return badUsage("--rules and --%s: expected one of them", flag)
 		}
 	}
 	rules, err := windows.Load(run.rules)
