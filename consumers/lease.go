@@ -2,6 +2,8 @@ package consumers
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -146,12 +148,16 @@ func (l *leases) release() {
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var failed error
 	for p, h := range l.holds {
 		h.expire.Stop()
 		h.cancel()
 		if _, err := l.lua.Lease(ctx, l.keys.Relay(p), l.owner, 0); err != nil {
-			l.log.Warn("releasing a lease failed, it will expire", "partition", p, "error", err)
+			failed = errors.Join(failed, fmt.Errorf("partition %d: %w", p, err))
 		}
+	}
+	if failed != nil {
+		l.log.Warn("releasing leases failed, they will expire", "error", failed)
 	}
 	clear(l.holds)
 }

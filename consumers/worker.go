@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -40,10 +41,14 @@ func (w *worker) run(ctx, work context.Context) {
 		shards.Go(func() { w.runShard(ctx, work, reader, w.parts[i]) })
 	}
 	shards.Wait()
+	var failed error
 	for p := range w.keys.Partitions {
 		if _, err := w.lua.Retire(work, w.keys.Events(p), eventlog.Group, w.config.Consumer, 0); err != nil {
-			w.log.Warn("leaving the group failed", "stream", w.keys.Events(p), "error", err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", w.keys.Events(p), err))
 		}
+	}
+	if failed != nil {
+		w.log.Warn("leaving the consumer groups failed", "error", failed)
 	}
 }
 
