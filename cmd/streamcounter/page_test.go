@@ -333,6 +333,7 @@ func TestPage(t *testing.T) {
 	b.see("h1", "admitted")
 
 	b.seeUnruled()
+	b.blockNetwork()
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
 	b.do(chromedp.Navigate(base + "/#/"))
@@ -384,6 +385,31 @@ func (b *browser) seeUnruled() {
 	if all := b.text("#operate"); strings.Contains(all, "Set limit") || strings.Contains(all, "Reset") {
 		b.t.Errorf("for a key without a rule the page offers %s", all)
 	}
+	b.do(chromedp.Navigate(b.base + "/#/key/user:42"))
+	b.see("#windows", "0 of 100")
+}
+
+// blockNetwork gives a key more, and blocks a network; each question says first what would change.
+func (b *browser) blockNetwork() {
+	b.t.Helper()
+	b.press("#setlimit")
+	b.see("dialog", "Limit user:42 to 1,000 per 1m for 1h? It replaces 100 per 1m. It keeps 1000 per 1h.")
+	b.press("#confirm")
+	b.see("#outcome", "Limited to 1,000 per 1m for 1h.")
+	b.press("#clear")
+	b.press("#confirm")
+	b.see("#outcome", "removed")
+	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "ip:203.0.113.0/24"+kb.Enter))
+	b.see(".notice", "all keys that it covers")
+	b.press("#block")
+	b.see("dialog", "It covers 1 key with a count, 0 of them throttled.")
+	b.press("#confirm")
+	b.see("#outcome", "Blocked for 1h")
+	b.see("#history", "blocked until")
+	b.do(chromedp.Navigate(b.base + "/#/key/ip:203.0.113.9"))
+	b.see("h1", "blocked")
+	b.do(chromedp.Navigate(b.base + "/#/"))
+	b.see("#overrides", "ip:203.0.113.0/24")
 	b.do(chromedp.Navigate(b.base + "/#/key/user:42"))
 	b.see("#windows", "0 of 100")
 }

@@ -4,6 +4,7 @@ import { h, text } from "./dom.js";
 import { token, keepToken } from "./api.js";
 import { live } from "./live.js";
 import { overview } from "./overview.js";
+import { isSeveral, linkTo } from "./table.js";
 import { setClock, zone } from "./words.js";
 import { keyView } from "./key.js";
 
@@ -96,15 +97,16 @@ function route() {
   if (!shared.hello) return;
   leave();
   const hash = location.hash;
-  let key = null;
-  if (hash.startsWith("#/key/")) {
+  // #/key/ is a key, whatever it holds, and #/match/ a pattern or a network.
+  let [, kind, key] = hash.match(/^#\/(key|match)\/(.+)$/) || [];
+  if (key) {
     try {
-      key = decodeURIComponent(hash.slice(6));
+      key = decodeURIComponent(key);
     } catch {
-      key = hash.slice(6);
+      // it is shown as it stands
     }
   }
-  view = key ? keyView(shared, key) : overview(shared);
+  view = key ? keyView(shared, key, kind === "match") : overview(shared);
   document.title = key ? key + " · streamcounter" : "streamcounter";
   main.replaceChildren(view.root);
   window.scrollTo(0, 0);
@@ -114,7 +116,7 @@ window.addEventListener("hashchange", () => { route(); main.focus({ preventScrol
 document.getElementById("find").addEventListener("submit", (e) => {
   e.preventDefault();
   const input = document.getElementById("key");
-  if (input.value) location.hash = "#/key/" + encodeURIComponent(input.value);
+  if (input.value) location.hash = linkTo(input.value, isSeveral(input.value));
   input.value = "";
 });
 logout.addEventListener("click", () => { connection?.abort(); keepToken(""); denied(); });

@@ -39,7 +39,7 @@ function overridesCard(shared) {
   const note = h("p", { class: "muted" });
   const more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { page++; load(); } }, "More");
   let list = [], page = 1;
-  const draw = () => rows.update(list.map((o) => [o.key ? keyLink(o.key) : h("span", { class: "key" }, o.pattern || o.network),
+  const draw = () => rows.update(list.map((o) => [keyLink(o.key || o.pattern || o.network, !o.key),
     overrideText({ ...o, until_ms: 0 }), o.until_ms ? time(o.until_ms, ends(o.until_ms)) : ends(0)]));
   async function load() {
     try {

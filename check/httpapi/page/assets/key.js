@@ -3,6 +3,7 @@
 import { h, text, time } from "./dom.js";
 import { call, keyPath, Refused, target } from "./api.js";
 import { plot } from "./plot.js";
+import { linkTo } from "./table.js";
 import { operate } from "./operate.js";
 import { moment, now, number, overrideText, penaltyText, per, span, what, why } from "./words.js";
 
@@ -68,13 +69,13 @@ function entryItem(e) {
   return h("li", {}, time(e.at_ms, moment(e.at_ms)), h("span", { class: "state change" }, "override"), h("span", {}, said));
 }
 
-function historyCard(key, drawn) {
+function historyCard(name, drawn) {
   const list = h("ol", { class: "feed tall" }), note = h("p", { class: "muted" });
   const older = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => load(next) }, "Older");
   let entries = [], next = "", extended = false;
   async function load(before) {
     try {
-      const page = await call("GET", keyPath("/v1/history/", target(key)) + `?limit=${perPage}` + (before ? "&before=" + encodeURIComponent(before) : ""));
+      const page = await call("GET", keyPath("/v1/history/", name) + `?limit=${perPage}` + (before ? "&before=" + encodeURIComponent(before) : ""));
       if (before) {
         extended = true;
         entries = entries.concat(page.entries);
@@ -94,14 +95,15 @@ function historyCard(key, drawn) {
     refresh: () => (extended ? null : load("")) };
 }
 
-export function keyView(shared, key) {
+// keyView is of a key; or, where that is said, of a pattern or a network.
+export function keyView(shared, key, isSeveral) {
   const badge = h("span", { class: "badge", role: "status" }), override = h("p", { class: "notice", hidden: true });
   const windows = windowsCard();
   const used = plot("Used of the limit", "%", 190), samples = [];
   const lastHour = h("section", { class: "card", id: "hour" }, h("h2", {}, "Last hour"), used,
     h("p", { class: "muted" }, "What is known: the count at each alert and decision, and since this page is open. Shaded: throttled."));
   const nobody = h("p", { class: "notice", role: "status", hidden: true });
-  const change = shared.hello.admin ? operate(key, () => refresh()) : null;
+  const change = shared.hello.admin ? operate(key, isSeveral, () => refresh()) : null;
   let entries = [], left = false;
   function draw() {
     const to = now();
@@ -118,8 +120,25 @@ export function keyView(shared, key) {
     change?.unruled(Boolean(said));
     lastHour.hidden = Boolean(said);
   }
-  const history = historyCard(key, (list) => { entries = list; draw(); });
+  const history = historyCard(isSeveral ? key : target(key), (list) => { entries = list; draw(); });
+  // lookAtSeveral is look of a pattern or a network, which has no count: the keys that it covers have.
+  async function lookAtSeveral() {
+    lastHour.hidden = windows.root.hidden = true;
+    if (nobody.hidden) {
+      nobody.hidden = false;
+      nobody.append("This is a pattern or a network: what is set here is for all keys that it covers. ",
+        h("a", { href: linkTo(key, false) }, "Look at the key of this name."));
+    }
+    try {
+      const o = shared.hello.admin ? await call("GET", keyPath("/v1/overrides/", key)) : null;
+      override.hidden = !o;
+      if (o) text(override, "Override: " + overrideText(o));
+    } catch {
+      override.hidden = true; // there is none
+    }
+  }
   async function look() {
+    if (isSeveral) return lookAtSeveral();
     try {
       const state = await call("GET", keyPath("/v1/keys/", key));
       if (left) return;

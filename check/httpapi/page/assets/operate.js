@@ -2,6 +2,7 @@
 
 import { h, text } from "./dom.js";
 import { call, keyPath, target } from "./api.js";
+import { number, several } from "./words.js";
 
 function field(label, input) {
   return h("label", {}, h("span", {}, label), input);
@@ -18,7 +19,17 @@ function confirm(question, go) {
   });
 }
 
-export function operate(key, changed) {
+// effect says what an override does that its text does not say.
+function effect(o) {
+  const c = o.covers;
+  return [o.replaces && "It replaces " + o.replaces.join(", ") + ".", o.keeps && "It keeps " + o.keeps.join(", ") + ".",
+    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count, ${number(c.throttled)} of them throttled.`,
+    ...(o.warnings || []).map((w) => "Warning: " + w + ".")].filter(Boolean);
+}
+
+// operate changes a key; or, where that is said, all keys of a pattern or a network.
+export function operate(key, isSeveral, changed) {
+  const path = keyPath("/v1/overrides/", isSeveral ? key : target(key));
   const lasts = h("input", { id: "for", value: "1h", size: "6", placeholder: "1h", "aria-describedby": "forhelp" });
   const reason = h("input", { id: "reason", maxlength: "250", placeholder: "why, for the history" });
   const limit = h("input", { id: "limit", type: "number", min: "1", value: "1000" });
@@ -30,29 +41,36 @@ export function operate(key, changed) {
     if (!await confirm(question, go)) return;
     try {
       const done = await call(method, path, body);
-      const more = [done.replaces && "It replaces " + done.replaces.join(", ") + ".", done.keeps && "It keeps " + done.keeps.join(", ") + ".",
-        ...(done.warnings || []).map((w) => "Warning: " + w + ".")];
-      text(outcome, [said, ...more].filter(Boolean).join(" "));
+      text(outcome, [said, ...effect(done)].join(" "));
       outcome.className = "done";
     } catch (err) {
-      text(outcome, err.message);
-      outcome.className = "problem";
+      failed(err);
     }
     changed();
   }
+  function failed(err) {
+    text(outcome, err.message);
+    outcome.className = "problem";
+  }
 
   const span = () => (lasts.value.trim() ? " for " + lasts.value.trim() : " until it is cleared");
-  function set(verb, what, said) {
+  // set asks the server first what it would do, and says that in the question.
+  async function set(verb, what, said, to = "") {
     const body = { ...what };
     if (lasts.value.trim()) body.for = lasts.value.trim();
     if (reason.value.trim()) body.reason = reason.value.trim();
-    act(`${verb} ${key}${span()}?`, verb, "PUT", keyPath("/v1/overrides/", target(key)), body, said + span() + ".");
+    try {
+      const would = await call("PUT", path + "?dry_run=true", body);
+      await act([`${verb} ${key}${to}${span()}?`, ...effect(would)].join(" "), verb, "PUT", path, body, said + to + span() + ".");
+    } catch (err) {
+      failed(err);
+    }
   }
   const button = (id, name, click, kind) => h("button", { type: "button", id, class: kind, onclick: click }, name);
 
   const limits = h("div", { class: "fields" }, field("Limit", limit), field("per", per), field("in place of all windows", all),
     button("setlimit", "Set limit", () => set("Limit", { windows: [{ limit: Number(limit.value), per: per.value.trim() }],
-      ...(all.checked ? { only: true } : {}) }, "Limited")));
+      ...(all.checked ? { only: true } : {}) }, "Limited", ` to ${number(Number(limit.value))} per ${per.value.trim()}`)));
   const exempt = button("exempt", "Exempt", () => set("Exempt", { exempt: true }, "Exempt"));
   const reset = button("reset", "Reset counts", () => act(`Set the counts of ${key} to zero?`, "Reset", "DELETE", keyPath("/v1/keys/", key), null,
     "The counts are zero."), "quiet");
@@ -65,10 +83,11 @@ export function operate(key, changed) {
     limits,
     h("div", { class: "actions" },
       button("clear", "Clear override", () => act(`Remove the override of ${key}?`, "Remove", "DELETE",
-        keyPath("/v1/overrides/", target(key)) + (reason.value.trim() ? "?reason=" + encodeURIComponent(reason.value.trim()) : ""), null,
+        path + (reason.value.trim() ? "?reason=" + encodeURIComponent(reason.value.trim()) : ""), null,
         "The override is removed."), "quiet"),
       reset),
     outcome);
+  reset.hidden = isSeveral;
   // Without a rule there is nothing to exempt from, to limit or to reset.
   return { root, unruled: (is) => { limits.hidden = exempt.hidden = reset.hidden = is; } };
 }

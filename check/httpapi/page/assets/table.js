@@ -19,5 +19,9 @@ export function table(caption, columns, empty) {
   return root;
 }
 
-// keyLink leads to a key's own view.
-export const keyLink = (key) => h("a", { href: "#/key/" + encodeURIComponent(key), class: "key" }, key);
+// isSeveral tells what looks like a pattern or a network from a key.
+export const isSeveral = (name) => /[*?]/.test(name) || /(^|:)[0-9a-f.:]+\/\d{1,3}$/i.test(name);
+
+// linkTo leads to the view of a key, or of a pattern or a network.
+export const linkTo = (name, several) => (several ? "#/match/" : "#/key/") + encodeURIComponent(name);
+export const keyLink = (name, several = false) => h("a", { href: linkTo(name, several), class: "key" }, name);

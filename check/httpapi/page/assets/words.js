@@ -19,7 +19,7 @@ export const now = () => Date.now() + ahead;
 export const zone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 // ends says in how long something ends, or that it has to be looked at.
-export const ends = (ms) => (!ms ? "until it is cleared" : ms > now() ? "in " + span(ms - now()) : "now");
+export const ends = (ms) => (!ms ? "until it is cleared" : ms > now() ? "in " + span(Math.max(1000, ms - now())) : "now");
 
 const pad = (n, digits = 2) => String(n).padStart(digits, "0");
 
