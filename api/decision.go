@@ -60,12 +60,17 @@ type Transition struct {
 	Reason string `json:"reason,omitempty"`
 	// Penalty is what is in force for the key, nil where nothing is.
 	Penalty *Penalty `json:"penalty,omitempty"`
+	// Values are those that the key touched last, by their field, the newest first, where its rule has publish_values.
+	Values *Values `json:"values,omitempty"`
 	// TraceParent is the W3C trace context of the fold that wrote it, empty where no event of that had
 	// one. The message's header traceparent has that of its publishing.
 	TraceParent string `json:"-"`
 	// TraceState goes with TraceParent, as in the header tracestate.
 	TraceState string `json:"-"`
 }
+
+// Values are lists of values by their field.
+type Values map[string][]string
 
 // IsThrottle reports whether it is a throttle decision, not an alert.
 func (t Transition) IsThrottle() bool {

@@ -1,6 +1,7 @@
 package consumers_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx, r := t.Context(), &recorder{}
 		w := newWorld(t, url, &windows.Rule{Name: "stuffing", Match: "*", Windows: []windows.Window{
-			{Limit: 2, Per: time.Hour, Distinct: "user"}}})
+			{Limit: 2, Per: time.Hour, Distinct: "user", PublishValues: 5}}})
 		key := w.keyIn(1, "ip")
 		w.append(api.Event{Key: key, Count: 1, Values: map[string]string{"user": "alice"}})
 		for _, values := range [][]any{{"key", key}, {"key", key, "user", strings.Repeat("u", 257)}} {
@@ -28,6 +29,17 @@ func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
 		w.append(api.Event{Key: key, Count: 1, Values: map[string]string{"user": "bob"}})
 		w.start(r, nil)
 		w.eventually("the others count", func() (bool, string) { return w.used(key) == 2, fmt.Sprint(w.used(key)) })
+		w.eventually("the decision has the values", func() (bool, string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, tr := range r.all {
+				if tr.State == api.StateThrottled {
+					got, err := json.Marshal(tr.Values)
+					return err == nil && string(got) == `{"user":["bob","alice"]}`, string(got)
+				}
+			}
+			return false, "none"
+		})
 		letters := w.redis.XRange(ctx, w.keys.Dead(1), "-", "+").Val()
 		if len(letters) != 2 {
 			t.Fatalf("dead letters: %v", letters)

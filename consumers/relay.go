@@ -3,6 +3,7 @@ package consumers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -273,6 +274,11 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	}
 	if text("penalty") != "" && bad == nil {
 		t.Penalty, bad = decodePenalty(text("penalty"))
+	}
+	if text("values") != "" && bad == nil {
+		if err := json.Unmarshal([]byte(text("values")), &t.Values); err != nil {
+			bad = fmt.Errorf(`%w: field "values" is %s: %w`, api.ErrBadTransition, api.Shorten(text("values")), err)
+		}
 	}
 	if bad == nil {
 		bad = t.Validate()

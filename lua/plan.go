@@ -27,6 +27,9 @@ type Meter struct {
 	// Steps are those of a Penalty, in ms; ForgetMs is for how long after the end of one it is remembered.
 	Steps    []int64 `json:"steps,omitempty"`
 	ForgetMs int64   `json:"forget,omitempty"`
+	// Publish is how many values of a Distinct meter go with a transition, under the name Field.
+	Publish int    `json:"publish,omitempty"`
+	Field   string `json:"field,omitempty"`
 }
 
 // Rule is a rule of a plan: the one that decides is the first, then come those in shadow.

@@ -54,6 +54,15 @@
 --   more(meter, told, plan, i, windows)  takes it from the decoded text of the plan's i-th meter
 local algorithms = {}
 
+-- also_fields adds a function to a plan's hook `fields`.
+local function also_fields(plan, more)
+  local before = plan.fields
+  plan.fields = not before and more or function(s, entry)
+    before(s, entry)
+    more(s, entry)
+  end
+end
+
 local function integer(n, least, what)
   if type(n) ~= 'number' or n < least or n >= 9007199254740992 or n % 1 ~= 0 then
     error('a plan has the ' .. what .. ' ' .. tostring(n) .. ', expected an integer >= ' .. least)

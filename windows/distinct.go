@@ -14,6 +14,9 @@ import (
 // MaxDistinct is the largest limit of a window that counts values: Redis keeps one more of them per key.
 const MaxDistinct = 100_000
 
+// MaxPublished is how many values go with a transition at most.
+const MaxPublished = 100
+
 // Normalize says which spellings of a value are one.
 type Normalize struct {
 	Lower bool `json:",omitempty"` // of upper and lower case
@@ -119,8 +122,11 @@ func (r *Rule) validateDistinct(i int) *fault {
 	w := r.Windows[i]
 	at := func(field string) string { return fmt.Sprintf("windows[%d].%s", i, field) }
 	if w.Distinct == "" {
-		if w.Normalize != (Normalize{}) {
+		switch {
+		case w.Normalize != (Normalize{}):
 			return faultf(at("normalize"), "normalize: want none without distinct")
+		case w.PublishValues != 0:
+			return faultf(at("publish_values"), "publish_values %d: want none without distinct", w.PublishValues)
 		}
 		return nil
 	}
@@ -138,6 +144,11 @@ func (r *Rule) validateDistinct(i int) *fault {
 			w.Algorithm)
 	case w.Limit > MaxDistinct:
 		return faultf(at("limit"), "limit %d: want at most %d beside distinct", w.Limit, MaxDistinct)
+	case w.PublishValues < 0 || w.PublishValues > MaxPublished:
+		return faultf(at("publish_values"), "publish_values %d: want a whole number from 1 to %d", w.PublishValues,
+			MaxPublished)
+	case w.PublishValues > 0 && r.Shadow:
+		return faultf(at("publish_values"), "publish_values %d: want none in a shadow rule", w.PublishValues)
 	case r.Lease != 0:
 		return &fault{"lease", at("distinct"),
 			"lease beside distinct: each value must be looked up in Redis; want one of both"}

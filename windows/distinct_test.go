@@ -206,3 +206,21 @@ func TestForeignValues(t *testing.T) {
 		}
 	})
 }
+
+// A transition that begins a level carries the values that were seen last, the newest first, beside a penalty.
+func TestTransitionsCarryValues(t *testing.T) {
+	rule := &windows.Rule{Name: "a", Match: "*", Penalty: []time.Duration{time.Hour}, Windows: []windows.Window{
+		{Limit: 3, Per: time.Minute, Distinct: "user", PublishValues: 2}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		for _, user := range []string{"a", "b", "c"} {
+			s.clock.ms++
+			_, err := s.Check(t.Context(), []windows.Request{s.asUser(user)})
+			testkit.Must(t, err)
+		}
+		entries, err := s.redis.XRange(t.Context(), s.keys.Outbox(s.keys.Partition("k")), "-", "+").Result()
+		testkit.Must(t, err)
+		if len(entries) != 2 || entries[1].Values["values"] != `{"user":["c","b"]}` || entries[1].Values["penalty"] == nil {
+			t.Errorf("%v", entries)
+		}
+	})
+}

@@ -117,6 +117,12 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 		field{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
 			return w.Normalize.and(n)
 		}))},
+		field{Name: "publish_values", Set: func(n *document.Node, at string) error {
+			var count int64
+			err := document.Leaf(d, &count, document.Whole(1, MaxPublished))(n, at)
+			w.PublishValues = int(count)
+			return err
+		}},
 	)(n, at)
 	switch {
 	case err != nil:

@@ -129,6 +129,7 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 				m.windows, m.spanMs = append(m.windows, window), max(m.spanMs, w.Per.Milliseconds())
 				if a == lua.Distinct {
 					m.value, m.keep = valueOf{w.Distinct, w.Normalize}, max(m.keep, w.Limit+1)
+					m.publish = max(m.publish, w.PublishValues)
 				}
 			}
 			window++

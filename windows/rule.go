@@ -74,6 +74,8 @@ type Window struct {
 	// they cost. Normalize says which spellings are one value.
 	Distinct  string    `json:",omitempty"`
 	Normalize Normalize `json:",omitzero"`
+	// PublishValues is how many of the newest values go with each transition of the rule that begins a level.
+	PublishValues int `json:",omitempty"`
 }
 
 // OnDeny says what becomes of a cost that is denied.

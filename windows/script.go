@@ -34,6 +34,7 @@ type scriptMeter struct {
 	windows         []int   // among those of all rules
 	value           valueOf // what it counts the values of
 	keep            int64   // how many values it keeps
+	publish         int     // how many of them go with a transition
 }
 
 func (m scriptMeter) setting(settled bool) int64 {
@@ -99,6 +100,9 @@ func (c *scriptPlan) compile(nowMs int64) *periodPlan {
 		meter := lua.Meter{Algorithm: m.algorithm, Setting: m.setting(c.settled), SpanMs: m.spanMs}
 		for _, w := range m.windows {
 			meter.Windows = append(meter.Windows, w+1)
+		}
+		if m.publish > 0 {
+			meter.Publish, meter.Field = m.publish, m.value.field
 		}
 		if r := c.rules[0]; m.algorithm == lua.Penalty {
 			meter.ForgetMs = r.Forget.Milliseconds()

@@ -60,10 +60,10 @@ function penalty.more(meter, told, plan, i)
     if state.ends <= s.now then return 0, 0 end
     return state.step, state.ends
   end
-  function plan.fields(s, entry)
+  also_fields(plan, function(s, entry)
     local step, ends = plan.told(s)
     if step == 0 then return end
     entry[#entry + 1] = 'penalty'
     entry[#entry + 1] = int(min(step, #steps)) .. ',' .. int(#steps) .. ',' .. int(ends)
-  end
+  end)
 end

@@ -93,10 +93,29 @@ local function later(s, from, to, wait)
   return wait
 end
 
+-- publish adds to a transition per field the values that were seen last, the newest first, as JSON.
+local function publish(s, entry)
+  local values = {}
+  for _, i in ipairs(s.plan.valued) do
+    local m = s.meters[i]
+    local newest = m.total == 0 and m.meter.publish > 0
+      and call('ZRANGE', m.name, '0', int(m.meter.publish - 1), 'REV') or {}
+    if newest[1] then values[m.meter.field] = newest end
+  end
+  if next(values) then
+    entry[#entry + 1] = 'values'
+    entry[#entry + 1] = cjson.encode(values)
+  end
+end
+
 function distinct.more(meter, told, plan, i)
-  meter.limit = {}
+  meter.limit, meter.publish, meter.field = {}, told.publish or 0, told.field
   for place, w in ipairs(told.windows) do meter.limit[place] = plan.limit[w] end
   plan.valued = plan.valued or {}
   plan.valued[#plan.valued + 1] = i
   plan.values, plan.takes, plan.later = values, takes, later
+  if meter.publish > 0 and not plan.publishes then
+    plan.publishes = true
+    also_fields(plan, publish)
+  end
 end
