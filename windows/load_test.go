@@ -42,7 +42,7 @@ var busted = map[string][2]string{
 	"buckets_zero":               {"5:14", `buckets 0: want a whole number from 1 to 1000`},
 	"columns":                    {"2:75", `limit 0`},
 	"crlf":                       {"10:25", `"1y"`},
-	"duplicate_key":              {"4:5", `"name" stands here twice; first in line 2`},
+	"duplicate_key":              {"4:5", `"name" is given twice; first in line 2`},
 	"empty":                      {"1:1", `empty`},
 	"hold_fraction":              {"4:11", `1µs`},
 	"hold_long":                  {"4:11", `24h0m1s: want 0s to 1d`},
