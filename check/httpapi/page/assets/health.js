@@ -7,7 +7,9 @@ const ms = (n) => (n < 10 ? n.toFixed(1) : number(n)) + " ms";
 
 export function healthCard(shared) {
   const items = {}, list = h("ul", { class: "health", id: "health" });
-  const alarm = h("p", { class: "notice", id: "onerror", role: "alert", hidden: true });
+  // What is read aloud does not change each second.
+  const told = h("p", { role: "alert" }), counted = h("p", {});
+  const alarm = h("div", { class: "notice", id: "onerror", hidden: true }, told, counted);
   function set(name, good, said) {
     if (!items[name]) {
       const mark = h("span", { class: "mark" }), value = h("span", {});
@@ -30,8 +32,9 @@ export function healthCard(shared) {
     set("on_error", !o, o ? "in force" : "not in force");
     alarm.hidden = !o;
     if (o) {
-      text(alarm, `Redis does not answer. Since ${moment(o.since_ms)} on_error decides this server's checks, for ${span(s.at_ms - o.since_ms)}: ` +
-        `${number(o.allow)} allowed without counting, ${number(o.deny)} denied, ${number(o.local)} counted in this process.`);
+      text(counted, `For ${span(s.at_ms - o.since_ms)}: ${number(o.allow)} allowed without counting, ${number(o.deny)} denied, ` +
+        `${number(o.local)} counted in this process.`);
     }
+    text(told, o ? `Redis does not answer. Since ${moment(o.since_ms)} on_error decides this server's checks.` : "");
   } };
 }

@@ -164,7 +164,7 @@ export function keyView(shared, key, isSeveral) {
     }
   }
   const refresh = () => { look(); history.refresh(); };
-  const timer = setInterval(look, lookEvery);
+  const timer = setInterval(look, isSeveral ? 5 * lookEvery : lookEvery);
   const slow = setInterval(() => history.refresh(), 5 * lookEvery);
   refresh();
   const root = h("div", { class: "keyview" }, h("p", {}, h("a", { href: "#/" }, "← Overview")),

@@ -10,7 +10,7 @@ const perPage = 50, askEvery = 5000;
 export function throttledCard(shared) {
   const rows = table("Throttled keys", [{ name: "Key" }, { name: "Rule" }, { name: "Used" }, { name: "Since", class: "time" },
     { name: "Ends", class: "time" }], "Nobody is throttled.");
-  const title = h("span", {}), count = h("span", { class: "count" }), where = h("span", { class: "muted", role: "status" });
+  const title = h("span", {}), count = h("span", { class: "count" }), where = h("span", { class: "muted" });
   const previous = h("button", { type: "button", class: "quiet", onclick: () => go(afters.slice(0, -1)) }, "Previous");
   const next = h("button", { type: "button", class: "quiet", onclick: () => go(afters.concat(following)) }, "Next");
   let afters = [""]; // the page that is shown is the last of these
