@@ -219,7 +219,8 @@ func TestTransitionsCarryValues(t *testing.T) {
 		}
 		entries, err := s.redis.XRange(t.Context(), s.keys.Outbox(s.keys.Partition("k")), "-", "+").Result()
 		testkit.Must(t, err)
-		if len(entries) != 2 || entries[1].Values["values"] != `{"user":["c","b"]}` || entries[1].Values["penalty"] == nil {
+		if len(entries) != 2 || entries[1].Values["values"] != `{"user":["c","b"]}` ||
+			entries[1].Values["penalty"] == nil {
 			t.Errorf("%v", entries)
 		}
 	})

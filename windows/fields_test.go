@@ -39,8 +39,8 @@ var ruleFields = []struct {
 	{"windows[].distinct", "name of a field", none, fmt.Sprintf("`limit` different values of this field are admitted, "+
 		"up to %d: see [Different values](#different-values)", MaxDistinct)},
 	{"windows[].normalize", "list of `lower`, `trim`", none, "spellings that are one value"},
-	{"windows[].publish_values", "number", none, fmt.Sprintf("so many of the newest values, 1 to %d, go with decisions and "+
-		"alerts", MaxPublished)},
+	{"windows[].publish_values", "number", none, fmt.Sprintf("so many of the newest values, 1 to %d, go with "+
+		"decisions and alerts", MaxPublished)},
 	{"alerts", "list of percentages", none,
 		"1% to 99% of each window's limit. 100% is always one more level: throttled"},
 	{"hold", "duration", code(inDays(DefaultHold)), "a throttle or alert lasts at least this long, up to " +

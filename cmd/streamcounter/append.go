@@ -19,6 +19,7 @@ import (
 
 func newAppend() *cobra.Command {
 	var format string
+	var values []string
 	var asJSON bool
 	c := newConfig()
 	cmd := &cobra.Command{
@@ -38,10 +39,11 @@ with its number and skipped; the exit code is then 1.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, asJSON) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, values, asJSON) },
 	}
 	c.flags(cmd, "redis", "stream")
 	cmd.Flags().StringVar(&format, "format", "lines", "lines, ndjson or clf")
+	cmd.Flags().StringSliceVar(&values, "values", nil, "parts of each line of clf that rules count: user, path")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the summary as JSON")
 	return cmd
 }
@@ -57,10 +59,18 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-func runAppend(cmd *cobra.Command, c *config, format string, asJSON bool) error {
+func runAppend(cmd *cobra.Command, c *config, format string, values []string, asJSON bool) error {
 	parse, ok := lineFormats[format]
 	if !ok {
 		return badUsage("--format is %q: expected lines, ndjson or clf", format)
+	}
+	if len(values) > 0 {
+		for _, name := range values {
+			if format != "clf" || logValues[name] == 0 {
+				return badUsage("--values is %q: expected user, path or both, with --format clf", values)
+			}
+		}
+		parse = withLogValues(values)
 	}
 	log, closeLog, err := openEventLog(cmd.Context(), c)
 	if err != nil {

@@ -45,7 +45,7 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 
 // commonLog is the beginning of a line in common or combined log format: remote
 // host, identity, user, time, request.
-var commonLog = regexp.MustCompile(`^(\S+) \S+ .*?\[([^\]]+)\] "`)
+var commonLog = regexp.MustCompile(`^(\S+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
 
 // commonLogTime is how such a line tells its time: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
@@ -78,5 +78,26 @@ func logFields(line string) (e api.Event, at string, skip bool, err error) {
 			api.ErrBadRequest, api.Shorten(line))
 	}
 	e = api.Event{Key: "ip:" + m[1], Count: 1}
-	return e, m[2], false, e.Validate()
+	return e, m[3], false, e.Validate()
+}
+
+// logValues are the parts of a log's line that --values names, by their group in commonLog.
+var logValues = map[string]int{"user": 2, "path": 4}
+
+// withLogValues reads a line of a log with some of its parts as values. A part that is missing, "-", is none.
+func withLogValues(names []string) func(line string) (e api.Event, skip bool, err error) {
+	return func(line string) (api.Event, bool, error) {
+		e, skip, err := logLine(line)
+		if skip || err != nil {
+			return e, skip, err
+		}
+		e.Values = map[string]string{}
+		parts := commonLog.FindStringSubmatch(line)
+		for _, name := range names {
+			if part := parts[logValues[name]]; part != "" && part != "-" {
+				e.Values[name] = part
+			}
+		}
+		return e, false, e.Validate()
+	}
 }

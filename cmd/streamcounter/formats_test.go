@@ -1,0 +1,27 @@
+package main
+
+import (
+	"maps"
+	"testing"
+)
+
+// append --format clf --values user,path takes these parts of a line as values, and none that is missing.
+func TestValuesOfALog(t *testing.T) {
+	for line, want := range map[string]map[string]string{
+		`192.0.2.1 - alice [17/May/2015:10:05:03 +0000] "GET /a/b?c=d HTTP/1.1" 200 2 "-" "agent"`: {"user": "alice",
+			"path": "/a/b"},
+		`192.0.2.1 - al ice [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: {"user": "al ice", "path": "/"},
+		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "-" 400 0`:                   {},
+	} {
+		e, skip, err := withLogValues([]string{"user", "path"})(line)
+		if err != nil || skip || e.Key != "ip:192.0.2.1" || !maps.Equal(e.Values, want) {
+			t.Errorf("%s: %+v, %v, %v; want %v", line, e, skip, err, want)
+		}
+	}
+	for _, args := range [][]string{{"--values", "user"}, {"--format", "clf", "--values", "agent"}} {
+		code, _, errs := runProgram(t, "", append([]string{"append", "--redis", "redis://127.0.0.1:1"}, args...)...)
+		if code != 2 {
+			t.Errorf("%v: exit code %d: %s", args, code, errs)
+		}
+	}
+}
