@@ -3,6 +3,7 @@ package consumers_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -455,4 +456,26 @@ func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
 				r.of("user:1")
 		})
 	})
+}
+
+// All parts of a worker meet an outage: the log has its beginning and its end.
+func TestAWorkerLogsAnOutageOnce(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	w := newWorld(t, own.URL())
+	var log testkit.Log
+	stop := w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	w.append(api.Event{Key: "user:1", Count: 3})
+	w.eventuallyUsed("user:1", 3)
+	own.Stop()
+	w.eventually("the outage is logged", func() (bool, string) {
+		return strings.Contains(log.String(), "Redis does not answer"), log.String()
+	})
+	own.Start()
+	w.eventually("its end is logged", func() (bool, string) {
+		return strings.Contains(log.String(), "Redis answers again"), log.String()
+	})
+	stop()
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
 }
