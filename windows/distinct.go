@@ -124,9 +124,9 @@ func (r *Rule) validateDistinct(i int) *fault {
 	if w.Distinct == "" {
 		switch {
 		case w.Normalize != (Normalize{}):
-			return faultf(at("normalize"), "normalize: want none without distinct")
+			return faultf(at("normalize"), "normalize: only with distinct")
 		case w.PublishValues != 0:
-			return faultf(at("publish_values"), "publish_values %d: want none without distinct", w.PublishValues)
+			return faultf(at("publish_values"), "publish_values %d: only with distinct", w.PublishValues)
 		}
 		return nil
 	}
@@ -140,7 +140,7 @@ func (r *Rule) validateDistinct(i int) *fault {
 	case w.InFlight || w.Calendar.Unit != "":
 		return faultf(at("distinct"), "distinct %q: want a sliding window, such as per: 10m", w.Distinct)
 	case w.Algorithm != "":
-		return faultf(at("algorithm"), "algorithm %q: want none beside distinct, which counts values exactly",
+		return faultf(at("algorithm"), "algorithm %q: not allowed beside distinct, which counts values exactly",
 			w.Algorithm)
 	case w.Limit > MaxDistinct:
 		return faultf(at("limit"), "limit %d: want at most %d beside distinct", w.Limit, MaxDistinct)
@@ -148,7 +148,7 @@ func (r *Rule) validateDistinct(i int) *fault {
 		return faultf(at("publish_values"), "publish_values %d: want a whole number from 1 to %d", w.PublishValues,
 			MaxPublished)
 	case w.PublishValues > 0 && r.Shadow:
-		return faultf(at("publish_values"), "publish_values %d: want none in a shadow rule", w.PublishValues)
+		return faultf(at("publish_values"), "publish_values %d: not allowed in a shadow rule", w.PublishValues)
 	case r.Lease != 0:
 		return &fault{"lease", at("distinct"),
 			"lease beside distinct: each value must be looked up in Redis; want one of both"}

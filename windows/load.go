@@ -132,9 +132,9 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 	case per != nil && inFlight != nil:
 		return d.Errorf(n, "per and in_flight: want one of them in a window")
 	case inFlight != nil && zone != nil:
-		return d.Errorf(zone, "zone: want none beside in_flight")
+		return d.Errorf(zone, "zone: not allowed beside in_flight")
 	case inFlight != nil && starts != nil:
-		return d.Errorf(starts, "starts: want none beside in_flight")
+		return d.Errorf(starts, "starts: not allowed beside in_flight")
 	case inFlight != nil:
 		w.InFlight = true
 		return document.Leaf(d, &w.Per, duration)(inFlight, at+".in_flight")

@@ -110,15 +110,28 @@ func (o *Overrides) Load(ctx context.Context) error {
 
 // Run follows the changes until ctx ends.
 func (o *Overrides) Run(ctx context.Context) {
-	var said time.Time
+	tell := o.outage()
 	for pause.For(ctx, pollEvery) {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := o.Poll(within)
 		cancel()
-		if err != nil && ctx.Err() == nil && time.Since(said) > 10*time.Second {
-			said = time.Now()
-			o.log.Warn("overrides cannot be read, those known stay in effect", "error", err)
+		if ctx.Err() == nil {
+			tell(err)
 		}
+	}
+}
+
+// outage gives what logs the results of readings: the first failure of several, and that they succeed again.
+func (o *Overrides) outage() func(error) {
+	failed := false
+	return func(err error) {
+		switch {
+		case err != nil && !failed:
+			o.log.Warn("overrides cannot be read, those known stay in effect", "error", err)
+		case err == nil && failed:
+			o.log.Info("overrides are read again")
+		}
+		failed = err != nil
 	}
 }
 

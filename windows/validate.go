@@ -124,7 +124,7 @@ func (r *Rule) validateWindows() *fault {
 func (r *Rule) validatePenalty() *fault {
 	switch {
 	case len(r.Penalty) == 0 && r.Forget != 0:
-		return faultf("forget", "forget %s: want none without a penalty", inDays(r.Forget))
+		return faultf("forget", "forget %s: only with a penalty", inDays(r.Forget))
 	case len(r.Penalty) == 0:
 		return nil
 	case len(r.Penalty) > MaxPenalties:
@@ -156,10 +156,10 @@ func (r *Rule) validateAlgorithm(i int) *fault {
 	case w.Algorithm == "":
 		return nil
 	case w.InFlight:
-		return faultf(at, "algorithm %q: want none beside in_flight, as what is reserved alone counts there",
+		return faultf(at, "algorithm %q: not allowed beside in_flight, which counts reservations only",
 			w.Algorithm)
 	case w.Calendar.Unit != "":
-		return faultf(at, "algorithm %q: want none, as a %s is counted exactly in one integer", w.Algorithm,
+		return faultf(at, "algorithm %q: not allowed, because a %s is counted exactly in one integer", w.Algorithm,
 			w.Calendar.Unit)
 	}
 	if err := CheckAlgorithm(w.Algorithm); err != nil {
