@@ -64,11 +64,9 @@ func runAppend(cmd *cobra.Command, c *config, format string, values []string, as
 	if !ok {
 		return badUsage("--format is %q: expected lines, ndjson or clf", format)
 	}
-	if len(values) > 0 {
-		for _, name := range values {
-			if format != "clf" || logValues[name] == 0 {
-				return badUsage("--values is %q: expected user, path or both, with --format clf", values)
-			}
+	for _, name := range values {
+		if format != "clf" || logValues[name] == 0 {
+			return badUsage("--values is %q: expected user, path or both, with --format clf", values)
 		}
 		parse = withLogValues(values)
 	}
