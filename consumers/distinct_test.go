@@ -18,10 +18,11 @@ func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx, r := t.Context(), &recorder{}
 		w := newWorld(t, url, &windows.Rule{Name: "stuffing", Match: "*", Windows: []windows.Window{
-			{Limit: 2, Per: time.Hour, Distinct: "user", PublishValues: 5}}})
+			{Limit: 2, Per: time.Hour, Distinct: "user", Normalize: windows.Normalize{Lower: true}, PublishValues: 5}}})
 		key := w.keyIn(1, "ip")
 		w.append(api.Event{Key: key, Count: 1, Values: map[string]string{"user": "alice"}})
-		for _, values := range [][]any{{"key", key}, {"key", key, "user", strings.Repeat("u", 257)}} {
+		for _, values := range [][]any{{"key", key}, {"key", key, "user", strings.Repeat("u", 257)},
+			{"key", key, "user", "Andr\xe9"}} {
 			if err := w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Events(1), Values: values}).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -41,10 +42,10 @@ func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
 			return false, "none"
 		})
 		letters := w.redis.XRange(ctx, w.keys.Dead(1), "-", "+").Val()
-		if len(letters) != 2 {
+		if len(letters) != 3 {
 			t.Fatalf("dead letters: %v", letters)
 		}
-		for i, want := range []string{`different values of "user"`, "257 bytes"} {
+		for i, want := range []string{`different values of "user"`, "257 bytes", "not valid UTF-8"} {
 			if reason := fmt.Sprint(letters[i].Values["reason"]); !strings.Contains(reason, want) {
 				t.Errorf("%s; want %s", reason, want)
 			}

@@ -22,6 +22,7 @@
 --                       of a plan with values (meters/distinct.lua): reads those of a check or a group from
 --                       ARGV[at] on, and gives the next place; how many units of a window n more units take;
 --                       how long it is until all have room, at least `wait`
+--   refused(s)          a check is denied whose cost counts all the same
 --
 -- include: library
 
@@ -106,7 +107,8 @@ local function read_plan(text)
   local told, windows = cjson.decode(text), {}
   local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
                 meters = {}, many = #told.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
-                told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil}
+                told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
+                refused = nil}
   for r, rule_told in ipairs(told.rules) do
     local rule = {name = rule_told.name, algorithm = rule_told.algorithm, hold = integer(rule_told.hold, 0, 'hold'),
                   shadow = rule_told.shadow and true or false, windows = {}, in_flight = {},

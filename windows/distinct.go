@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
@@ -65,6 +66,9 @@ func (v valueOf) form() string {
 
 // of gives the value as it is counted.
 func (v valueOf) of(text string) (string, error) {
+	if !utf8.ValidString(text) { // lower case would be made of it
+		return text, api.ValidateValue(v.field, text)
+	}
 	if v.normalize.Trim {
 		text = strings.TrimSpace(text)
 	}

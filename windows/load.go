@@ -113,7 +113,12 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 		field{Name: "starts", Set: keep(&starts)},
 		field{Name: "in_flight", Set: keep(&inFlight)},
 		field{Name: "algorithm", Set: document.Leaf(d, &w.Algorithm, document.Text)},
-		field{Name: "distinct", Set: document.Leaf(d, &w.Distinct, document.Text)},
+		field{Name: "distinct", Set: func(n *document.Node, at string) error {
+			if err := document.Leaf(d, &w.Distinct, document.Text)(n, at); err != nil || w.Distinct != "" {
+				return err
+			}
+			return d.Errorf(n, `distinct "": want the name of a field, such as user`)
+		}},
 		field{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
 			return w.Normalize.and(n)
 		}))},
@@ -121,6 +126,9 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 			var count int64
 			err := document.Leaf(d, &count, document.Whole(1, MaxPublished))(n, at)
 			w.PublishValues = int(count)
+			if err == nil && count == 0 {
+				err = d.Errorf(n, "publish_values 0: want a whole number from 1 to %d", MaxPublished)
+			}
 			return err
 		}},
 	)(n, at)

@@ -128,6 +128,8 @@ var busted = map[string][2]string{
 	"distinct_normalize_two":     {"6:39", `the same in all windows of "user"; first in line 5`},
 	"distinct_taken":             {"5:40", `"count"`},
 	"publish_values":             {"5:62", `101: want a whole number from 1 to 100`},
+	"publish_values_zero":        {"5:62", `0: want a whole number from 1 to 100`},
+	"distinct_empty":             {"5:40", `the name of a field`},
 	"publish_values_alone":       {"5:46", `only with distinct`},
 	"publish_values_shadow":      {"5:62", `not allowed in a shadow rule`},
 	"window_algorithm":           {"5:42", `"leaky": want sliding-log`},

@@ -283,7 +283,10 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	if b.Checks == nil {
 		return r, nil
 	}
-	if b.Key != "" || b.Cost != nil || b.Values != nil {
+	if b.Values != nil {
+		return r, fmt.Errorf(`%w: "values" beside "checks": each check has its own`, api.ErrBadRequest)
+	}
+	if b.Key != "" || b.Cost != nil {
 		return r, fmt.Errorf(`%w: give either "key" and "cost" or "checks"`, api.ErrBadRequest)
 	}
 	r.Checks = []api.CheckRequest{}

@@ -100,7 +100,7 @@ func expectedJSON(k reflect.Kind) string {
 		return "true or false"
 	case reflect.Slice:
 		return "an array"
-	case reflect.Struct:
+	case reflect.Struct, reflect.Map:
 		return "an object"
 	}
 	return "an integer"

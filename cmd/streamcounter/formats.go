@@ -84,7 +84,8 @@ func logFields(line string) (e api.Event, at string, skip bool, err error) {
 // logValues are the parts of a log's line that --values names, by their group in commonLog.
 var logValues = map[string]int{"user": 2, "path": 4}
 
-// withLogValues reads a line of a log with some of its parts as values. A part that is missing, "-", is none.
+// withLogValues reads a line of a log with some of its parts as values. A part that is missing, "-", or that cannot
+// be a value is left out: the line counts all the same.
 func withLogValues(names []string) func(line string) (e api.Event, skip bool, err error) {
 	return func(line string) (api.Event, bool, error) {
 		e, skip, err := logLine(line)
@@ -94,7 +95,7 @@ func withLogValues(names []string) func(line string) (e api.Event, skip bool, er
 		e.Values = map[string]string{}
 		parts := commonLog.FindStringSubmatch(line)
 		for _, name := range names {
-			if part := parts[logValues[name]]; part != "" && part != "-" {
+			if part := parts[logValues[name]]; part != "-" && api.ValidateValue(name, part) == nil {
 				e.Values[name] = part
 			}
 		}

@@ -2,16 +2,20 @@ package main
 
 import (
 	"maps"
+	"strings"
 	"testing"
 )
 
 // append --format clf --values user,path takes these parts of a line as values, and none that is missing.
 func TestValuesOfALog(t *testing.T) {
+	long := "/" + strings.Repeat("x", 256)
 	for line, want := range map[string]map[string]string{
 		`192.0.2.1 - alice [17/May/2015:10:05:03 +0000] "GET /a/b?c=d HTTP/1.1" 200 2 "-" "agent"`: {"user": "alice",
 			"path": "/a/b"},
 		`192.0.2.1 - al ice [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: {"user": "al ice", "path": "/"},
 		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "-" 400 0`:                   {},
+		// What cannot be a value is left out.
+		`192.0.2.1 - bob [17/May/2015:10:05:03 +0000] "GET ` + long + ` HTTP/1.1" 200 2`: {"user": "bob"},
 	} {
 		e, skip, err := withLogValues([]string{"user", "path"})(line)
 		if err != nil || skip || e.Key != "ip:192.0.2.1" || !maps.Equal(e.Values, want) {

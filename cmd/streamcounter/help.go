@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -28,9 +29,12 @@ const manyFlags = 20
 // helpWidth is that of a line of flags; pflag would not break them.
 const helpWidth = 110
 
+// addFlagSections runs once, as cobra keeps the functions of templates for the whole process.
+var addFlagSections = sync.OnceFunc(func() { cobra.AddTemplateFunc("flagSections", flagSections) })
+
 // groupFlags has the help of root, and of all below it, show flags in sections.
 func groupFlags(root *cobra.Command) {
-	cobra.AddTemplateFunc("flagSections", flagSections)
+	addFlagSections()
 	const flat = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), flat, "{{flagSections .LocalFlags}}", 1))
 }

@@ -9,7 +9,8 @@
 -- A check, and a group of events, has one value per such meter of its plan: hook `values` (plan.lua) reads them. A
 -- value that a window has already takes no unit of it, another takes one: hook `takes`.
 --
--- The state has besides: value (false: none came), and seen, when it was last seen (0: not yet, nil: not asked).
+-- The state has besides: value (false: none came), seen, when it was last seen (0: not yet, nil: not asked), and denied:
+-- a denied check adds no value, although its cost may count (hook `refused`).
 --
 -- include: library, plan, state
 
@@ -19,7 +20,7 @@ algorithms.distinct = distinct
 function distinct.open(m, name, now)
   local e = pcall('ZRANGE', name, '-1', '-1', 'WITHSCORES')
   local last = tonumber(e[2] or nil)
-  m.last, m.total, m.value, m.seen = 0, 0, false, nil
+  m.last, m.total, m.value, m.seen, m.denied = 0, 0, false, nil, false
   if e.err and is_wrong_type(e) or e[1] and not (last and last >= 0 and last <= now + DAY and last % 1 == 0) then
     corrupt_counters = corrupt_counters + 1
     m.total = -1 -- what is there is removed before the next value is written
@@ -31,7 +32,7 @@ end
 
 function distinct.add(m, ms)
   local name, value, keep = m.name, m.value, m.meter.setting
-  if not value then return end
+  if not value or m.denied then return end
   if m.total < 0 then call('UNLINK', name) end
   if call('ZADD', name, 'GT', ms_text(ms), value) == 1 then
     call('ZREMRANGEBYRANK', name, '0', int(-keep - 1))
@@ -76,6 +77,10 @@ local function takes(s, w, n)
   return value and left < 1 and 1 or 0
 end
 
+local function refused_values(s)
+  for _, i in ipairs(s.plan.valued) do s.meters[i].denied = true end
+end
+
 -- later gives how long it is, at least `wait`, until all windows have room: a value that a window has now may have
 -- left it by then.
 local function later(s, from, to, wait)
@@ -113,7 +118,7 @@ function distinct.more(meter, told, plan, i)
   for place, w in ipairs(told.windows) do meter.limit[place] = plan.limit[w] end
   plan.valued = plan.valued or {}
   plan.valued[#plan.valued + 1] = i
-  plan.values, plan.takes, plan.later = values, takes, later
+  plan.values, plan.takes, plan.later, plan.refused = values, takes, later, refused_values
   if meter.publish > 0 and not plan.publishes then
     plan.publishes = true
     also_fields(plan, publish)

@@ -109,7 +109,10 @@ local function settle_denied(first, last, denied)
       s.charged = s.charged - item_cost[item]
     elseif kind ~= LOOK then
       -- Its waits are those after the charge.
-      if kind == CHARGE_DENIED then item_retry[item] = false end
+      if kind == CHARGE_DENIED then
+        item_retry[item] = false
+        if s.plan.refused then s.plan.refused(s) end
+      end
       for w, ms in pairs(item_shadows[item] or {}) do
         if ms ~= 0 then item_shadows[item][w] = false end
       end
