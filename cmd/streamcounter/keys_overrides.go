@@ -134,6 +134,10 @@ func confirmSeveral(cmd *cobra.Command, c *config, target string, body map[strin
 	messages := cmd.ErrOrStderr()
 	fmt.Fprintf(messages, "%s covers %s%d known keys, %d of them throttled now, and all that come later\n",
 		would.Target(), more, covers.Keys, covers.Throttled)
+	if covers.Keys == 0 && !covers.AtLeast {
+		fmt.Fprintf(messages, "warning: no key that is known fits %s. Is it the form of your keys, such as "+
+			"ip:203.0.113.0/24?\n", would.Target())
+	}
 	if yes {
 		return nil
 	}
@@ -285,7 +289,7 @@ func newOverrides() *cobra.Command {
 func newThrottled() *cobra.Command {
 	c := newConfig()
 	var asJSON bool
-	cmd := &cobra.Command{Use: "throttled", Short: "List who is over a limit or blocked now, and why",
+	cmd := &cobra.Command{Use: "throttled", Short: "List who is at or over a limit or blocked now, and why",
 		Example: "  streamcounter keys throttled",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			type page struct {

@@ -48,6 +48,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys unblock ip:203.0.113.8", 1, []string{"no block of its own: ip:203.0.113.0/24 blocks it"}},
 		{"keys overrides", 0, []string{"ip:203.0.113.0/24  blocked"}},
 		{"keys unblock ip:203.0.113.0/24", 0, []string{"no longer blocked"}},
+		{"keys block 10.0.0.0/8", 1, []string{"10.0.0.0/8 covers 0 known keys", "Is it the form of your keys"}},
 		{"keys block *", 1, []string{"* covers 4 known keys, 1 of them throttled now", "nothing is set"}},
 		{"keys block ip:203.0.113.9/24 --yes", 1, []string{`expected "ip:203.0.113.0/24"`}},
 		{"keys block nobody:1", 0, []string{"warning: no rule matches the key", `"user:*" (api), "ip:*" (web)`}},

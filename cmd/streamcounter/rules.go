@@ -34,7 +34,18 @@ and column, and the exit code is 1.
 With --keys it also says which rule matches which keys of a list: how many, and the
 first few. The list has one key per line; a repeated key counts once. A line that is
 not a key is reported with its number and skipped; the exit code stays 0. --json prints
-all keys. Overrides are ignored.`,
+all keys. Overrides are ignored.
+
+A rules file, of which the first rule that matches a key decides:
+
+  rules:
+    - name: api
+      match: "user:*"
+      windows:
+        - {limit: 100, per: 1m}
+        - {limit: 100000, per: month}
+      alerts: [80%]
+    - {name: stricter, match: "user:*", shadow: true, windows: [{limit: 20, per: 1m}]}`,
 		Example: `  streamcounter rules check rules.yml && kill -HUP $(pidof streamcounter)
   streamcounter rules check rules.yml --keys keys.txt
   cut -d' ' -f1 access.log | sed 's/^/ip:/' | streamcounter rules check rules.yml --keys -
