@@ -9,8 +9,8 @@
 -- A check, and a group of events, has one value per such meter of its plan: hook `values` (plan.lua) reads them. A
 -- value that a window has already takes no unit of it, another takes one: hook `takes`.
 --
--- The state has besides: value (false: none came), seen, when it was last seen (0: not yet, nil: not asked), and denied:
--- a denied check adds no value, although its cost may count (hook `refused`).
+-- The state has besides: value (false: none came), seen, when it was last seen (0: not yet, nil: not asked), and
+-- denied: a denied check adds no value, although its cost may count (hook `refused`).
 --
 -- include: library, plan, state
 
