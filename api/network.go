@@ -41,9 +41,9 @@ func looksLikeAddress(text string) bool {
 		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)
 }
 
-// ParseNetwork reads a network as the target of an override has it; ok is false where the text is none. The prefix ends
-// at the first place after a character other than a letter, a digit and a dot where the rest is a network. The error
-// wraps ErrBadKey where addresses stand in it and the network is not clear.
+// ParseNetwork reads the network of an override's target; ok is false if the text is not a network. The prefix ends
+// after the first character that is not a letter, a digit or a dot and is followed by a network. The error wraps
+// ErrBadKey if the text has addresses but the network is ambiguous.
 func ParseNetwork(text string) (n Network, ok bool, err error) {
 	plain, wild, slash, err := unescape(text)
 	if err != nil || wild || !slash {
@@ -78,7 +78,7 @@ func endsPrefix(c byte) bool {
 	return !letter && (c < '0' || c > '9') && c != '.'
 }
 
-// unescape takes the escapes out of a target. wild: it has a * or ? that is none; slash: so is its last slash.
+// unescape removes the escapes from a target. wild: it has an unescaped * or ?; slash: its last slash is unescaped.
 func unescape(text string) (plain string, wild, slash bool, err error) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

@@ -23,8 +23,8 @@ type Request struct {
 	// AboveLimit: a cost that the rule can never admit is denied, with RetryAfterMs
 	// below 0; otherwise it is an error (api.ErrCostExceedsLimit).
 	AboveLimit bool
-	// EachState: of a call with such a request the answer says where every key stands. Otherwise a call is denied from
-	// memory where one key is, and of the others nothing is said.
+	// EachState asks for the state of every key of the call. Without it, a call with one remembered denial is answered
+	// from memory, and the answer has no state of the other keys.
 	EachState bool
 	// Refund gives Cost units back, once the rest of the call is admitted.
 	Refund bool

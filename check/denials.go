@@ -25,12 +25,11 @@ const (
 	mostAge = time.Second
 )
 
-// denials remembers keys that Redis denied, and answers for them without it. It is exact: a window
-// frees units only with time, so who is denied n units is denied as many, and more, until
-// the wait has passed. A key whose values count is not remembered, as another value may be admitted. What frees units
-// earlier, a reset or a refund by any process, changes the mark of the key's partition, which is read while answers are
-// given from here. Other rules are another plan. All times are this process's monotonic clock. Safe for use by several
-// goroutines.
+// denials remembers keys that Redis denied, and answers for them without Redis. It is exact: a window frees units only
+// with time, so a key that is denied n units is denied n or more until the wait has passed. It does not remember keys
+// of rules that count values, because another value may be admitted. A reset or a refund by any process frees units
+// earlier. It changes the mark of the key's partition, which is read while answers come from here. Changed rules make
+// another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
 type denials struct {
 	counter marks
 	leased  bool // only keys whose rule has lease are remembered

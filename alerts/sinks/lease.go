@@ -128,9 +128,9 @@ type rival struct {
 	over     bool      // it was taken over
 }
 
-// see notes the lease that stands, and reports whether nobody renews it: whoever holds it does so every
-// leaseEvery, and has stopped by leaseEnd. The server should have removed it after leaseTTL. It does not
-// always: after a clean stop and a kill, an older message can stand again without its time to live.
+// see notes the stored lease, and reports whether nobody renews it. A holder renews it every leaseEvery, and
+// stops by leaseEnd. The server should remove it after leaseTTL. It does not always: after a clean stop and a
+// kill, it can have an older message again, without a time to live.
 func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
 	now := time.Now()
 	if m.Sequence != r.sequence || !m.Time.Equal(r.stored) {

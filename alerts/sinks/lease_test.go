@@ -104,8 +104,8 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	}
 }
 
-// A lease message stands without its time to live, as after a clean stop and a kill of nats-server: it is taken
-// over once nobody has renewed it for leaseTTL by our own clock. One that is renewed is not, however long that is.
+// After a clean stop and a kill of nats-server a lease message can lack its time to live. A sink takes such a
+// lease over once nobody has renewed it for leaseTTL by its own clock. It never takes over one that is renewed.
 func TestALeaseThatNobodyRenews(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	js, err := jetstream.New(nc)

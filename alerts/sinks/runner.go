@@ -167,8 +167,8 @@ func (r *runner) startAt(ctx context.Context, l *lease) (at start, err error) {
 		if known == nil || known.sequence >= acked {
 			return at, createFrom(acked)
 		}
-		// A purge moves what is acknowledged to its end. What a new consumer finds first tells how much of
-		// what is beyond the position is gone.
+		// A purge moves the acknowledged position to its end. The first message that a new consumer finds tells
+		// how many messages after the known position are gone.
 		if err := createFrom(known.sequence); err != nil {
 			return at, err
 		}

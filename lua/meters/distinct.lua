@@ -61,8 +61,8 @@ local function values(s, at)
   return at
 end
 
--- seen_until gives until when window w has the value that came, in ms from now; below 1: it has not. nil: w counts no
--- values, and 0 where none came.
+-- seen_until gives for how many ms window w still has the value that came (below 1: it has not), and the value. Both
+-- are false if no value came. It gives nil for a window that counts no values.
 local function seen_until(s, w)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]

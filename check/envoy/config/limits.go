@@ -60,7 +60,7 @@ type node struct {
 
 // pattern is what a descriptor has as key or value.
 type pattern struct {
-	// pieces are what stands around the stars, as it stands in a key; nil where there is none.
+	// pieces are the texts around the stars, in the form that keys have; nil if the pattern has no star.
 	pieces []string
 	// fixed patterns write text for whatever fits them: an exact text, or a value whose
 	// values share a count.
@@ -179,8 +179,8 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 	return limit, true
 }
 
-// find gives the descriptor of an entry; nil: there is none. Patterns are compared with keys and
-// values as written, as the patterns of rules are, so both always agree.
+// find returns the descriptor of an entry, or nil. It compares patterns with keys and values as written, as rules do,
+// so both always agree.
 func (l level) find(e *commonv3.RateLimitDescriptor_Entry) (found *node) {
 	k := l.keys[e.GetKey()]
 	if k != nil {
@@ -216,7 +216,7 @@ func (l level) find(e *commonv3.RateLimitDescriptor_Entry) (found *node) {
 	return found
 }
 
-// append writes what a key or value stands for in a key.
+// append adds to buf the form that s, a key or a value of an entry, has in a counted key.
 func (p *pattern) append(buf []byte, s string, tag bool) []byte {
 	if p.fixed {
 		return append(buf, p.text...)
@@ -287,7 +287,7 @@ func long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*no
 	return string(key)
 }
 
-// appendTag writes the entry that stands in braces.
+// appendTag adds the entry in braces, which chooses the partition.
 func appendTag(key []byte, n *node, e *commonv3.RateLimitDescriptor_Entry) []byte {
 	key = append(append(append(key, '{'), n.key.text...), '=')
 	return append(n.value.append(key, e.GetValue(), true), '}')

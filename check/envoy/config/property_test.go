@@ -87,7 +87,7 @@ func (g generator) request(t *rapid.T, list []*descriptor) *commonv3.RateLimitDe
 		if len(list) > 0 && rapid.IntRange(0, 5).Draw(t, "follow") > 0 {
 			r := rapid.SampledFrom(list).Draw(t, "descriptor")
 			key, list = strings.ReplaceAll(r.key, "*", g.text(t, "star of the key", 2)), r.nested
-			if rapid.IntRange(0, 4).Draw(t, "as it stands") == 0 {
+			if rapid.IntRange(0, 4).Draw(t, "unchanged") == 0 {
 				d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: r.key, Value: r.value})
 				continue
 			}
