@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a driver beside it
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// envShots names a directory where screenshots of the page are kept.
+const envShots = "STREAMCOUNTER_TEST_SCREENSHOTS"
+
+// browser is one tab of a headless Chromium.
+type browser struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+
+	mu         sync.Mutex
+	complaints []string // errors of the console, and what the content security policy refused
+}
+
+func openBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(streamtest.Program(t, "chromium")), chromedp.NoSandbox, chromedp.WindowSize(1360, 900),
+		chromedp.WSURLReadTimeout(time.Minute), chromedp.UserDataDir(t.TempDir()))
+	all, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, end := chromedp.NewContext(all)
+	t.Cleanup(func() { end(); stop() })
+	b := &browser{t: t, ctx: ctx, base: base}
+	b.do() // starts it
+	testkit.Must(t, chromedp.Listen(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complaints = append(b.complaints, e.ExceptionDetails.Text)
+		case *cdplog.EventEntryAdded:
+			b.complaints = append(b.complaints, string(e.Entry.Level)+": "+e.Entry.Text)
+		}
+	}))
+	_, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+	testkit.Must(t, err)
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx := b.ctx
+	if len(actions) > 0 { // the first call has none: the browser lives as long as its context
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+		defer cancel()
+	}
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.shot("failed")
+		b.t.Fatal(err)
+	}
+}
+
+// press clicks an element wherever it stands: what is above it may come and go meanwhile.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(css(selector)))
+	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
+}
+
+// see waits until a text stands in an element. On a busy machine reading 100,000 records may take 5 s, and who is
+// throttled is looked at again after ten times as long.
+func (b *browser) see(selector, text string) {
+	b.t.Helper()
+	streamtest.Eventually(b.t, 3*time.Minute, selector+" shows "+text, func() (bool, string) {
+		got := b.text(selector)
+		return strings.Contains(got, text), got
+	})
+}
+
+func (b *browser) text(selector string) string {
+	b.t.Helper()
+	return evaluate[string](b, "[...document.querySelectorAll("+strconv.Quote(selector)+")]"+
+		".map(e => e.innerText).join('\\n')")
+}
+
+func evaluate[T any](b *browser, script string) T {
+	b.t.Helper()
+	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script))
+	testkit.Must(b.t, err)
+	return got
+}
+
+// shot keeps a screenshot, where a directory is named.
+func (b *browser) shot(name string) {
+	dir := os.Getenv(envShots)
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Logf("no screenshot %s: %v", name, err)
+		return
+	}
+	testkit.Must(b.t, os.MkdirAll(dir, 0o755))
+	testkit.Must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600))
+}
+
+// css is a selector.
+func css(text string) chromedp.CSS { return chromedp.CSS(text) }
+
+func (b *browser) login(token string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(css("#token")), chromedp.SendKeys(css("#token"), token+kb.Enter))
+	b.see("#link", "Live")
+}
+
+// quiet fails the test for what the browser complained of, except what is expected.
+func (b *browser) quiet(expected ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, one := range b.complaints {
+		if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(one, e) }) {
+			b.t.Errorf("the browser says: %s", one)
+		}
+	}
+}
+
+// scheme has the page light or dark, and size as wide as a phone or a desk.
+func (b *browser) scheme(name string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+	testkit.Must(b.t, err)
+}
+
+// motion is how long bars move where the user wants none.
+func (b *browser) motion() string {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}})
+	testkit.Must(b.t, err)
+	return evaluate[string](b, "getComputedStyle(document.querySelector('.fill')).transitionDuration")
+}
+
+// contrast gives each element whose text has less contrast with what is behind it than WCAG AA asks for.
+const contrast = `(() => {
+  const rgb = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (e) => { for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] === 1) return c; }
+    return [255, 255, 255]; };
+  const bad = [];
+  for (const e of document.querySelectorAll('body *')) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) ||
+      e.disabled || !e.checkVisibility()) continue;
+    const s = getComputedStyle(e), a = light(rgb(e instanceof SVGElement ? s.fill : s.color)), b = light(behind(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const large = parseFloat(s.fontSize) >= 24 || parseFloat(s.fontSize) >= 18.66 && s.fontWeight >= 700;
+    if (ratio < (large ? 3 : 4.5)) bad.push(e.tagName + ' ' + e.className + ' "' +
+      e.textContent.slice(0, 30) + '" ' + ratio.toFixed(2));
+  }
+  return bad.join('; ');
+})()`
+
+func (b *browser) wantContrast(where string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		if bad := evaluate[string](b, contrast); bad != "" {
+			b.t.Errorf("%s, %s: too little contrast: %s", where, scheme, bad)
+		}
+		b.shot(where + "-" + scheme)
+	}
+	b.scheme("light")
+}
