@@ -107,6 +107,13 @@ func (r *receiver) taken() (list []api.Transition, attempts int) {
 	return list, r.attempts
 }
 
+// allTexts gives the texts of what was taken.
+func (r *receiver) allTexts() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.texts, "\n")
+}
+
 // world is one prefix on NATS with a file of sinks.
 type world struct {
 	t         *testing.T

@@ -174,10 +174,10 @@ func TestFilters(t *testing.T) {
 	wantInOrder(t, keys.awaitOf(3), []api.Transition{list[0], list[2], list[4]})
 	wantInOrder(t, levels.awaitOf(3), list[:3])
 	wantInOrder(t, up.awaitOf(3), []api.Transition{list[0], list[1], list[4]})
-	if text := strings.Join(levels.texts, "\n"); !strings.Contains(text, "tenant:1=100 1m") {
+	if text := levels.allTexts(); !strings.Contains(text, "tenant:1=100 1m") {
 		t.Errorf("the texts are %s", text)
 	}
-	if text := strings.Join(all.texts, "\n"); !strings.Contains(text,
+	if text := all.allTexts(); !strings.Contains(text,
 		"tenant:1 is throttled: 100 of 100 per 1m (rule api)") {
 		t.Errorf("the texts are %s", text)
 	}
