@@ -143,14 +143,6 @@ type WindowState struct {
 	Distinct string `json:"distinct,omitempty"`
 }
 
-// Penalty is the step of a rule's penalty that is in force for a key: nothing is admitted until it ends.
-type Penalty struct {
-	Step int `json:"step"` // from 1
-	Of   int `json:"of"`   // how many steps the rule has
-	// UntilMs is when the step ends, in ms since 1970 by Redis's clock.
-	UntilMs int64 `json:"until_ms"`
-}
-
 // NewWindowState gives the state of a window of which some units are used. nextFree
 // is how long until the first of them come back, empty until all have; 0 where none
 // are used.
@@ -178,13 +170,6 @@ func (w WindowState) AsInFlight() WindowState {
 
 // OfValues says whether the window counts different values.
 func (w WindowState) OfValues() bool { return w.Distinct != "" }
-
-// InPenalty is the state while a penalty lasts for that many milliseconds more: nothing is left, and nothing
-// is free before it ends.
-func (w WindowState) InPenalty(leftMs int64) WindowState {
-	w.Remaining, w.NextFreeMs = 0, max(w.NextFreeMs, leftMs)
-	return w
-}
 
 // Tightest is the window that says most about when a key is admitted again: the
 // one with least left, and of several the one whose first units come back last;

@@ -133,9 +133,8 @@ func (t Transition) Validate() error {
 	default:
 		return fmt.Errorf("%w: unknown state %s", ErrBadTransition, Shorten(string(t.State)))
 	}
-	if p := t.Penalty; p != nil && (p.Step < 1 || p.Step > p.Of || p.UntilMs < 0 || p.UntilMs > maxMs) {
-		return fmt.Errorf("%w: penalty has step %d of %d until %d, expected a step from 1 to as many as there are",
-			ErrBadTransition, p.Step, p.Of, p.UntilMs)
+	if err := t.Penalty.validate(); err != nil {
+		return err
 	}
 	leastWindow := int64(1)
 	if t.Rule == OverrideRule {

@@ -13,8 +13,5 @@ func (c *Config) OnReadPause(do func(d time.Duration)) {
 	c.readPause = func(_ context.Context, d time.Duration) bool { do(d); return true }
 }
 
-// DecodePenalty reads the field of an outbox entry.
-var DecodePenalty = decodePenalty
-
 // OnRescan sets what is called before a walk over all keys begins, after a change of the rules.
 func (c *Config) OnRescan(do func()) { c.onRescan = do }

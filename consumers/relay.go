@@ -273,7 +273,7 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		TraceParent: text("traceparent"), TraceState: text("tracestate"),
 	}
 	if text("penalty") != "" && bad == nil {
-		t.Penalty, bad = decodePenalty(text("penalty"))
+		t.Penalty, bad = api.ParsePenalty(text("penalty"))
 	}
 	if text("values") != "" && bad == nil {
 		if err := json.Unmarshal([]byte(text("values")), &t.Values); err != nil {
@@ -284,23 +284,6 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		bad = t.Validate()
 	}
 	return t, bad
-}
-
-// decodePenalty reads step,of,until_ms.
-func decodePenalty(text string) (*api.Penalty, error) {
-	numbers := [3]int64{}
-	fields := strings.Split(text, ",")
-	for i := range numbers {
-		var err error
-		if len(fields) == len(numbers) {
-			numbers[i], err = strconv.ParseInt(fields[i], 10, 64)
-		}
-		if err != nil || len(fields) != len(numbers) {
-			return nil, fmt.Errorf(`%w: field "penalty" is %s, expected "step,of,until_ms"`, api.ErrBadTransition,
-				api.Shorten(text))
-		}
-	}
-	return &api.Penalty{Step: int(numbers[0]), Of: int(numbers[1]), UntilMs: numbers[2]}, nil
 }
 
 func zeros(n int) []string {

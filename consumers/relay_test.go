@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -151,19 +150,4 @@ func TestDecisionsTellOfThePenalty(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A penalty that nobody of ours wrote is a dead letter.
-func TestForeignPenalties(t *testing.T) {
-	for text, want := range map[string]string{"1,2,3": "", "2,2,3": "", "0,2,3": "step 0", "3,2,3": "step 3",
-		"1,2": "expected", "1,2,3,4": "expected", "1,2,x": "expected", "1,2,-3": "until -3"} {
-		p, err := consumers.DecodePenalty(text)
-		if err == nil {
-			err = api.Transition{Rule: "api", Key: "k", State: api.StateThrottled, Level: 100, WindowMs: 1, Version: 1,
-				Penalty: p}.Validate()
-		}
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
-	}
 }

@@ -97,17 +97,6 @@ func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) 
 	s.Shadows = append(s.Shadows, KeyState{NowMs: s.NowMs, RetryAfter: wait, Windows: states})
 }
 
-// setPenalty says which penalty the key has; one that has ended is none.
-func (s *KeyState) setPenalty(p *api.Penalty) {
-	if s.Penalty = nil; p == nil || p.UntilMs <= s.NowMs {
-		return
-	}
-	s.Penalty = p
-	for i, w := range s.Windows {
-		s.Windows[i] = w.InPenalty(p.UntilMs - s.NowMs)
-	}
-}
-
 // After is the state that many whole milliseconds later, if nothing was charged and nothing given
 // back meanwhile; see api.WindowState.After.
 func (s KeyState) After(passed time.Duration) KeyState {

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const none, required = "none", "required"
 
-// ruleFields documents each field of a rules file: the table of docs/rules.md.
+// ruleFields documents the fields of a rules file besides the options, which document themselves: the table
+// of docs/rules.md.
 var ruleFields = []struct {
 	name    string // of a field in windows: windows[].name
 	value   string // its form
@@ -23,8 +25,6 @@ var ruleFields = []struct {
 		"character literally. A rule without `match` is a tier: only an [override](overrides.md) chooses it"},
 	{"algorithm", "name", code(DefaultAlgorithm), "counts each window that has no algorithm of its own: " +
 		code(Algorithms...) + " ([algorithms.md](algorithms.md))"},
-	{"buckets", "number", code(fmt.Sprint(DefaultBuckets)), fmt.Sprintf(
-		"parts that a window is divided into, 1 to %d; only with `%s`", MaxBuckets, SlidingBuckets)},
 	{"windows", "list", required, fmt.Sprintf("1 to %d windows. A check must be admitted by all of them", MaxWindows)},
 	{"windows[].limit", "number", required, "units that the window admits, 1 to 10^12"},
 	{"windows[].per", "duration or period", "required, or `in_flight`",
@@ -41,27 +41,6 @@ var ruleFields = []struct {
 	{"windows[].normalize", "list of `lower`, `trim`", none, "spellings that are one value"},
 	{"windows[].publish_values", "number", none, fmt.Sprintf("so many of the newest values, 1 to %d, go with "+
 		"decisions and alerts", MaxPublished)},
-	{"alerts", "list of percentages", none,
-		"1% to 99% of each window's limit. 100% is always one more level: throttled"},
-	{"hold", "duration", code(inDays(DefaultHold)), "a throttle or alert lasts at least this long, up to " +
-		inDays(MaxHold)},
-	{"penalty", "list of durations", none, fmt.Sprintf("a throttle lasts at least the first, the next one the second: "+
-		"see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than the one before", MaxPenalties,
-		inDays(MinPenalty), inDays(MaxPenalty))},
-	{"forget", "duration", code(inDays(DefaultForget)),
-		fmt.Sprintf("time after a penalty in which a new throttle gets "+
-			"the next step, %s to %s", inDays(MinPenalty), inDays(MaxWindow))},
-	{"on_deny", oneOf(OnDenySkip, OnDenyCharge), code(OnDenySkip),
-		"`charge`: a denied request counts too, because it happened anyway"},
-	{"on_error", oneOf(OnErrorAllow, OnErrorDeny, OnErrorLocal), code(OnErrorAllow),
-		"answer of a check while Redis does not answer: `allow` (fail open), `deny` (fail closed, 503), or " +
-			"`local` (each process counts on its own, up to limit / `--instances`)"},
-	{"on_expire", oneOf(OnExpireCharge, OnExpireFree), code(OnExpireCharge),
-		"what happens to the units of a reservation that expires"},
-	{"shadow", "`true` or `false`", code("false"),
-		"`true`: evaluate and publish, never deny. See [Shadow rules](#shadow-rules)"},
-	{"lease", "duration", none, fmt.Sprintf("serve [hot keys](hot-keys.md) from memory for this time, %s to %s, no "+
-		"longer than the shortest window; not beside `in_flight` or `penalty`", inDays(MinLease), inDays(MaxLease))},
 }
 
 func code[T ~string](names ...T) string {
@@ -72,19 +51,22 @@ func code[T ~string](names ...T) string {
 	return strings.Join(quoted, ", ")
 }
 
-func oneOf[T ~string](names ...T) string {
-	last := len(names) - 1
-	return code(names[:last]...) + " or " + code(names[last])
-}
-
 // docs/rules.md has these fields, and Parse takes no others.
 func TestRuleFieldsAreDocumented(t *testing.T) {
 	var names []string
 	var b strings.Builder
 	b.WriteString("| field | value | default | meaning |\n|---|---|---|---|\n")
+	row := func(name string, columns ...string) {
+		names = append(names, name)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, strings.Join(columns, " | "))
+	}
 	for _, f := range ruleFields {
-		names = append(names, f.name)
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.value, f.def, f.meaning)
+		row(f.name, f.value, f.def, f.meaning)
+	}
+	for _, o := range options {
+		for _, f := range o.fields {
+			row(f.name, f.form, f.def, f.meaning)
+		}
 	}
 	testkit.Section(t, "../docs/rules.md", "fields", b.String())
 
@@ -111,4 +93,31 @@ func parsedFields(t *testing.T, text string) []string {
 		t.Fatal(err)
 	}
 	return strings.Split(list, ", ")
+}
+
+// `rules diff` says that a change of penalty or forget ends current penalties. The name of what counts a rule must
+// then change, because the sweeper compares this name.
+func TestAChangedPenaltyIsCountedBySomethingElse(t *testing.T) {
+	rule := func(forget time.Duration, steps ...time.Duration) *Rule {
+		r := Rule{Name: "a", Match: "*", Windows: []Window{{Limit: 1, Per: time.Minute}}}
+		r.Penalty, r.Forget = steps, forget
+		return r.withDefaults()
+	}
+	old := rule(time.Hour, time.Minute, time.Hour)
+	for name, c := range map[string]struct {
+		rule *Rule
+		same bool
+	}{
+		"the same":       {rule(time.Hour, time.Minute, time.Hour), true},
+		"another forget": {rule(2*time.Hour, time.Minute, time.Hour), false},
+		"another step":   {rule(time.Hour, time.Minute, 2*time.Hour), false},
+		"none":           {rule(0), false},
+	} {
+		if same := c.rule.countedBy() == old.countedBy(); same != c.same {
+			t.Errorf("%s: counted by the same: %t", name, same)
+		}
+		if same := len(c.rule.OptionChanges(old)) == 0; same != c.same {
+			t.Errorf("%s: changes %v", name, c.rule.OptionChanges(old))
+		}
+	}
 }

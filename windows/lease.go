@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // Bounds of a rule's lease.
@@ -13,6 +16,28 @@ const (
 )
 
 var wantLease = fmt.Sprintf("want %s to %s in whole milliseconds; a rule without lease takes none", MinLease, MaxLease)
+
+var leaseOption = option{
+	fields: []optionField{{"lease", "duration", "none", fmt.Sprintf("serve [hot keys](hot-keys.md) from memory for "+
+		"this time, %s to %s, no longer than the shortest window; not beside `in_flight` or `penalty`",
+		inDays(MinLease), inDays(MaxLease)),
+		func(d *document.Document, r *Rule) document.Setter {
+			return func(n *document.Node, at string) error {
+				if err := document.Leaf(d, &r.Lease, duration)(n, at); err != nil || r.Lease != 0 {
+					return err
+				}
+				return d.Errorf(n, "lease 0s: %s", wantLease)
+			}
+		}}},
+	validate: (*Rule).validateLease,
+	state: func(r *Rule) string {
+		if r.Lease == 0 {
+			return "each check asks Redis"
+		}
+		return "keys that are asked for often are answered from memory, by leases of " + english.Span(r.Lease)
+	},
+	says: func(r *Rule) bool { return !r.Shadow && r.Lease > 0 },
+}
 
 // validateLease gives what is wrong with the rule's lease, nil if nothing is.
 func (r *Rule) validateLease() *fault {

@@ -29,7 +29,8 @@ func (r *Rule) steps(w Window) (steps []int64) {
 // countedBy names what counts the rule's windows: levels that another algorithm has raised are looked
 // at again, as it does not see the same units.
 func (r *Rule) countedBy() string {
-	if list := r.Algorithms(); len(list) == 1 && !r.punishes() {
+	beside := r.meterOptions()
+	if list := r.Algorithms(); len(list) == 1 && len(beside) == 0 {
 		if list[0] == SlidingBuckets {
 			return fmt.Sprintf("%s:%d", list[0], r.Buckets)
 		}
@@ -39,8 +40,8 @@ func (r *Rule) countedBy() string {
 	for _, w := range r.Windows {
 		fmt.Fprintf(h, "%s,", r.AlgorithmOf(w))
 	}
-	if r.punishes() {
-		fmt.Fprint(h, r.Penalty)
+	for _, o := range beside {
+		fmt.Fprint(h, o.state(r))
 	}
 	return fmt.Sprintf("mixed:%x:%d", h.Sum32(), r.Buckets)
 }

@@ -52,49 +52,23 @@ func Parse(name string, data []byte) (*Rules, error) {
 	return rules, nil
 }
 
-// readRule takes the fields of a rule; fields_test.go documents each of them and of readWindow.
+// readRule takes the fields of a rule. Options document their fields, and fields_test.go the others.
 func readRule(d *document.Document, r *Rule) document.Setter {
 	type field = document.Field
-	return d.Mapping(
-		field{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
-		field{Name: "match", Set: func(n *document.Node, at string) error {
+	return d.Mapping(append([]field{
+		{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
+		{Name: "match", Set: func(n *document.Node, at string) error {
 			if err := document.Leaf(d, &r.Match, document.Text)(n, at); err != nil || r.Match != "" {
 				return err
 			}
 			return d.Errorf(n, `match "": want a pattern over keys, as "user:*", or "*" for all; a tier has none`)
 		}},
-		field{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
-		field{Name: "buckets", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &r.Buckets, whole)(n, at); err != nil || r.Buckets != 0 {
-				return err
-			}
-			return d.Errorf(n, "buckets 0: want a whole number from 1 to %d", MaxBuckets)
-		}},
-		field{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
+		{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
+		{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
 			return readWindow(d, &r.Windows[len(r.Windows)-1], n, at)
 		})},
-		field{Name: "alerts", Set: d.List(func(n *document.Node, at string) error {
-			r.Alerts = append(r.Alerts, 0)
-			return document.Leaf(d, &r.Alerts[len(r.Alerts)-1], percentage)(n, at)
-		})},
-		field{Name: "hold", Set: document.Leaf(d, &r.Hold, duration)},
-		field{Name: "penalty", Set: d.List(func(n *document.Node, at string) error {
-			r.Penalty = append(r.Penalty, 0)
-			return document.Leaf(d, &r.Penalty[len(r.Penalty)-1], duration)(n, at)
-		})},
-		field{Name: "forget", Set: document.Leaf(d, &r.Forget, duration)},
-		field{Name: "on_deny", Set: document.Leaf(d, (*string)(&r.OnDeny), document.Text)},
-		field{Name: "on_error", Set: document.Leaf(d, (*string)(&r.OnError), document.Text)},
-		field{Name: "on_expire", Set: document.Leaf(d, (*string)(&r.OnExpire), document.Text)},
-		field{Name: "shadow", Set: document.Leaf(d, &r.Shadow, document.Truth)},
-		field{Name: "lease", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &r.Lease, duration)(n, at); err != nil || r.Lease != 0 {
-				return err
-			}
-			return d.Errorf(n, "lease 0s: %s", wantLease)
-		}},
-	)
+	}, optionFields(d, r)...)...)
 }
 
 func readWindow(d *document.Document, w *Window, n *document.Node, at string) error {
@@ -187,14 +161,6 @@ func faultIn(d *document.Document, rule int, f *fault) error {
 }
 
 var whole = document.Whole(1, MaxLimit)
-
-func percentage(n *document.Node) (int, error) {
-	digits, _ := strings.CutSuffix(n.Value, "%")
-	if v, err := strconv.Atoi(digits); err == nil && strconv.Itoa(v)+"%" == n.Value {
-		return v, nil
-	}
-	return 0, errors.New("a whole percentage from 1% to 99%, as 80%")
-}
 
 var errDuration = errors.New("numbers with units (ns, us, ms, s, m, h, d), as 500ms, 90s, 1d12h")
 

@@ -134,8 +134,8 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 			}
 			window++
 		}
-		if r.punishes() {
-			add(r, lua.Penalty, lua.Penalty)
+		for _, o := range r.meterOptions() {
+			add(r, o.algorithm, o.algorithm)
 		}
 		if !r.charges() {
 			m := add(r, p.formFor(r, Window{}), r.Algorithm)
@@ -247,15 +247,6 @@ func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 		states[i].Distinct = w.Distinct
 	}
 	return states
-}
-
-// penalty words what the scripts say of one; nil where none is in force.
-func (r *Rule) penalty(p lua.PenaltyState) *api.Penalty {
-	if p.Step < 1 || !r.punishes() {
-		return nil
-	}
-	of := len(r.Penalty) // the rule can have lost steps since the penalty began
-	return &api.Penalty{Step: min(int(p.Step), of), Of: of, UntilMs: p.UntilMs}
 }
 
 // Name is that of the rule that decides; empty where there is none.

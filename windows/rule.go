@@ -78,34 +78,6 @@ type Window struct {
 	PublishValues int `json:",omitempty"`
 }
 
-// OnDeny says what becomes of a cost that is denied.
-type OnDeny string
-
-// What becomes of a denied cost.
-const (
-	OnDenySkip   OnDeny = "skip"   // it does not count
-	OnDenyCharge OnDeny = "charge" // it happened all the same, and counts
-)
-
-// OnExpire is what becomes of a reservation that nobody settled in time.
-type OnExpire string
-
-// Its units are charged, as the work was probably done, or they are free.
-const (
-	OnExpireCharge OnExpire = "charge"
-	OnExpireFree   OnExpire = "free"
-)
-
-// OnError is what a check answers when Redis cannot.
-type OnError string
-
-// The answers when Redis is away.
-const (
-	OnErrorAllow OnError = "allow"
-	OnErrorDeny  OnError = "deny"
-	OnErrorLocal OnError = "local" // this process's own count
-)
-
 // Algorithms are the names that a rule's algorithm can have, the default first.
 var Algorithms = lua.AlgorithmNames()
 
@@ -113,21 +85,12 @@ var Algorithms = lua.AlgorithmNames()
 const (
 	DefaultAlgorithm = "sliding-log"
 	SlidingBuckets   = "sliding-buckets"
-	DefaultBuckets   = 60
-	MaxBuckets       = 1000
-	DefaultHold      = time.Second
-	MaxHold          = 24 * time.Hour
 	MinWindow        = 10 * time.Millisecond
 	MaxWindow        = 366 * 24 * time.Hour
 	MaxWindows       = 8
 	MaxLimit         = 1_000_000_000_000 // 10^12
 	// MaxReservation is how long a reservation stands at most.
 	MaxReservation = 24 * time.Hour
-	// A penalty has up to MaxPenalties steps, of MinPenalty to MaxPenalty.
-	MaxPenalties  = 10
-	MinPenalty    = time.Second
-	MaxPenalty    = 31 * 24 * time.Hour
-	DefaultForget = 24 * time.Hour
 )
 
 // InFlight gives the shortest in_flight window of the rule, which bounds how long its
@@ -141,9 +104,6 @@ func (r *Rule) InFlight() time.Duration {
 	}
 	return d
 }
-
-// punishes tells whether throttles of the rule have a penalty.
-func (r *Rule) punishes() bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled }
 
 // charges tells whether a window of the rule counts what was charged.
 func (r *Rule) charges() bool {
@@ -189,15 +149,11 @@ func (r *Rule) Resolution() time.Duration {
 func (r *Rule) withDefaults() *Rule {
 	c := *r
 	c.Windows, c.Alerts = slices.Clone(r.Windows), slices.Clone(r.Alerts)
-	c.Algorithm, c.OnError = cmp.Or(r.Algorithm, DefaultAlgorithm), cmp.Or(r.OnError, OnErrorAllow)
-	c.OnDeny = cmp.Or(r.OnDeny, OnDenySkip)
-	c.OnExpire = cmp.Or(r.OnExpire, OnExpireCharge)
-	c.Penalty = slices.Clone(r.Penalty)
-	if len(c.Penalty) > 0 {
-		c.Forget = cmp.Or(r.Forget, DefaultForget)
-	}
-	if slices.Contains(c.Algorithms(), SlidingBuckets) {
-		c.Buckets = cmp.Or(r.Buckets, DefaultBuckets)
+	c.Algorithm = cmp.Or(r.Algorithm, DefaultAlgorithm)
+	for _, o := range options {
+		if o.defaults != nil {
+			o.defaults(&c)
+		}
 	}
 	return &c
 }

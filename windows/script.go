@@ -104,10 +104,9 @@ func (c *scriptPlan) compile(nowMs int64) *periodPlan {
 		if m.publish > 0 {
 			meter.Publish, meter.Field = m.publish, m.value.field
 		}
-		if r := c.rules[0]; m.algorithm == lua.Penalty {
-			meter.ForgetMs = r.Forget.Milliseconds()
-			for _, d := range r.Penalty {
-				meter.Steps = append(meter.Steps, d.Milliseconds())
+		for _, o := range c.rules[0].meterOptions() {
+			if o.algorithm == m.algorithm {
+				o.tell(c.rules[0], &meter)
 			}
 		}
 		p.plan.Meters = append(p.plan.Meters, meter)

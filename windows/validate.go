@@ -32,8 +32,6 @@ func (r *Rule) validate() *fault {
 		return faultf("name", "name %q: want 1 to 64 of a-z, 0-9 and -", r.Name)
 	case r.Name == api.OverrideRule:
 		return faultf("name", "name %q: it is that of the decisions of blocks; want another", r.Name)
-	case r.Match == "" && r.Shadow:
-		return faultf("shadow", "shadow: true without match: only an override chooses such a rule, and never a shadow")
 	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):
 		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)
 	case (len(r.Match)-len(strings.TrimRight(r.Match, `\`)))%2 == 1:
@@ -45,37 +43,13 @@ func (r *Rule) validate() *fault {
 	if f := r.validateWindows(); f != nil {
 		return f
 	}
-	if f := r.validateLease(); f != nil {
-		return f
-	}
-	if f := r.validatePenalty(); f != nil {
-		return f
-	}
-	switch has := slices.Contains(r.Algorithms(), SlidingBuckets); {
-	case !has && r.Buckets != 0:
-		return faultf("buckets", "buckets %d: only %s has buckets, not %s", r.Buckets, SlidingBuckets,
-			strings.Join(r.Algorithms(), " and "))
-	case has && (r.Buckets < 1 || r.Buckets > MaxBuckets):
-		return faultf("buckets", "buckets %d: want a whole number from 1 to %d", r.Buckets, MaxBuckets)
-	}
-	for i, pct := range r.Alerts {
-		at := fmt.Sprintf("alerts[%d]", i)
-		if pct < 1 || pct > 99 {
-			return faultf(at, "alert %d%%: want 1%% to 99%%; 100%% is always one more level", pct)
+	for _, o := range options {
+		if o.validate == nil {
+			continue
 		}
-		if j := slices.Index(r.Alerts[:i], pct); j >= 0 {
-			return &fault{at, fmt.Sprintf("alerts[%d]", j), fmt.Sprintf("alert %d%%: want each percentage once", pct)}
+		if f := o.validate(r); f != nil {
+			return f
 		}
-	}
-	switch {
-	case r.Hold < 0 || r.Hold > MaxHold || r.Hold%time.Millisecond != 0:
-		return faultf("hold", "hold %s: want 0s to %s in whole milliseconds", inDays(r.Hold), inDays(MaxHold))
-	case r.OnDeny != OnDenySkip && r.OnDeny != OnDenyCharge:
-		return faultf("on_deny", "on_deny %q: want %s or %s", r.OnDeny, OnDenySkip, OnDenyCharge)
-	case r.OnError != OnErrorAllow && r.OnError != OnErrorDeny && r.OnError != OnErrorLocal:
-		return faultf("on_error", "on_error %q: want %s, %s or %s", r.OnError, OnErrorAllow, OnErrorDeny, OnErrorLocal)
-	case r.OnExpire != OnExpireCharge && r.OnExpire != OnExpireFree:
-		return faultf("on_expire", "on_expire %q: want %s or %s", r.OnExpire, OnExpireCharge, OnExpireFree)
 	}
 	return nil
 }
@@ -116,35 +90,6 @@ func (r *Rule) validateWindows() *fault {
 				what += fmt.Sprintf(", and %s and %s can last equally long", other.PerText(), w.PerText())
 			}
 			return &fault{per, first, fmt.Sprintf("%s %s: %s", field, w.PerText(), what)}
-		}
-	}
-	return nil
-}
-
-func (r *Rule) validatePenalty() *fault {
-	switch {
-	case len(r.Penalty) == 0 && r.Forget != 0:
-		return faultf("forget", "forget %s: only with a penalty", inDays(r.Forget))
-	case len(r.Penalty) == 0:
-		return nil
-	case len(r.Penalty) > MaxPenalties:
-		return faultf("penalty", "penalty has %d steps: want at most %d", len(r.Penalty), MaxPenalties)
-	case r.Lease != 0:
-		return &fault{"penalty", "lease",
-			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
-	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
-		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", inDays(r.Forget), inDays(MinPenalty),
-			inDays(MaxWindow))
-	}
-	for i, d := range r.Penalty {
-		at := fmt.Sprintf("penalty[%d]", i)
-		switch {
-		case d < MinPenalty || d > MaxPenalty || d%time.Millisecond != 0:
-			return faultf(at, "penalty %s: want %s to %s in whole milliseconds", inDays(d), inDays(MinPenalty),
-				inDays(MaxPenalty))
-		case i > 0 && d < r.Penalty[i-1]:
-			return faultf(at, "penalty %s after %s: want no step shorter than the one before", inDays(d),
-				inDays(r.Penalty[i-1]))
 		}
 	}
 	return nil

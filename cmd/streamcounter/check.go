@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // exitDenied is the exit code of check where the answer is no.
@@ -116,7 +116,7 @@ func answerText(a api.CheckAnswer) string {
 }
 
 func badCost(text string) error {
-	return badUsage("COST must be a whole number from 1 to %s, got %q", wording.Number(api.MaxCount), text)
+	return badUsage("COST must be a whole number from 1 to %s, got %q", english.Number(api.MaxCount), text)
 }
 
 func verdictWord(allowed bool) string {

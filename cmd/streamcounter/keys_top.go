@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 func newTop() *cobra.Command {
@@ -51,7 +51,7 @@ func printTop(out io.Writer, top api.Top) error {
 		fmt.Fprintln(out, "nothing happened in this minute and the last one")
 	}
 	for _, r := range top.Rules {
-		fmt.Fprintf(out, "rule %s: %s units", r.Rule, wording.Number(r.Units))
+		fmt.Fprintf(out, "rule %s: %s units", r.Rule, english.Number(r.Units))
 		if r.SinceMs > 0 {
 			fmt.Fprintf(out, " since %s", timeText(r.SinceMs))
 		}
@@ -60,9 +60,9 @@ func printTop(out io.Writer, top api.Top) error {
 		for _, k := range r.Keys {
 			more := ""
 			if k.AtMost > k.Units {
-				more = "at most " + wording.Number(k.AtMost)
+				more = "at most " + english.Number(k.AtMost)
 			}
-			fmt.Fprintf(w, "  %s\t%s\t%s\n", k.Key, wording.Number(k.Units), more)
+			fmt.Fprintf(w, "  %s\t%s\t%s\n", k.Key, english.Number(k.Units), more)
 		}
 		if err := w.Flush(); err != nil {
 			return err

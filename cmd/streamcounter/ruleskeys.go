@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/wording"
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -115,7 +115,7 @@ func (k *keysByRule) print(out io.Writer) error {
 		if len(keys) > maxExamples {
 			first += ", ..."
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", name, wording.Number(int64(len(keys))), first)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", name, english.Number(int64(len(keys))), first)
 	}
 	fmt.Fprintln(w, "\nRULE\tKEYS\tFIRST")
 	for _, r := range k.Rules {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -134,7 +135,7 @@ func removed(r *windows.Rule) Change {
 
 func added(r *windows.Rule, place, all int) Change {
 	c := Change{Kind: Added, Rule: r.Name,
-		Text: fmt.Sprintf("added as the %s of %s: %s", Ordinal(place+1), Number(int64(all)), Rule(r))}
+		Text: fmt.Sprintf("added as the %s of %s: %s", english.Ordinal(place+1), english.Number(int64(all)), Rule(r))}
 	if takesKeys(r) && place+1 < all {
 		c.Follows = "it takes its keys from the rules below it"
 	}
@@ -190,9 +191,9 @@ func moved(p pair, pairs []pair) Change {
 func some(names []string, last string) string {
 	const most = 4
 	if len(names) > most+1 {
-		names = append(names[:most:most], Number(int64(len(names)-most))+" others")
+		names = append(names[:most:most], english.Number(int64(len(names)-most))+" others")
 	}
-	return list(names, last)
+	return english.List(names, last)
 }
 
 // takesKeys tells whether the place of a rule decides something.

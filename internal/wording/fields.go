@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -25,24 +26,12 @@ func fields(a, b *windows.Rule) []Change {
 	other := algorithm(a) != algorithm(b) || len(recounts) > 0
 	resized := other && slices.Equal(a.Algorithms(), b.Algorithms()) && a.Buckets != b.Buckets
 	add(other && !resized, fmt.Sprintf("%s, was %s", algorithm(b), algorithm(a)), recounted(a, b, recounts))
-	add(resized, fmt.Sprintf("%s a window, was %s", buckets(b.Buckets), Number(a.Buckets)), recounted(a, b, recounts))
+	add(resized, fmt.Sprintf("%s a window, was %s", buckets(b.Buckets), english.Number(a.Buckets)),
+		recounted(a, b, recounts))
 	out = append(out, spans(a, b)...)
-	add(!slices.Equal(a.Alerts, b.Alerts), fmt.Sprintf("%s, was %s", someAlerts(b), someAlerts(a)),
-		"alerts that no longer hold are released, at once")
-	add(a.Hold != b.Hold, fmt.Sprintf("%s, was %s", hold(b), Span(a.Hold)), "")
-	shadow := "watches and never denies, was a rule that decides"
-	follows := "its keys are decided by the next rule that matches; without one they are allowed"
-	if !b.Shadow {
-		shadow, follows = "decides from now on, was a shadow", "checks are denied by it, and the rules below it no "+
-			"longer decide its keys"
+	for _, c := range b.OptionChanges(a) {
+		add(true, c.Is+", was: "+c.Was, c.Follows)
 	}
-	add(a.Shadow != b.Shadow, shadow, follows)
-	add(a.OnDeny != b.OnDeny, fmt.Sprintf("%s, was: %s", onDeny(b.OnDeny), onDeny(a.OnDeny)), "")
-	add(!slices.Equal(a.Penalty, b.Penalty) || a.Forget != b.Forget, fmt.Sprintf("%s, was: %s", somePenalty(b),
-		somePenalty(a)), "current penalties end")
-	add(a.OnExpire != b.OnExpire, fmt.Sprintf("%s, was: %s", onExpire(b.OnExpire), onExpire(a.OnExpire)), "")
-	add(a.Lease != b.Lease, fmt.Sprintf("%s, was: %s", lease(b), lease(a)), "")
-	add(a.OnError != b.OnError, fmt.Sprintf("%s, was: %s", onError(b.OnError), onError(a.OnError)), "")
 	return out
 }
 
@@ -64,7 +53,7 @@ func recounted(a, b *windows.Rule, anew []windows.Window) string {
 	if !kept {
 		return "keys start from zero once"
 	}
-	return "keys start from zero once " + list(spans, "and")
+	return "keys start from zero once " + english.List(spans, "and")
 }
 
 // rematched is what follows where a rule matches other keys.
@@ -78,20 +67,6 @@ func rematched(a, b *windows.Rule) string {
 		return "it takes its keys from the rules below it"
 	}
 	return "keys that it no longer takes fall to the next rule that matches, or to none"
-}
-
-func someAlerts(r *windows.Rule) string {
-	if len(r.Alerts) == 0 {
-		return "no alerts"
-	}
-	return "alerts at " + alerts(r.Alerts)
-}
-
-func somePenalty(r *windows.Rule) string {
-	if len(r.Penalty) == 0 {
-		return "no penalty"
-	}
-	return penalty(r)
 }
 
 // spans says which windows differ. A window is known by its span.
@@ -124,7 +99,7 @@ func spans(a, b *windows.Rule) []Change {
 		common[1] = append(common[1], w)
 		was := a.Windows[i]
 		if was.Limit != w.Limit {
-			add(fmt.Sprintf("%s %s, was %s", Number(w.Limit), within(b, w), Number(was.Limit)), settled)
+			add(fmt.Sprintf("%s %s, was %s", english.Number(w.Limit), within(b, w), english.Number(was.Limit)), settled)
 		}
 		if was.Calendar != w.Calendar {
 			add(fmt.Sprintf("%s, was %s", within(b, w), within(a, was)), "what was spent in the running period stays")
@@ -156,5 +131,5 @@ func begins(a, b *windows.Rule, w windows.Window) string {
 	case w.Per <= kept:
 		return "it is right at once, from what is kept"
 	}
-	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", Span(kept), Span(w.Per))
+	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", english.Span(kept), english.Span(w.Per))
 }

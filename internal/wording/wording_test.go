@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/wording"
@@ -21,29 +20,6 @@ func TestRuleInWords(t *testing.T) {
 		fmt.Fprintln(&b, wording.Rule(r))
 	}
 	testkit.Golden(t, filepath.Join("testdata", "rules.txt"), b.String())
-}
-
-func TestNumbersAndSpans(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567",
-		windows.MaxLimit: "1,000,000,000,000"} {
-		if got := wording.Number(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
-	for d, want := range map[time.Duration]string{0: "0 seconds", time.Second: "1 second",
-		90 * time.Second: "90 seconds",
-		90 * time.Minute: "90 minutes", 36 * time.Hour: "36 hours", 366 * 24 * time.Hour: "366 days",
-		1500 * time.Millisecond: "1,500 milliseconds"} {
-		if got := wording.Span(d); got != want {
-			t.Errorf("%s: %s, want %s", d, got, want)
-		}
-	}
-	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 112: "112th",
-		1021: "1,021st"} {
-		if got := wording.Ordinal(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
-	}
 }
 
 const (

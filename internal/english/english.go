@@ -1,7 +1,5 @@
-// Package wording says in plain words what rules mean, and what differs between two sets of
-// rules. It owns the sentences alone; rule.go has those of one rule, diff.go compares. Read
-// rule.go next.
-package wording
+// Package english writes numbers, spans of time and lists as sentences have them.
+package english
 
 import (
 	"strconv"
@@ -52,16 +50,16 @@ func Span(d time.Duration) string {
 	return Number(n) + " " + unit + "s"
 }
 
-// perSpan is Span without the number where it is one: minute, 10 seconds.
-func perSpan(d time.Duration) string {
+// PerSpan is Span without the number where it is one: minute, 10 seconds.
+func PerSpan(d time.Duration) string {
 	if n, unit := count(d); n == 1 {
 		return unit
 	}
 	return Span(d)
 }
 
-// list gives words with another before the last: a, b and c.
-func list(words []string, before string) string {
+// List gives words with another before the last: a, b and c.
+func List(words []string, before string) string {
 	last := len(words) - 1
 	if last < 1 {
 		return strings.Join(words, "")

@@ -1,0 +1,23 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// A penalty that the library has not written is an error, which makes a dead letter of its entry.
+func TestForeignPenalties(t *testing.T) {
+	for text, want := range map[string]string{"1,2,3": "", "2,2,3": "", "0,2,3": "step 0", "3,2,3": "step 3",
+		"1,2": "expected", "1,2,3,4": "expected", "1,2,x": "expected", "1,2,-3": "until -3"} {
+		p, err := api.ParsePenalty(text)
+		if err == nil {
+			err = api.Transition{Rule: "api", Key: "k", State: api.StateThrottled, Level: 100, WindowMs: 1, Version: 1,
+				Penalty: p}.Validate()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package windows
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/english"
+)
+
+// Bounds of a rule's hold: a throttle or alert lasts at least that long.
+const (
+	DefaultHold = time.Second
+	MaxHold     = 24 * time.Hour
+)
+
+// 0 is a choice: Parse sets the default before it reads a rule.
+var holdOption = option{
+	fields: []optionField{{"hold", "duration", fmt.Sprintf("`%s`", inDays(DefaultHold)),
+		"a throttle or alert lasts at least this long, up to " + inDays(MaxHold),
+		func(d *document.Document, r *Rule) document.Setter { return document.Leaf(d, &r.Hold, duration) }}},
+	validate: func(r *Rule) *fault {
+		if r.Hold < 0 || r.Hold > MaxHold || r.Hold%time.Millisecond != 0 {
+			return faultf("hold", "hold %s: want 0s to %s in whole milliseconds", inDays(r.Hold), inDays(MaxHold))
+		}
+		return nil
+	},
+	state: func(r *Rule) string {
+		if r.Hold == 0 {
+			return "a throttle or alert ends as soon as the count allows"
+		}
+		return "a throttle or alert lasts at least " + english.Span(r.Hold)
+	},
+	says: func(r *Rule) bool { return r.Hold != DefaultHold && !r.Unlevelled },
+}

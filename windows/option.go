@@ -1,0 +1,121 @@
+package windows
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/english"
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// option is one entry of the table below: a field of a rule, or a few fields that belong together. The decoder, the
+// defaults, the validation, the sentence about a rule, `rules diff` and the table of docs/rules.md read this entry.
+// So a new option needs its field in Rule, a line in options, and the code that obeys it.
+type option struct {
+	fields   []optionField
+	defaults func(r *Rule)        // sets zero fields to their default; nil: zero is the default
+	validate func(r *Rule) *fault // returns the first fault; nil: every value is valid
+	// state is the setting in words. Two rules behave alike exactly if their words are equal. nil: the sentence about
+	// the windows has it.
+	state   func(r *Rule) string
+	says    func(r *Rule) bool   // whether the sentence about the rule has state
+	follows func(r *Rule) string // the effect of a change to r, in words; nil: none
+	// An option can add a meter to those of the windows. algorithm counts it, has tells whether a rule adds it, and
+	// tell adds its settings to the plan for the library.
+	algorithm string
+	has       func(r *Rule) bool
+	tell      func(r *Rule, m *lua.Meter)
+}
+
+// optionField is one field of a rules file. Its texts are for the docs.
+type optionField struct {
+	name, form, def, meaning string
+	set                      func(d *document.Document, r *Rule) document.Setter
+}
+
+// options is the table, in the order of sentences and docs.
+var options = []option{bucketsOption, alertsOption, holdOption, shadowOption, penaltyOption, onDenyOption,
+	onExpireOption, leaseOption, onErrorOption}
+
+// optionFields returns the fields of all options, which decode into r.
+func optionFields(d *document.Document, r *Rule) (list []document.Field) {
+	for _, o := range options {
+		for _, f := range o.fields {
+			list = append(list, document.Field{Name: f.name, Set: f.set(d, r)})
+		}
+	}
+	return list
+}
+
+// meterOptions returns the options that add a meter to the rule.
+func (r *Rule) meterOptions() (list []option) {
+	for _, o := range options {
+		if o.has != nil && o.has(r) {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// Says returns the parts of the sentence about the rule that come from its options. It leaves out defaults that
+// change nothing.
+func (r *Rule) Says() (list []string) {
+	for _, o := range options {
+		if o.state != nil && o.says(r) {
+			list = append(list, o.state(r))
+		}
+	}
+	return list
+}
+
+// OptionChange is an option that differs between two rules.
+type OptionChange struct{ Is, Was, Follows string }
+
+// OptionChanges returns the options that differ from those of the rule before.
+func (r *Rule) OptionChanges(before *Rule) (list []OptionChange) {
+	for _, o := range options {
+		if o.state == nil || o.state(r) == o.state(before) {
+			continue
+		}
+		c := OptionChange{Is: o.state(r), Was: o.state(before)}
+		if o.follows != nil {
+			c.Follows = o.follows(r)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// with adds the words to an option.
+func (o option) with(state func(r *Rule) string, says func(r *Rule) bool) option {
+	o.state, o.says = state, says
+	return o
+}
+
+// choice is an option whose value is one of a few words, the default first.
+func choice[T ~string](name, meaning string, of func(r *Rule) *T, words ...T) option {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = string(word)
+	}
+	want := english.List(quoted, "or")
+	form := "`" + strings.NewReplacer(", ", "`, `", " or ", "` or `").Replace(want) + "`"
+	return option{
+		fields: []optionField{{name, form, "`" + quoted[0] + "`", meaning,
+			func(d *document.Document, r *Rule) document.Setter {
+				return document.Leaf(d, of(r), func(n *document.Node) (T, error) {
+					text, err := document.Text(n)
+					return T(text), err
+				})
+			}}},
+		defaults: func(r *Rule) { *of(r) = cmp.Or(*of(r), words[0]) },
+		validate: func(r *Rule) *fault {
+			if slices.Contains(words, *of(r)) {
+				return nil
+			}
+			return faultf(name, "%s %q: want %s", name, *of(r), want)
+		},
+	}
+}

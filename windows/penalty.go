@@ -1,0 +1,119 @@
+package windows
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/english"
+	"github.com/streamcounter/streamcounter/lua"
+)
+
+// A penalty has up to MaxPenalties steps, of MinPenalty to MaxPenalty.
+const (
+	MaxPenalties  = 10
+	MinPenalty    = time.Second
+	MaxPenalty    = 31 * 24 * time.Hour
+	DefaultForget = 24 * time.Hour
+)
+
+var penaltyOption = option{
+	fields: []optionField{
+		{"penalty", "list of durations", "none", fmt.Sprintf("a throttle lasts at least the first, the next one the "+
+			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than the one before",
+			MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
+			func(d *document.Document, r *Rule) document.Setter {
+				return d.List(func(n *document.Node, at string) error {
+					r.Penalty = append(r.Penalty, 0)
+					return document.Leaf(d, &r.Penalty[len(r.Penalty)-1], duration)(n, at)
+				})
+			}},
+		{"forget", "duration", fmt.Sprintf("`%s`", inDays(DefaultForget)), fmt.Sprintf("time after a penalty in which "+
+			"a new throttle gets the next step, %s to %s", inDays(MinPenalty), inDays(MaxWindow)),
+			func(d *document.Document, r *Rule) document.Setter { return document.Leaf(d, &r.Forget, duration) }},
+	},
+	defaults: func(r *Rule) {
+		r.Penalty = slices.Clone(r.Penalty)
+		if len(r.Penalty) > 0 {
+			r.Forget = cmp.Or(r.Forget, DefaultForget)
+		}
+	},
+	validate: (*Rule).validatePenalty,
+	state: func(r *Rule) string {
+		if len(r.Penalty) == 0 {
+			return "no penalty"
+		}
+		text := "a throttle lasts at least " + english.Span(r.Penalty[0])
+		for i, d := range r.Penalty[1:] {
+			if i == 0 {
+				text += ", the next one within " + english.Span(r.Forget) + " " + english.Span(d)
+			} else {
+				text += ", then " + english.Span(d)
+			}
+		}
+		return text
+	},
+	says:    func(r *Rule) bool { return !r.Shadow && len(r.Penalty) > 0 },
+	follows: func(*Rule) string { return "current penalties end" },
+
+	algorithm: lua.Penalty,
+	has:       func(r *Rule) bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled },
+	tell: func(r *Rule, m *lua.Meter) {
+		m.ForgetMs = r.Forget.Milliseconds()
+		for _, d := range r.Penalty {
+			m.Steps = append(m.Steps, d.Milliseconds())
+		}
+	},
+}
+
+func (r *Rule) validatePenalty() *fault {
+	switch {
+	case len(r.Penalty) == 0 && r.Forget != 0:
+		return faultf("forget", "forget %s: only with a penalty", inDays(r.Forget))
+	case len(r.Penalty) == 0:
+		return nil
+	case len(r.Penalty) > MaxPenalties:
+		return faultf("penalty", "penalty has %d steps: want at most %d", len(r.Penalty), MaxPenalties)
+	case r.Lease != 0:
+		return &fault{"penalty", "lease",
+			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
+	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
+		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", inDays(r.Forget), inDays(MinPenalty),
+			inDays(MaxWindow))
+	}
+	for i, d := range r.Penalty {
+		at := fmt.Sprintf("penalty[%d]", i)
+		switch {
+		case d < MinPenalty || d > MaxPenalty || d%time.Millisecond != 0:
+			return faultf(at, "penalty %s: want %s to %s in whole milliseconds", inDays(d), inDays(MinPenalty),
+				inDays(MaxPenalty))
+		case i > 0 && d < r.Penalty[i-1]:
+			return faultf(at, "penalty %s after %s: want no step shorter than the one before", inDays(d),
+				inDays(r.Penalty[i-1]))
+		}
+	}
+	return nil
+}
+
+// penalty converts the reply of the library; nil if no penalty is in force.
+func (r *Rule) penalty(p lua.PenaltyState) *api.Penalty {
+	if p.Step < 1 || !penaltyOption.has(r) {
+		return nil
+	}
+	of := len(r.Penalty) // the rule can have lost steps since the penalty began
+	return &api.Penalty{Step: min(int(p.Step), of), Of: of, UntilMs: p.UntilMs}
+}
+
+// setPenalty sets the penalty of the key, or none if it has ended.
+func (s *KeyState) setPenalty(p *api.Penalty) {
+	if s.Penalty = nil; p == nil || p.UntilMs <= s.NowMs {
+		return
+	}
+	s.Penalty = p
+	for i, w := range s.Windows {
+		s.Windows[i] = w.InPenalty(p.UntilMs - s.NowMs)
+	}
+}
