@@ -75,15 +75,15 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// press clicks an element wherever it stands: what is above it may come and go meanwhile.
+// press clicks an element by script, because a click at a position misses it when the page above it changes.
 func (b *browser) press(selector string) {
 	b.t.Helper()
 	b.do(chromedp.WaitVisible(css(selector)))
 	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
 }
 
-// see waits until a text stands in an element. On a busy machine reading 100,000 records may take 5 s, and who is
-// throttled is looked at again after ten times as long.
+// see waits until an element has a text. The server reads the throttled keys again after ten times as long as the
+// last reading took, which can be 50 s on a busy machine.
 func (b *browser) see(selector, text string) {
 	b.t.Helper()
 	streamtest.Eventually(b.t, 3*time.Minute, selector+" shows "+text, func() (bool, string) {

@@ -25,7 +25,7 @@ const devRulesText = `
 rules:
   - name: api
     match: "user:*"
-    windows: [{limit: 100, per: 3s}]
+    windows: [{limit: 100, per: 6s}]
     alerts: [80%, 95%]
 `
 
@@ -114,7 +114,7 @@ func TestDevRunsTheMainJob(t *testing.T) {
 		t.Fatalf("snapshot: %v, %v", m, err)
 	}
 	resp, body := d.get("/v1/check?key=user:42")
-	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api-3s";q=100;w=3` ||
+	if resp.StatusCode != 429 || resp.Header.Get("RateLimit-Policy") != `"api-6s";q=100;w=6` ||
 		resp.Header.Get("Retry-After") == "" ||
 		resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("%s %v\n%s", resp.Status, resp.Header, body)
@@ -228,7 +228,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 
 // Everything that a person types, against one server.
 func TestCommandsAgainstDev(t *testing.T) {
-	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "3s", "1h", 1)))
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "6s", "1h", 1)))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
 	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis",
 		redisURL, "--json")
