@@ -37,7 +37,7 @@ func (d *driver) pulse(ctx context.Context, seed uint64) {
 func (d *driver) late(ctx context.Context, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 500))
 	var stories sync.WaitGroup
-	for n := 0; pace(ctx, 300*time.Millisecond); n++ {
+	for n := 0; pace(ctx, 100*time.Millisecond); n++ {
 		key, left := fmt.Sprintf("b:late:%d", n), time.Duration(200+random.IntN(600))*time.Millisecond
 		stories.Go(func() { d.lateEvent(ctx, log, key, left) })
 	}
