@@ -3,7 +3,6 @@ package windows_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -172,56 +171,6 @@ func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
 			t.Error("it did not end")
 		}
 	})
-}
-
-// BenchmarkOverrides says what 100,000 overrides cost: to load, in memory, and a look-up of a
-// key with and without one.
-func BenchmarkOverrides(b *testing.B) {
-	const n = 100_000
-	o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))
-	pipe := o.redis.Pipeline()
-	for i := range n {
-		key := fmt.Sprintf("user:%08d", i)
-		pipe.HSet(b.Context(), o.keys.Overrides(o.keys.Partition(key)), key,
-			`{"windows":[{"limit":500,"per":"1m"}],"until_ms":1800000000000,"reason":"a bigger plan","at_ms":1}`)
-		if i%10_000 == n%10_000 {
-			_, err := pipe.Exec(b.Context())
-			testkit.Must(b, err)
-		}
-	}
-	_, err := pipe.Exec(b.Context())
-	testkit.Must(b, err)
-	for p := range 4 {
-		testkit.Must(b, o.redis.HSet(b.Context(), o.keys.Overrides(p), "\nversion", "1-1").Err())
-	}
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	b.Run("load", func(b *testing.B) {
-		before := heap()
-		var all *windows.Overrides
-		for b.Loop() {
-			all = o.process()
-		}
-		b.ReportMetric(float64(heap()-before)/n, "B/override")
-		if all.Len() != n {
-			b.Fatal(all.Len())
-		}
-	})
-	all := o.process()
-	under := map[string]*windows.Rules{"rules": o.rules, "none": o.rules.With(o.a), "100000": o.rules.With(all)}
-	for name, rules := range under {
-		for key, what := range map[string]string{"user:x": "without", "user:00000001": "with"} {
-			b.Run(fmt.Sprintf("match/%s/%s", name, what), func(b *testing.B) {
-				for b.Loop() {
-					rules.Match(key)
-				}
-			})
-		}
-	}
 }
 
 // Who folds and who sweeps looks at the keys of a blocked network as at those of a pattern, and all processes have

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -86,90 +84,6 @@ func instructions(b *testing.B, _ *redis.Client) float64 {
 		n, err := strconv.ParseFloat(strings.TrimSpace(total), 64)
 		testkit.Must(b, err)
 		sum += n
-	}
-}
-
-// BenchmarkFold reads and folds b.N events, as a worker does: the price of one
-// event in Redis CPU, reading included, beside a plain pipelined XADD.
-func BenchmarkFold(b *testing.B) {
-	for _, c := range []struct {
-		keys, batch, windows int
-		ids                  bool // the producers give each event an id
-	}{{100_000, 500, 1, false}, {1_000, 5_000, 1, false}, {100_000, 500, 2, false}, {1_000, 5_000, 2, false},
-		{100_000, 500, 1, true}} {
-		b.Run(fmt.Sprintf("keys=%d/batch=%d/windows=%d/ids=%t", c.keys, c.batch, c.windows, c.ids), func(b *testing.B) {
-			ctx := context.Background()
-			client := priceRedis(b)
-			rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
-				Alerts: []int{80, 95}, Hold: time.Second}
-			if c.windows == 2 {
-				rule.Windows = append(rule.Windows, windows.Window{Limit: 10_000, Per: time.Hour})
-			}
-			if c.keys == 1_000 { // else every key is over its limit, which is another price
-				for i := range rule.Windows {
-					rule.Windows[i].Limit = 1_000_000_000
-				}
-			}
-			rules := rulesOf(b, rule)
-			keys, err := stream.NewKeys("price", 1)
-			testkit.Must(b, err)
-			counter := windows.NewRedis(client, keys)
-			testkit.Must(b, counter.RecordRules(ctx, rules))
-			reader := eventlog.NewReader(client, keys, "bench", keys.All())
-			testkit.Must(b, reader.CreateGroups(ctx))
-			var adding, folding float64
-			folded := 0
-			step := func(n int) {
-				start := cpu(b, client)
-				for left := n; left > 0; left -= 1000 {
-					pipe := client.Pipeline()
-					for range min(left, 1000) {
-						args := []any{"XADD", keys.Events(0), "*", "key", "user:" + strconv.Itoa(rand.IntN(c.keys)),
-							"count", "1"}
-						if c.ids {
-							args = append(args, "id", fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
-						}
-						pipe.Do(ctx, args...)
-					}
-					if _, err := pipe.Exec(ctx); err != nil {
-						b.Fatal(err)
-					}
-				}
-				added := cpu(b, client)
-				for {
-					batches, err := reader.Read(ctx, c.batch, -1)
-					testkit.Must(b, err)
-					if len(batches) == 0 {
-						break
-					}
-					events := make([]windows.Event, len(batches[0].Messages))
-					for i, m := range batches[0].Messages {
-						e, err := m.Decode()
-						testkit.Must(b, err)
-						events[i] = windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID}
-					}
-					f, _, err := counter.Fold(ctx, 0, rules, events)
-					testkit.Must(b, err)
-					folded += int(f.Folded)
-				}
-				done := cpu(b, client)
-				adding += added - start
-				folding += done - added
-			}
-			step(2 * c.keys) // warm: every key has a log
-			adding, folding, folded = 0, 0, 0
-			b.ResetTimer()
-			for left := b.N; left > 0; left -= 50_000 {
-				step(min(left, 50_000))
-			}
-			b.StopTimer()
-			if folded != b.N {
-				b.Fatalf("folded %d of %d", folded, b.N)
-			}
-			b.ReportMetric(folding/float64(b.N), "redis-µs/event")
-			b.ReportMetric(adding/float64(b.N), "xadd-µs/event")
-			b.ReportMetric(folding/adding, "x-xadd")
-		})
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -171,26 +170,6 @@ func TestUnusedRulesMakeRoom(t *testing.T) {
 	}
 	if a := s.gather(t, r); a.Processes[0].Counts["rule-1"].Allowed != 2 {
 		t.Errorf("rule-1 lost its counts: %+v", a.Processes[0].Counts["rule-1"])
-	}
-}
-
-// BenchmarkCheck is what recording adds to a check, and to each key of a fold.
-func BenchmarkCheck(b *testing.B) {
-	for _, keys := range []int{100, 100_000, 10_000_000} {
-		b.Run(strconv.Itoa(keys), func(b *testing.B) {
-			r := NewRecorder(Config{})
-			zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 10, uint64(keys-1))
-			names := make([]string, 1<<16)
-			for i := range names {
-				names[i] = "user:" + strconv.FormatUint(zipf.Uint64(), 10)
-			}
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				r.Checks("api", names[i&(1<<16-1)], 1, 1, true)
-				i++
-			}
-		})
 	}
 }
 

@@ -2,7 +2,6 @@ package inprocess
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -79,30 +78,4 @@ func wait(used int64) time.Duration {
 		return 0
 	}
 	return time.Minute
-}
-
-// What decision 21 says a key takes: go test -run XXX -bench Memory.
-func BenchmarkMemory(b *testing.B) {
-	for _, entries := range []int{1, 10} {
-		b.Run(fmt.Sprintf("entries=%d", entries), func(b *testing.B) {
-			const keys = 100_000
-			for b.Loop() {
-				var before, after runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&before)
-				now := int64(1000)
-				c := New(keys, func() int64 { return now })
-				for range entries {
-					now++
-					for i := range keys {
-						charge(b, c, fmt.Sprint("user:", i))
-					}
-				}
-				runtime.GC()
-				runtime.ReadMemStats(&after)
-				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/keys, "B/key")
-				runtime.KeepAlive(c)
-			}
-		})
-	}
 }

@@ -133,15 +133,3 @@ func FuzzPieces(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkGuard(b *testing.B) {
-	text := []byte(strings.Repeat("*3\r\n$15\r\n1795274135307-0\r\n*2\r\n$3\r\nkey\r\n$7\r\nuser:42\r\n:1\r\n", 100))
-	b.SetBytes(int64(len(text)))
-	p := make([]byte, len(text))
-	for b.Loop() {
-		c := replyguard.New(fed{text: bytes.NewReader(text), size: 32 << 10})
-		if _, err := io.ReadFull(c, p); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
