@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -35,34 +34,6 @@ func (s *store) foldBatch(t testing.TB, p int, events []windows.Event) windows.F
 	f, _, err := s.store.Fold(context.Background(), p, s.rules, events)
 	testkit.Must(t, err)
 	return f
-}
-
-// The gate: whoever folds a batch again, wholly or in part, adds nothing.
-func TestFoldCountsOnce(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		var events []windows.Event
-		for i := range int64(20) {
-			events = append(events, windows.Event{Key: "k", Ms: start - 20 + i/2, Count: 1 + i%2})
-		}
-		for p, batch := range s.append(t, events...) {
-			// Somebody else has folded some of them already, mid-group too.
-			first := s.foldBatch(t, p, []windows.Event{batch[3], batch[4], batch[11]})
-			if first.Folded != 3 {
-				t.Fatalf("first: %+v", first)
-			}
-			second := s.foldBatch(t, p, batch)
-			if second.Folded != 17 || second.AlreadyCounted != 3 {
-				t.Fatalf("second: %+v", second)
-			}
-			third := s.foldBatch(t, p, batch)
-			if third.Folded != 0 || third.AlreadyCounted != 20 {
-				t.Fatalf("third: %+v", third)
-			}
-		}
-		if n := used(t, s, "k"); n != 30 {
-			t.Fatalf("used %d, expected 30", n)
-		}
-	})
 }
 
 func TestFoldMergesWithinTheResolution(t *testing.T) {
@@ -110,42 +81,6 @@ func TestFoldTellsUnmatched(t *testing.T) {
 	})
 }
 
-// Nothing is acknowledged where the script fails: it reads everything first.
-func TestFoldOfAWrongTypeKeepsEveryEvent(t *testing.T) {
-	ctx := context.Background()
-	for _, c := range []struct {
-		name string
-		key  func(s *store, p int) string
-	}{
-		{"levels", func(s *store, p int) string { return s.keys.Levels(p) }},
-		{"due", func(s *store, p int) string { return s.keys.Due(p) }},
-		{"outbox", func(s *store, p int) string { return s.keys.Outbox(p) }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-				p := s.keys.Partition("k")
-				batch := s.append(t, windows.Event{Key: "k{k}", Ms: start, Count: 9},
-					windows.Event{Key: "k", Ms: start, Count: 9})[p]
-				if len(batch) != 2 {
-					t.Fatalf("read %v", batch)
-				}
-				testkit.Must(t, s.redis.Set(ctx, c.key(s, p), "x", 0).Err())
-				if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
-					t.Fatalf("no error: %+v", f)
-				}
-				pending, err := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Result()
-				if err != nil || pending.Count != 2 {
-					t.Fatalf("pending %+v, %v: an event was acknowledged and not counted", pending, err)
-				}
-				testkit.Must(t, s.redis.Del(ctx, c.key(s, p)).Err())
-				if f := s.foldBatch(t, p, batch); f.Folded != 2 {
-					t.Fatalf("after the repair: %+v", f)
-				}
-			})
-		})
-	}
-}
-
 // Somebody deleted the newest entry of a log: the stream's last ID stays above
 // it, and the count still goes in.
 func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
@@ -167,38 +102,6 @@ func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
 			t.Fatalf("newest entry %v, %v", last, err)
 		}
 	})
-}
-
-// A counter lives as long as its longest window can see it (the minute is for
-// the test's own slowness), and no longer than an eighth more.
-func TestCountersExpire(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		for range 5 {
-			x.check("k", 1)
-			s.clock.ms += 60_000
-			ttl, err := s.redis.PTTL(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
-			if err != nil || ttl < time.Hour-time.Minute || ttl > time.Hour+time.Hour/8 {
-				t.Fatalf("expires in %v, %v", ttl, err)
-			}
-		}
-	})
-}
-
-// A key under steady traffic for many windows keeps what one window needs.
-func TestLogIsTrimmed(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Windows[0].Limit = 1000 })),
-		func(t *testing.T, s *store) {
-			x := tale{t, s}
-			for range 3000 { // 30 s in steps of 10 ms, 1,000 entries a window
-				x.check("k", 1)
-				s.clock.ms += 10
-			}
-			n, err := s.redis.XLen(context.Background(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Result()
-			if err != nil || n > 1000*9/8+100 {
-				t.Fatalf("%d entries, %v", n, err)
-			}
-		})
 }
 
 // A key was busy, then quiet for longer than its window: its total starts over,

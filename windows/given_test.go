@@ -6,10 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -86,24 +83,6 @@ func TestIdsAreForgotten(t *testing.T) {
 		}
 		if ttl := s.redis.PTTL(ctx, s.keys.IDs(p)).Val(); ttl <= 9*time.Minute || ttl > 10*time.Minute {
 			t.Fatalf("they end in %v", ttl)
-		}
-	})
-}
-
-// Ids of a wrong type fail the fold before it has acknowledged anything.
-func TestForeignIds(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		ctx, p := context.Background(), s.keys.Partition("k")
-		testkit.Must(t, s.redis.Set(ctx, s.keys.IDs(p), "x", 0).Err())
-		batch := s.given(t, "k", "a")
-		if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err == nil {
-			t.Fatalf("no error: %+v", f)
-		}
-		if err := s.redis.Del(ctx, s.keys.IDs(p)).Err(); err != nil && err != redis.Nil {
-			t.Fatal(err)
-		}
-		if f := s.foldBatch(t, p, batch); f.Folded != 1 {
-			t.Fatalf("after the repair: %+v", f)
 		}
 	})
 }

@@ -138,40 +138,6 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	})
 }
 
-// The wait for units that are charged at their end is the one that is told when they have been.
-func TestTheWaitForUnitsThatAreChargedAtTheirEnd(t *testing.T) {
-	rule := windows.Rule{Windows: []windows.Window{{Limit: 10, Per: 4 * time.Second}}}
-	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
-		plan, ctx := s.rules.Match("k"), t.Context()
-		wait := func(cost int64) time.Duration {
-			look := windows.Request{Plan: plan, Key: "k", Cost: cost, Mode: api.ModeLook}
-			v, err := s.serve.Check(ctx, []windows.Request{look})
-			testkit.Must(t, err)
-			return v.Items[0].RetryAfter
-		}
-		s.clock.ms += 8000 - s.clock.ms%4000 - 109
-		requests := []windows.Request{{Plan: plan, Key: "k", Cost: 10}}
-		id := s.serve.ReservationID("r", requests)
-		_, err := s.serve.Reserve(ctx, id, 100*time.Millisecond, "-", requests)
-		testkit.Must(t, err)
-		told := map[int64]time.Duration{1: 0, 5: 0, 10: 0}
-		for cost := range told {
-			told[cost] = wait(cost)
-		}
-		s.clock.ms += 100
-		partition := s.serve.Partition("k")
-		fields, err := s.serve.Due(ctx, partition, s.clock.ms, 1000)
-		testkit.Must(t, err)
-		_, _, err = s.serve.Sweep(ctx, partition, s.rules, fields)
-		testkit.Must(t, err)
-		for cost, before := range told {
-			if after := wait(cost) + 100*time.Millisecond; before != after {
-				t.Errorf("%d: to wait for %v, and %v once they were charged", cost, before, after)
-			}
-		}
-	})
-}
-
 // The wait beside a reservation that is charged at its end is exact, by a look in the last millisecond that is denied
 // and one in the first that is not. The first case is one where sliding-counter said 13,334 ms.
 func TestTheWaitBesideAReservationIsExact(t *testing.T) {
