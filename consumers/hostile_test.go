@@ -117,25 +117,6 @@ func TestNoDeadStream(t *testing.T) {
 	})
 }
 
-// A lease that none of ours has taken does not keep transitions waiting.
-func TestALeaseOfNobodyIsTaken(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w, r := newWorld(t, url), &recorder{}
-		w.redis.Set(ctx, w.keys.Relay(0), "stranger", 0)
-		w.redis.RPush(ctx, w.keys.Relay(1), "stranger")
-		w.start(r, nil)
-		for p := range 4 {
-			key := w.keyIn(p, "k")
-			w.append(api.Event{Key: key, Count: 10})
-			w.eventually("its transitions are published", func() (bool, string) {
-				return r.of(key) == toTheTop,
-					r.of(key)
-			})
-		}
-	})
-}
-
 // garbageEntries are entries of an outbox that none of ours wrote. Some would be
 // refused by NATS forever, some published where nobody expects them.
 func garbageEntries() map[string][]any {

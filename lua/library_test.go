@@ -222,24 +222,6 @@ func TestLibraryOnACluster(t *testing.T) {
 	}, 100)
 }
 
-// A server that was killed and keeps nothing has no library: the next call loads it again.
-func TestARestartWithoutAFile(t *testing.T) {
-	own := streamtest.OwnRedis(t)
-	c := streamtest.Connect(t, own.URL())
-	s := lua.NewServer(c)
-	_, err := checked(t.Context(), s, "k")
-	testkit.Must(t, err)
-	own.Kill()
-	own.Start()
-	streamtest.Eventually(t, 10*time.Second, "a check is answered after the restart", func() (bool, string) {
-		_, err := checked(t.Context(), s, "k")
-		return err == nil, fmt.Sprint(err)
-	})
-	if functions, scripts := functionsOf(t, c); !functions || scripts {
-		t.Errorf("functions: %v, scripts: %v", functions, scripts)
-	}
-}
-
 // A replica that takes over has the library, and a master that gets a slot gets it: checks go on as functions.
 func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	cluster := streamtest.Cluster(t)

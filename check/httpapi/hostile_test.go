@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -99,24 +98,4 @@ func raw(t *testing.T, addr, request string) (status int, body string) {
 	text, err := io.ReadAll(resp.Body)
 	testkit.Must(t, err)
 	return resp.StatusCode, string(text)
-}
-
-// A caller that has gone is no failure of ours.
-func TestCallerThatWentAway(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, r := range []*http.Request{
-		httptest.NewRequest("GET", "/v1/check?key=user:1", nil),
-		httptest.NewRequest("POST", "/v1/check", strings.NewReader(`{"checks":[{"key":"user:1"}]}`)),
-		httptest.NewRequest("GET", "/v1/keys/user:1", nil),
-		httptest.NewRequest("DELETE", "/v1/keys/user:1", nil),
-		httptest.NewRequest("GET", "/v1/throttled", nil),
-	} {
-		rec := httptest.NewRecorder()
-		w.handler.ServeHTTP(rec, r.WithContext(ctx))
-		if rec.Code != 499 || !strings.Contains(rec.Body.String(), "urn:streamcounter:canceled") {
-			t.Errorf("%s %s: %d %s, want 499", r.Method, r.URL, rec.Code, rec.Body)
-		}
-	}
 }

@@ -1,40 +1,14 @@
 package httpapi_test
 
 import (
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// Requests with one key that come at the same time: one charges, the others have its answer.
-func TestOneIdempotencyKeyAtTheSameTime(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	ctx := api.WithIdempotency(t.Context(), api.Idempotency{Key: "k"})
-	var first atomic.Int64
-	var running sync.WaitGroup
-	for range 32 {
-		running.Go(func() {
-			a, err := w.service.Check(ctx, api.CheckRequest{Key: "user:1", Cost: 6})
-			if err != nil || !a.Allowed {
-				t.Errorf("%+v, %v", a, err)
-			}
-			if !a.Replayed {
-				first.Add(1)
-			}
-		})
-	}
-	running.Wait()
-	if n := w.used(t, "user:1"); n != 6 || first.Load() != 1 {
-		t.Errorf("used %d, %d of them were the first", n, first.Load())
-	}
-}
 
 // An answer is remembered for as long as the caller wants, and no longer than the retention.
 func TestIdempotencyKeysAreForgotten(t *testing.T) {

@@ -157,6 +157,7 @@ func TestOpenAPI(t *testing.T) {
 		ask(open, 200, "GET", path, "")
 	}
 	ask(broken, 503, "GET", "/readyz", "")
+	ask(broken, 200, "GET", "/healthz", "")
 
 	askReservations(ask, open, broken)
 	askSettlements(t, w, ask, open, broken)

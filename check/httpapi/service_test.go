@@ -1,8 +1,6 @@
 package httpapi_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,20 +11,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-func TestReady(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	why := errors.New("still reading the rules")
-	w.handler = w.server.Handler(func(context.Context) error { return why })
-	a := w.do(t, "GET", "/readyz", "")
-	wantProblem(t, a, 503, "unavailable", "Redis does not answer")
-	if strings.Contains(a.text, why.Error()) {
-		t.Errorf("anybody is told why: %s", a.text)
-	}
-	wantStatus(t, w.do(t, "GET", "/healthz", ""), 200)
-	why = nil
-	wantStatus(t, w.do(t, "GET", "/readyz", ""), 200)
-}
 
 // counted gives the counters of the registry: name and labels → value.
 func (w *world) counted(t *testing.T) map[string]float64 {
