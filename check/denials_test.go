@@ -184,32 +184,25 @@ func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() 
 		f(r)
 	}
 	p := newProcess(t, c, &clock, 100, rulesOf(t, r))
-	asked := &scripts{}
-	c.AddHook(asked)
+	asked := countScripts(c)
 	a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: 10})
 	testkit.Must(t, err)
 	if !a.Allowed {
 		t.Fatalf("%+v", a)
 	}
-	return p, &clock, func() int { n := asked.n; asked.n = 0; return n }
+	return p, &clock, asked
 }
 
-// scripts counts those that are run.
-type scripts struct{ n int }
-
-func (s *scripts) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *scripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall") {
-			s.n++
+// countScripts gives what tells how many scripts were run since it was asked before.
+func countScripts(c *redis.Client) func() int {
+	n := 0
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if streamtest.IsScript(cmd) {
+			n++
 		}
 		return next(ctx, cmd)
-	}
-}
-
-func (s *scripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	}))
+	return func() (asked int) { asked, n = n, 0; return asked }
 }
 
 func (p *process) ask(t testing.TB, cost int64) api.CheckAnswer {

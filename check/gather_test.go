@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -56,12 +57,6 @@ func gathered(t *testing.T, timeout time.Duration, tracer trace.Tracer, test fun
 	})
 }
 
-// refused is an answer of Redis.
-type refused string
-
-func (r refused) Error() string { return string(r) }
-func (refused) RedisError()     {}
-
 func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
 	s.runs <- calls
 	if err := <-s.end; err != nil {
@@ -72,7 +67,7 @@ func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Ve
 		if s.bad != "" && c[0].Key == s.bad {
 			err := s.failure
 			if err == nil {
-				err = refused("WRONGTYPE of " + s.bad)
+				err = streamtest.Refusal("WRONGTYPE of " + s.bad)
 			}
 			if s.partly {
 				return out, err
@@ -205,7 +200,7 @@ func TestABrokenKeyOfARun(t *testing.T) {
 		for _, key := range []string{"a", "broken", "b"} {
 			s.takes(nil, key)
 		}
-		s.answered("first a b", refused("WRONGTYPE of broken"))
+		s.answered("first a b", streamtest.Refusal("WRONGTYPE of broken"))
 		clear(s.told)
 		gone := errors.New("no answer")
 		s.ask(time.Hour, "first", "a", "b")
@@ -230,7 +225,7 @@ func TestARunAnsweredInPart(t *testing.T) {
 			}
 			s.takes(nil, "broken")
 			s.takes(nil, "b")
-			s.answered("first a b", refused("WRONGTYPE of broken"))
+			s.answered("first a b", streamtest.Refusal("WRONGTYPE of broken"))
 		})
 	}
 }

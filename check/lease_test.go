@@ -400,9 +400,7 @@ func exhaust(t *testing.T, c *redis.Client, denials int) (*lessees, *lessee, fun
 		l.ask(l.all[0], "k", 1)
 		l.advance(1)
 	}
-	asked := &scripts{}
-	c.AddHook(asked)
-	return l, l.all[0], func() int { n := asked.n; asked.n = 0; return n }
+	return l, l.all[0], countScripts(c)
 }
 
 // A key that has no room is denied from memory, whether other keys are or not: its rule has lease.

@@ -73,7 +73,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
-// A caller that leaves Redis no time opens no breaker for the others.
+// A caller that leaves Redis no time, or that goes, opens no breaker for the others. Nor does what Redis refuses.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {}, nil, nil)
 	slow := errors.New("i/o timeout")
@@ -83,6 +83,14 @@ func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 		_, err := h.execute(ended, func() ([]windows.Verdict, error) { return nil, slow })
 		if !errors.Is(err, slow) {
 			t.Fatalf("error %v: the breaker is open", err)
+		}
+	}
+	for _, harmless := range []error{context.Canceled, streamtest.Refusal("WRONGTYPE")} {
+		for range 20 {
+			_, err := h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, harmless })
+			if !errors.Is(err, harmless) {
+				t.Fatalf("error %v after %v: the breaker is open", err, harmless)
+			}
 		}
 	}
 	for range 5 {

@@ -22,33 +22,20 @@ func TestAPersonWaitsLongerThanACheck(t *testing.T) {
 	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
 		Timeout: time.Second})
 	testkit.Must(t, err)
-	left := &patience{}
-	c.AddHook(left)
+	var shortest time.Duration // that was left to answer a command
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if until, ok := ctx.Deadline(); ok {
+			shortest = min(shortest, time.Until(until))
+		}
+		return next(ctx, cmd)
+	}))
 	for name, ask := range map[string]func() error{
 		"reset": func() error { _, err := s.Reset(t.Context(), "k"); return err },
 		"look":  func() error { _, err := s.Peek(t.Context(), "k"); return err },
 	} {
-		left.shortest = time.Hour
-		if err := ask(); err != nil || left.shortest < 3*time.Second {
-			t.Errorf("%s: %v to answer; %v", name, left.shortest, err)
+		shortest = time.Hour
+		if err := ask(); err != nil || shortest < 3*time.Second {
+			t.Errorf("%s: %v to answer; %v", name, shortest, err)
 		}
 	}
-}
-
-// patience is the least time that was left to answer a command.
-type patience struct{ shortest time.Duration }
-
-func (p *patience) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *patience) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if until, ok := ctx.Deadline(); ok {
-			p.shortest = min(p.shortest, time.Until(until))
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (p *patience) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }

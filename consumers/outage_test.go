@@ -8,14 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-// answer is what Redis answers.
-type answer string
-
-func (a answer) Error() string { return string(a) }
-func (answer) RedisError()     {}
 
 // Whatever fails in an outage, the log has one line of its beginning and one of its end.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
@@ -49,7 +44,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	o.note("reading events", 0, nil)
 	o.note("releasing throttles", 0, refused)
 	o.note("reading events", 0, refused)
-	o.note("reading events", 8, answer("LOADING Redis is loading"))
+	o.note("reading events", 8, streamtest.Refusal("LOADING Redis is loading"))
 	o.note("releasing throttles", 0, nil)
 	o.note("reading events", 0, nil)
 	begun := "Redis does not answer"
@@ -63,10 +58,10 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	said(begun, over)
 
 	// What has another reason is not hidden, nor hides an outage.
-	o.note("releasing throttles", 0, answer("NOPERM this user has no permissions"))
-	o.note("releasing throttles", 0, answer("NOPERM this user has no permissions"))
+	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
+	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
 	o.note("reading events", 0, refused)
-	o.note("looking for keys", 0, answer("ERR user_script:12"))
+	o.note("looking for keys", 0, streamtest.Refusal("ERR user_script:12"))
 	o.note("reading events", 0, nil)
 	said(begun, over, "releasing throttles failed, trying again", begun, "looking for keys failed, trying again", over)
 	o.note("releasing throttles", 0, nil)

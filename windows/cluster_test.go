@@ -110,28 +110,18 @@ func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-// shifted is a node whose clock is an hour ahead, for those who ask it from outside.
-type shifted struct{ asked atomic.Int64 }
-
-func (s *shifted) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *shifted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if t, ok := cmd.(*redis.TimeCmd); ok {
-			s.asked.Add(1)
-			t.SetVal(t.Val().Add(time.Hour))
-		}
-		return err
-	}
-}
-func (s *shifted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // Each partition is due by the clock of the node that holds it.
 func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 	ctx := context.Background()
-	ahead := &shifted{}
+	var asked atomic.Int64
+	ahead := streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		err := next(ctx, cmd)
+		if t, ok := cmd.(*redis.TimeCmd); ok {
+			asked.Add(1)
+			t.SetVal(t.Val().Add(time.Hour))
+		}
+		return err
+	})
 	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3]})
 	t.Cleanup(func() { _ = client.Close() })
 	s := newStore(t, client, client, client, nil)
@@ -164,7 +154,7 @@ func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 			behind++
 		}
 	}
-	if behind == 0 || ahead.asked.Load() == 0 {
+	if behind == 0 || asked.Load() == 0 {
 		t.Error("all partitions lie on one node: nothing was tested")
 	}
 }

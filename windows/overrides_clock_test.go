@@ -2,7 +2,6 @@ package windows_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,13 +30,19 @@ func TestAnOverrideLastsByRedissClock(t *testing.T) {
 	all := windows.NewOverrides(windows.NewRedis(c, keys), nil)
 	testkit.Must(t, all.Load(ctx))
 	testkit.Must(t, all.Poll(ctx)) // it knows the clock as it was
-	late := &beforeScripts{}
-	c.AddHook(late)
+	var late func()                // once, before the next script runs
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if late != nil && streamtest.IsScript(cmd) {
+			late()
+			late = nil
+		}
+		return next(ctx, cmd)
+	}))
 	for i, step := range []time.Duration{-time.Hour, time.Hour, -2 * time.Hour, 2 * time.Hour} {
 		if i < 2 {
 			clock.Set(step)
 		} else { // after the clock was read, and before it is set
-			late.do = func() { clock.Set(step) }
+			late = func() { clock.Set(step) }
 		}
 		set, err := all.Set(ctx, rules, api.Override{Key: "user:1", Block: true}, time.Minute)
 		testkit.Must(t, err)
@@ -65,23 +70,4 @@ func TestAShortOverrideIsSetByASlowRedis(t *testing.T) {
 			t.Errorf("it ends in %d ms, %v", left, err)
 		}
 	})
-}
-
-// beforeScripts does something once, before the next script runs.
-type beforeScripts struct{ do func() }
-
-func (b *beforeScripts) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (b *beforeScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (b *beforeScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if do := b.do; do != nil && (strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")) {
-			b.do = nil
-			do()
-		}
-		return next(ctx, cmd)
-	}
 }

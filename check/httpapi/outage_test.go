@@ -11,9 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -147,48 +145,33 @@ func eventsAway(t *testing.T, w *world) (unknown bool) {
 	return unknown
 }
 
-// down fails every command without asking the server, and counts them.
-type down struct {
-	now   atomic.Bool
-	asked atomic.Int64
-	err   error
-}
-
-func (d *down) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (d *down) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if d.now.Load() {
-			d.asked.Add(1)
-			cmd.SetErr(d.err)
-			return d.err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (d *down) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // After a few failures in a row nobody waits for Redis any more; from time to
 // time one check tries.
 func TestBreaker(t *testing.T) {
 	c := streamtest.AnyRedis(t)
-	d := &down{err: &net.OpError{Op: "dial", Err: errors.New("no way there")}}
-	c.AddHook(d)
+	away := &net.OpError{Op: "dial", Err: errors.New("no way there")}
+	var down atomic.Bool
+	var asked atomic.Int64 // while it is down
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if down.Load() {
+			asked.Add(1)
+			cmd.SetErr(away)
+			return away
+		}
+		return next(ctx, cmd)
+	}))
 	w := newWorldWithin(t, timeout, c, outageRules...)
 	wantStatus(t, w.get(t, "allow:1"), 200)
-	d.now.Store(true)
+	down.Store(true)
 	const checks = 100
 	for range checks {
 		wantStatus(t, w.get(t, "allow:1"), 200)
 		wantStatus(t, w.get(t, "deny:1"), 503)
 	}
-	if n := d.asked.Load(); n < 5 || n > 10 {
+	if n := asked.Load(); n < 5 || n > 10 {
 		t.Errorf("%d of %d checks went to Redis, want the first five and hardly more", n, 2*checks)
 	}
-	d.now.Store(false)
+	down.Store(false)
 	streamtest.Eventually(t, 10*time.Second, "Redis answers again", func() (bool, string) {
 		a := w.get(t, "allow:2")
 		return a.str("source") == "redis", a.text
@@ -197,43 +180,5 @@ func TestBreaker(t *testing.T) {
 		if a := w.get(t, "deny:2"); a.str("source") != "redis" {
 			t.Errorf("the breaker did not close: %s", a.text)
 		}
-	}
-}
-
-// Redis answers, but what stands in this key's place is no counter: it counts as
-// empty and the charge takes its place. No other key suffers.
-func TestBrokenKeyOpensNoBreaker(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), outageRules...)
-	testkit.Must(t, w.redis.Set(t.Context(), w.keys.Counter(w.keys.Partition("deny:1"), "log", "deny:1"),
-		"no stream",
-		0).Err())
-	for i := range 20 { // of a limit of 2
-		a := w.get(t, "deny:1")
-		if want := map[bool]int{true: 200, false: 429}[i < 2]; a.status != want || a.str("source") != "redis" {
-			t.Fatalf("check %d: %s, want %d from Redis", i, a.text, want)
-		}
-	}
-	a := w.get(t, "deny:2")
-	wantStatus(t, a, 200)
-	if a.str("source") != "redis" {
-		t.Errorf("%s, want it from Redis", a.text)
-	}
-}
-
-// Callers who hang up say nothing about Redis.
-func TestCallersWhoHangUpOpenNoBreaker(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), outageRules...)
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 20 {
-		if _, err := w.service.Check(gone, api.CheckRequest{Key: "deny:1"}); err != nil &&
-			!errors.Is(err, context.Canceled) {
-			t.Errorf("error %v, want one that wraps %v", err, context.Canceled)
-		}
-	}
-	a := w.get(t, "deny:2")
-	wantStatus(t, a, 200)
-	if a.str("source") != "redis" {
-		t.Errorf("%s, want it from Redis", a.text)
 	}
 }

@@ -89,37 +89,18 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 	}
 }
 
-// refusal is an answer of Redis that is an error.
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-func (refusal) RedisError()     {}
-
-// refusing answers scripts with an error for as long as it is set.
-type refusing struct{ with error }
-
-func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if r.with != nil && (strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")) {
-			cmd.SetErr(r.with)
-			return r.with
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // What Redis answers is told from what it does not: only what was certainly not
 // done is sent again, and an answer that stays the same takes nobody for gone.
 func TestWhatRedisRefuses(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
-	hook := &refusing{}
-	c.AddHook(hook)
+	var refuse error // what scripts are answered with, while it is set
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if refuse != nil && streamtest.IsScript(cmd) {
+			cmd.SetErr(refuse)
+			return refuse
+		}
+		return next(ctx, cmd)
+	}))
 	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
 	testkit.Must(t, err)
 	n, err := client.New(r, client.Config{Timeout: 20 * time.Second, Policy: client.Deny})
@@ -128,16 +109,16 @@ func TestWhatRedisRefuses(t *testing.T) {
 		with                   error
 		again, unknown, closed bool
 	}{
-		{with: refusal("WRONGTYPE Operation against a key"), closed: true},
-		{with: refusal("OOM command not allowed"), again: true},
-		{with: refusal("LOADING Redis is loading"), again: true},
+		{with: streamtest.Refusal("WRONGTYPE Operation against a key"), closed: true},
+		{with: streamtest.Refusal("OOM command not allowed"), again: true},
+		{with: streamtest.Refusal("LOADING Redis is loading"), again: true},
 		{with: redis.ErrPoolTimeout, again: true},
 		{with: &net.OpError{Op: "dial", Err: errors.New("refused")}, again: true},
 		{with: &net.OpError{Op: "read", Err: errors.New("reset")}, unknown: true},
 		{with: io.EOF, unknown: true},
 		{with: context.DeadlineExceeded, unknown: true},
 	} {
-		hook.with = s.with
+		refuse = s.with
 		_, err := r.Check(t.Context(), api.CheckRequest{Key: "user:1"})
 		if !errors.Is(err, api.ErrNoAnswer) || errors.Is(err, api.ErrNotSent) != s.again ||
 			errors.Is(err, api.ErrOutcomeUnknown) != s.unknown || !errors.Is(err, s.with) {
@@ -155,7 +136,7 @@ func TestWhatRedisRefuses(t *testing.T) {
 				t.Fatalf("%+v, %v", a, err)
 			}
 		}
-		hook.with = nil
+		refuse = nil
 		if a, err := n.Check(t.Context(), api.CheckRequest{Key: "user:2"}); err != nil || a.Source != api.SourceRedis {
 			t.Errorf("%+v, %v: the breaker is open", a, err)
 		}
