@@ -31,11 +31,17 @@ func dialGRPC(t *testing.T, p *process, c *tls.Config) *grpc.ClientConn {
 	if at == nil {
 		t.Fatalf("no gRPC address in\n%s", p.text())
 	}
+	return connect(t, "127.0.0.1:"+at[1], c)
+}
+
+// connect gives a connection to a gRPC server, by TLS where c is given.
+func connect(t testing.TB, addr string, c *tls.Config) *grpc.ClientConn {
+	t.Helper()
 	how := insecure.NewCredentials()
 	if c != nil {
 		how = credentials.NewTLS(c)
 	}
-	conn, err := grpc.NewClient("127.0.0.1:"+at[1], grpc.WithTransportCredentials(how))
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(how))
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn

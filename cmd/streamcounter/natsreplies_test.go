@@ -92,7 +92,8 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 }
 
-// watch shows the decision that stands and what comes, as the user that is shipped for it.
+// watch shows the decision that stands and what comes, as the user that is shipped for it, who may also read what
+// `keys history` reads.
 func TestWatchAsItsNATSUser(t *testing.T) {
 	ctx := t.Context()
 	server := streamtest.NewSecuredNATS(t)
@@ -123,6 +124,17 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 	}
 	if code := p.interrupt(); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, p.text())
+	}
+	watch, _ := natsAs(t, server, "watch")
+	history, err := alerts.NewHistory(watch, "sc")
+	testkit.Must(t, err)
+	if got, places, err := history.Alerts(ctx, "alert0", "", 10); err != nil || len(got) != 1 {
+		t.Errorf("alerts: %+v, %v", got, err)
+	} else if got, _, err = history.Alerts(ctx, "alert0", places[0], 10); err != nil || len(got) != 0 {
+		t.Errorf("alerts before the first: %+v, %v", got, err)
+	}
+	if got, err := history.Decisions(ctx, "before"); err != nil || len(got) != 1 {
+		t.Errorf("decisions: %+v, %v", got, err)
 	}
 	if list := server.Violations(); len(list) > 0 {
 		t.Errorf("NATS refused:\n%s", strings.Join(list, "\n"))

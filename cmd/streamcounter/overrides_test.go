@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/alerts"
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -75,10 +72,8 @@ func (o *operated) startServe(i int, redisURL string) {
 // status is what a serve answers to a check.
 func (o *operated) status(i int, key string) int {
 	o.t.Helper()
-	resp, err := http.Get("http://" + o.at[i] + "/v1/check?key=" + key)
-	testkit.Must(o.t, err)
-	defer resp.Body.Close()
-	return resp.StatusCode
+	code, _ := request(o.t, "GET", "http://"+o.at[i]+"/v1/check?key="+key, "")
+	return code
 }
 
 func (o *operated) keys(i int, args ...string) string {
@@ -209,42 +204,4 @@ func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 		return code == 0
 	})
 	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:7") })
-}
-
-// The shipped user watch may read what `keys history` reads.
-func TestTheHistoryOfAKeyAsTheUserWatch(t *testing.T) {
-	n := streamtest.NewSecuredNATS(t)
-	nc := streamtest.ConnectNATS(t, n.As("relay"), nats.CustomInboxPrefix("_INBOX.relay"))
-	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: "sc"})
-	testkit.Must(t, err)
-	testkit.Must(t, publisher.Ensure(t.Context()))
-	now := time.Now().UnixMilli()
-	var sent []api.Transition
-	for i, state := range []api.State{api.StateRaised, api.StateThrottled, api.StateCleared} {
-		one := api.Transition{Rule: "api", Key: "user:1", State: state, Level: 100, Limit: 1, WindowMs: 1000, AtMs: now,
-			SinceMs: now, UntilMs: now, ExpiresMs: now + 60_000, Version: now + int64(i)}
-		other := one
-		other.Key = "user:2"
-		sent = append(sent, one, other)
-	}
-	testkit.Must(t, publisher.Publish(t.Context(), sent, 0))
-	watch := streamtest.ConnectNATS(t, n.As("watch"), nats.CustomInboxPrefix("_INBOX.watch"))
-	history, err := alerts.NewHistory(watch, "sc")
-	testkit.Must(t, err)
-	got, places, err := history.Alerts(t.Context(), "user:1", "", 10)
-	if err != nil || len(got) != 2 || got[0].State != api.StateCleared || got[1].State != api.StateRaised {
-		t.Errorf("%+v, %v", got, err)
-	} else if got, _, err = history.Alerts(t.Context(), "user:1", places[0], 10); err != nil || len(got) != 1 {
-		t.Errorf("before the newest: %+v, %v", got, err)
-	}
-	decisions, err := history.Decisions(t.Context(), "user:1")
-	if err != nil || len(decisions) != 1 || decisions[0].State != api.StateThrottled {
-		t.Errorf("%+v, %v", decisions, err)
-	}
-	if refused := n.Violations(); len(refused) > 0 {
-		t.Errorf("refused: %q", refused)
-	}
-	if got, _, err = history.Alerts(t.Context(), "user:3", "", 10); err != nil || len(got) != 0 {
-		t.Errorf("of a key without any: %+v, %v", got, err)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -200,22 +199,11 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	delivered.await(t, "the webhook", "raised", "pushed")
 
 	// serve: checks, charged and denied; events; the list; a look and a reset.
-	get := func(method, path string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(ctx, method, base+path, nil)
-		testkit.Must(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		testkit.Must(t, err)
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		testkit.Must(t, err)
-		return resp.StatusCode, string(body)
-	}
 	ask := func() {
 		for _, a := range windows.Algorithms {
 			key := url.QueryEscape(a + ":asked")
 			for range 2 {
-				if code, body := get("GET", "/v1/check?cost=10&key="+key); code != 200 && code != 429 ||
+				if code, body := request(t, "GET", base+"/v1/check?cost=10&key="+key, ""); code != 200 && code != 429 ||
 					strings.Contains(body, `"source":"policy"`) {
 					t.Errorf("check of %s: %d %s", key, code, body)
 				}
@@ -226,10 +214,10 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	var posted strings.Builder
 	for _, a := range windows.Algorithms {
 		key := url.QueryEscape(a + ":asked")
-		if code, body := get("GET", "/v1/keys/"+key); code != 200 {
+		if code, body := request(t, "GET", base+"/v1/keys/"+key, ""); code != 200 {
 			t.Errorf("look at %s: %d %s", key, code, body)
 		}
-		if code, body := get("DELETE", "/v1/keys/"+key); code != 200 && code != 204 {
+		if code, body := request(t, "DELETE", base+"/v1/keys/"+key, ""); code != 200 && code != 204 {
 			t.Errorf("reset of %s: %d %s", key, code, body)
 		}
 		fmt.Fprintf(&posted, "{\"key\":%q,\"count\":30}\n", a+":posted")
@@ -246,7 +234,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	post()
 	live.awaitOr(t, "the subscriber", "throttled", "posted", post)
 	for _, path := range []string{"/v1/throttled", "/readyz", "/metrics"} {
-		if code, body := get("GET", path); code != 200 {
+		if code, body := request(t, "GET", base+path, ""); code != 200 {
 			t.Errorf("GET %s: %d %s", path, code, body)
 		}
 	}

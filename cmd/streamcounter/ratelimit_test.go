@@ -6,10 +6,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,10 +21,7 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -73,32 +68,17 @@ func (r *rateLimit) at(part string) string {
 
 func (r *rateLimit) client(config *tls.Config) rlsv3.RateLimitServiceClient {
 	r.t.Helper()
-	creds := insecure.NewCredentials()
-	if config != nil {
-		creds = credentials.NewTLS(config)
-	}
-	conn, err := grpc.NewClient(r.at("grpc"), grpc.WithTransportCredentials(creds))
-	testkit.Must(r.t, err)
-	r.t.Cleanup(func() { _ = conn.Close() })
-	return rlsv3.NewRateLimitServiceClient(conn)
+	return rlsv3.NewRateLimitServiceClient(connect(r.t, r.at("grpc"), config))
 }
 
 func (r *rateLimit) health(config *tls.Config) healthv1.HealthClient {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.at("grpc"), grpc.WithTransportCredentials(credentials.NewTLS(config)))
-	testkit.Must(r.t, err)
-	r.t.Cleanup(func() { _ = conn.Close() })
-	return healthv1.NewHealthClient(conn)
+	return healthv1.NewHealthClient(connect(r.t, r.at("grpc"), config))
 }
 
 func (r *rateLimit) get(part, path string) (int, string) {
 	r.t.Helper()
-	resp, err := http.Get("http://" + r.at(part) + path)
-	testkit.Must(r.t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	testkit.Must(r.t, err)
-	return resp.StatusCode, string(body)
+	return request(r.t, "GET", "http://"+r.at(part)+path, "")
 }
 
 // warnings are those of the log, without what is said of Redis's settings.
@@ -262,15 +242,11 @@ func (r *rateLimit) afterwards() {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 	for i, code := range []int{200, 200, 200, 429} {
-		resp, err := http.Post("http://"+r.at("http")+"/json", "application/json", strings.NewReader(
+		got, body := request(t, "POST", "http://"+r.at("http")+"/json",
 			`{"domain": "default/eg/http", "descriptors": [{"entries": [{"key": "route", "value": "route"},
-				{"key": "rule-0-match-0", "value": "json"}]}]}`))
-		testkit.Must(t, err)
-		body, err := io.ReadAll(resp.Body)
-		testkit.Must(t, err)
-		_ = resp.Body.Close()
-		if resp.StatusCode != code || !strings.Contains(string(body), `"overallCode"`) {
-			t.Errorf("/json, request %d: %d %s, want %d", i+1, resp.StatusCode, body, code)
+				{"key": "rule-0-match-0", "value": "json"}]}]}`)
+		if got != code || !strings.Contains(body, `"overallCode"`) {
+			t.Errorf("/json, request %d: %d %s, want %d", i+1, got, body, code)
 		}
 	}
 	// Nobody reads what would be published, so nothing is kept for him.

@@ -25,8 +25,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/prototext"
 
@@ -43,14 +41,11 @@ func traceparent(trace string) string { return "00-" + trace + "-" + callersSpan
 // callService asks the rate limit service at a port for one value, in a trace.
 func callService(t *testing.T, port int, trace, value string) {
 	t.Helper()
-	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	testkit.Must(t, err)
-	defer conn.Close()
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "traceparent",
 		traceparent(trace)), 20*time.Second)
 	defer cancel()
-	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "user",
+	conn := connect(t, fmt.Sprintf("127.0.0.1:%d", port), nil)
+	_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "user",
 		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{
 			{Key: "user", Value: value}}}}})
 	testkit.Must(t, err)
