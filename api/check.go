@@ -209,6 +209,22 @@ type KeyState struct {
 	Shadow []ShadowState `json:"shadow,omitempty"`
 	// Override is what an operator has set for the key; nil: nothing.
 	Override *Override `json:"override,omitempty"`
+	// Values are those that its rules count, if the caller asked for them.
+	Values []FieldValues `json:"values,omitempty"`
+}
+
+// FieldValues are the values of a field that a key touched, the newest first.
+type FieldValues struct {
+	Field string `json:"field"`
+	// Hashed: the rule has `hash`, so these are keyed hashes.
+	Hashed bool        `json:"hashed,omitempty"`
+	Values []SeenValue `json:"values"`
+}
+
+// SeenValue is a value and when it was last seen, in ms since 1970.
+type SeenValue struct {
+	Value      string `json:"value"`
+	LastSeenMs int64  `json:"last_seen_ms"`
 }
 
 // ShadowState is where a key stands under a shadow rule.

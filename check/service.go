@@ -112,6 +112,10 @@ func NewService(c Config) (*Service, error) {
 
 // Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.
 func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	return s.peek(ctx, key, 0)
+}
+
+func (s *Service) peek(ctx context.Context, key string, values int) (api.KeyState, error) {
 	plan, err := s.planOf(key)
 	var override *api.Override
 	if _, o := s.config.Rules().Apply(plan, key); o != nil && api.ValidateKey(key) == nil {
@@ -132,7 +136,17 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	}
 	out := st.KeyState(plan, key)
 	out.Override = override
+	if values > 0 && plan.HasValues() {
+		if out.Values, err = s.config.Counter.Values(ctx, plan, key, st.NowMs, values); err != nil {
+			return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+		}
+	}
 	return out, nil
+}
+
+// PeekValues is Peek with up to n values of each field that the key's rules count.
+func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeyState, error) {
+	return s.peek(ctx, key, n)
 }
 
 // forPeople is how long a person waits for an answer. No request is held up meanwhile, and a script may have to be

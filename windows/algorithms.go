@@ -42,7 +42,7 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 func (w Window) Same(o Window) bool {
 	sameUnit := w.Calendar.Unit == o.Calendar.Unit
 	return w.InFlight == o.InFlight && w.Distinct == o.Distinct &&
-		w.Normalize == o.Normalize && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
+		w.Normalize == o.Normalize && w.Hash == o.Hash && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
 }
 
 // algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,

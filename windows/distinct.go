@@ -24,6 +24,43 @@ type Normalize struct {
 	Trim  bool `json:",omitempty"` // with white space before and behind
 }
 
+// distinctFields takes the fields of a window that counts values.
+func distinctFields(d *document.Document, w *Window) []document.Field {
+	return []document.Field{
+		{Name: "distinct", Set: func(n *document.Node, at string) error {
+			if err := document.Leaf(d, &w.Distinct, document.Text)(n, at); err != nil || w.Distinct != "" {
+				return err
+			}
+			return d.Errorf(n, `distinct "": want the name of a field, such as user`)
+		}},
+		{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
+			return w.Normalize.and(n)
+		}))},
+		{Name: "hash", Set: document.Leaf(d, &w.Hash, func(n *document.Node) (HashKey, error) {
+			on, err := document.Truth(n)
+			if on {
+				return unread, err
+			}
+			return HashKey{}, err
+		})},
+		{Name: "value_from", Set: func(n *document.Node, at string) error {
+			if err := document.Leaf(d, &w.ValueFrom, document.Text)(n, at); err != nil || w.ValueFrom != "" {
+				return err
+			}
+			return d.Errorf(n, `value_from "": want the name of a descriptor entry, such as user`)
+		}},
+		{Name: "publish_values", Set: func(n *document.Node, at string) error {
+			var count int64
+			err := document.Leaf(d, &count, document.Whole(1, MaxPublished))(n, at)
+			w.PublishValues = int(count)
+			if err == nil && count == 0 {
+				err = d.Errorf(n, "publish_values 0: want a whole number from 1 to %d", MaxPublished)
+			}
+			return err
+		}},
+	}
+}
+
 // and gives n with one more word of a rules file.
 func (n Normalize) and(word *document.Node) (Normalize, error) {
 	switch {
@@ -53,13 +90,20 @@ func (n Normalize) String() string {
 type valueOf struct {
 	field     string
 	normalize Normalize
+	key       HashKey
 }
+
+// valueOf gives what the window counts the different values of.
+func (w Window) valueOf() valueOf { return valueOf{w.Distinct, w.Normalize, w.Hash} }
 
 // form is the word for it in the names of keys in Redis.
 func (v valueOf) form() string {
 	form := "distinct-" + v.field
 	if words := v.normalize.String(); words != "" {
 		form += "," + words
+	}
+	if !v.key.IsZero() {
+		form += "," + v.key.String()
 	}
 	return form
 }
@@ -75,7 +119,11 @@ func (v valueOf) of(text string) (string, error) {
 	if v.normalize.Lower {
 		text = strings.ToLower(text)
 	}
-	return text, api.ValidateValue(v.field, text)
+	err := api.ValidateValue(v.field, text)
+	if err == nil && !v.key.IsZero() {
+		text = v.key.hash(text)
+	}
+	return text, err
 }
 
 // HasValues says whether the plan counts values.
@@ -131,6 +179,10 @@ func (r *Rule) validateDistinct(i int) *fault {
 			return faultf(at("normalize"), "normalize: only with distinct")
 		case w.PublishValues != 0:
 			return faultf(at("publish_values"), "publish_values %d: only with distinct", w.PublishValues)
+		case w.ValueFrom != "":
+			return faultf(at("value_from"), "value_from %q: only with distinct", w.ValueFrom)
+		case !w.Hash.IsZero():
+			return faultf(at("hash"), "hash: only with distinct")
 		}
 		return nil
 	}
@@ -161,10 +213,22 @@ func (r *Rule) validateDistinct(i int) *fault {
 			w.Distinct)
 	}
 	for j, other := range r.Windows[:i] {
-		if other.Distinct == w.Distinct && other.Normalize != w.Normalize {
-			return &fault{at("distinct"), fmt.Sprintf("windows[%d].distinct", j),
-				fmt.Sprintf("normalize: want the same in all windows of %q", w.Distinct)}
+		if other.Distinct != w.Distinct {
+			continue
 		}
+		var differs string
+		switch {
+		case other.Normalize != w.Normalize:
+			differs = "normalize"
+		case other.Hash != w.Hash:
+			differs = "hash"
+		case other.ValueFrom != w.ValueFrom:
+			differs = "value_from"
+		default:
+			continue
+		}
+		return &fault{at("distinct"), fmt.Sprintf("windows[%d].distinct", j),
+			fmt.Sprintf("%s: want the same in all windows of %q", differs, w.Distinct)}
 	}
 	return nil
 }

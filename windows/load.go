@@ -14,27 +14,42 @@ import (
 )
 
 // Load reads the rules from a YAML file; see Parse.
-func Load(path string) (*Rules, error) {
+func Load(path string, options ...ParseOption) (*Rules, error) {
 	files, err := reload.Read("rules", path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, files[0].Data)
+	return Parse(path, files[0].Data, options...)
 }
+
+// ParseOption is an option of Parse and Load.
+type ParseOption func(*parseOptions)
+
+type parseOptions struct{ withoutHashKey bool }
 
 // Parse reads rules as YAML; testdata/working_full.yml shows every field. The
 // first thing wrong, of syntax or of sense, is an error that begins with
 // NAME:LINE:COLUMN, says what was found and what is wanted, and shows the place.
-func Parse(name string, data []byte) (*Rules, error) {
+// Parse also reads the file that `hash_key` names, if a window has `hash: true`.
+func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
+	var o parseOptions
+	for _, set := range options {
+		set(&o)
+	}
 	var list []*Rule
+	var hashKey string
 	d, err := document.Read(name, data, "rules, a list of at least one", func(d *document.Document) document.Setter {
 		return d.Mapping(document.Field{Name: "rules", Need: document.Needed,
 			Set: d.List(func(n *document.Node, at string) error {
 				rule := &Rule{Hold: DefaultHold}
 				list = append(list, rule)
 				return readRule(d, rule)(n, at)
-			})})
+			})},
+			document.Field{Name: "hash_key", Set: document.Leaf(d, &hashKey, document.Text)})
 	})
+	if err == nil {
+		err = giveHashKey(d, name, hashKey, list, o)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -80,32 +95,14 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 			return nil
 		}
 	}
-	err := d.Mapping(
-		field{Name: "limit", Need: document.Needed, Set: document.Leaf(d, &w.Limit, whole)},
-		field{Name: "per", Set: keep(&per)},
-		field{Name: "zone", Set: keep(&zone)},
-		field{Name: "starts", Set: keep(&starts)},
-		field{Name: "in_flight", Set: keep(&inFlight)},
-		field{Name: "algorithm", Set: document.Leaf(d, &w.Algorithm, document.Text)},
-		field{Name: "distinct", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &w.Distinct, document.Text)(n, at); err != nil || w.Distinct != "" {
-				return err
-			}
-			return d.Errorf(n, `distinct "": want the name of a field, such as user`)
-		}},
-		field{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
-			return w.Normalize.and(n)
-		}))},
-		field{Name: "publish_values", Set: func(n *document.Node, at string) error {
-			var count int64
-			err := document.Leaf(d, &count, document.Whole(1, MaxPublished))(n, at)
-			w.PublishValues = int(count)
-			if err == nil && count == 0 {
-				err = d.Errorf(n, "publish_values 0: want a whole number from 1 to %d", MaxPublished)
-			}
-			return err
-		}},
-	)(n, at)
+	err := d.Mapping(append([]field{
+		{Name: "limit", Need: document.Needed, Set: document.Leaf(d, &w.Limit, whole)},
+		{Name: "per", Set: keep(&per)},
+		{Name: "zone", Set: keep(&zone)},
+		{Name: "starts", Set: keep(&starts)},
+		{Name: "in_flight", Set: keep(&inFlight)},
+		{Name: "algorithm", Set: document.Leaf(d, &w.Algorithm, document.Text)},
+	}, distinctFields(d, w)...)...)(n, at)
 	switch {
 	case err != nil:
 		return err

@@ -30,7 +30,8 @@ type Rules struct {
 
 	overrides *Overrides // nil: none (With)
 	changed   *changedPlans
-	values    bool // a rule counts values
+	values    bool      // a rule counts values
+	fromEntry valueFrom // see WithValueFrom
 }
 
 // branch belongs to the literal of the same position. Its tries are in file order,
@@ -194,6 +195,7 @@ func (t *try) fits(key string) bool {
 
 func (r *Rules) index() {
 	r.values = slices.ContainsFunc(r.list, (*Rule).distinct)
+	r.fromEntry = newValueFrom(r.list)
 	own := map[string][]*try{} // literal → its tries
 	for i, rule := range r.list {
 		if rule.Match == "" {

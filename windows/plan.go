@@ -126,9 +126,10 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 		for _, w := range r.Windows {
 			if a := r.AlgorithmOf(w); a != "" {
 				m := add(r, p.formFor(r, w), a)
-				m.windows, m.spanMs = append(m.windows, window), max(m.spanMs, w.Per.Milliseconds())
+				ms := w.Per.Milliseconds()
+				m.windows, m.spanMs, m.windowMs = append(m.windows, window), max(m.spanMs, ms), max(m.windowMs, ms)
 				if a == lua.Distinct {
-					m.value, m.keep = valueOf{w.Distinct, w.Normalize}, max(m.keep, w.Limit+1)
+					m.value, m.keep = w.valueOf(), max(m.keep, w.Limit+1)
 					m.publish = max(m.publish, w.PublishValues)
 				}
 			}
@@ -153,7 +154,7 @@ func (p *Plan) formFor(r *Rule, w Window) string {
 	switch algorithm {
 	case SlidingBuckets:
 	case lua.Distinct:
-		return valueOf{w.Distinct, w.Normalize}.form()
+		return w.valueOf().form()
 	default:
 		return form
 	}

@@ -74,6 +74,10 @@ type Window struct {
 	// they cost. Normalize says which spellings are one value.
 	Distinct  string    `json:",omitempty"`
 	Normalize Normalize `json:",omitzero"`
+	// Hash is the secret by which values are hashed before they are stored; zero: they are stored as they are.
+	Hash HashKey `json:",omitzero"`
+	// ValueFrom names the entry of an Envoy descriptor that has the value. The entry is no part of the key then.
+	ValueFrom string `json:",omitempty"`
 	// PublishValues is how many of the newest values go with each transition of the rule that begins a level.
 	PublishValues int `json:",omitempty"`
 }

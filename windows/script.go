@@ -30,7 +30,8 @@ type periodPlan struct {
 type scriptMeter struct {
 	form, algorithm string
 	buckets         int64
-	spanMs          int64   // the longest of its windows
+	spanMs          int64   // how long it keeps what it counts
+	windowMs        int64   // the longest of its windows
 	windows         []int   // among those of all rules
 	value           valueOf // what it counts the values of
 	keep            int64   // how many values it keeps

@@ -16,8 +16,9 @@ import (
 // statuses: name of an error (api.NameOf) → its gRPC status.
 var statuses = map[string]codes.Code{
 	"bad-key": codes.InvalidArgument, "bad-count": codes.InvalidArgument, "bad-request": codes.InvalidArgument,
-	"bad-idempotency-key": codes.InvalidArgument, "idempotency-key-reused": codes.AlreadyExists,
-	"cost-exceeds-limit": codes.FailedPrecondition, "no-rule": codes.NotFound,
+	"bad-value": codes.InvalidArgument, "bad-idempotency-key": codes.InvalidArgument,
+	"idempotency-key-reused": codes.AlreadyExists,
+	"cost-exceeds-limit":     codes.FailedPrecondition, "no-rule": codes.NotFound,
 	"outcome-unknown": codes.Unavailable, "unavailable": codes.Unavailable,
 }
 

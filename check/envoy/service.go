@@ -167,7 +167,7 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 		}
 		d.request = len(reqs)
 		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Mode: d.mode, Never: never,
-			AboveLimit: !detailed, EachState: !detailed, Refund: d.back})
+			AboveLimit: !detailed, EachState: !detailed, Refund: d.back, Values: d.Values})
 		if !d.back {
 			totals[d.Key] += d.hits
 			d.upTo = totals[d.Key]

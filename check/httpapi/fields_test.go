@@ -18,6 +18,7 @@ import (
 var bodies = map[string]any{
 	"Window": api.WindowState{}, "CheckAnswer": api.CheckAnswer{}, "ChecksAnswer": api.ChecksAnswer{},
 	"ShadowAnswer": api.ShadowAnswer{}, "ShadowState": api.ShadowState{}, "KeyState": api.KeyState{},
+	"FieldValues": api.FieldValues{}, "SeenValue": api.SeenValue{},
 	"Problem": api.Problem{}, "Denial": denial{}, "Denials": denials{}, "EachAnswer": eachAnswer{},
 	"EachError": eachError{}, "EventsAnswer": eventsAnswer{}, "Rejected": rejected{}, "EventsProblem": eventsProblem{},
 	"ResetAnswer": resetAnswer{}, "Throttled": throttledAnswer{}, "ThrottledKey": api.Throttled{},

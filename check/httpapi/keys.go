@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check/access"
 )
 
 // keyOf is the key in the path.
@@ -25,7 +26,29 @@ func (s *Server) getKey(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, r, err)
 		return
 	}
+	if r.URL.Query().Has("values") {
+		s.getValues(w, r, key)
+		return
+	}
 	state, err := s.checks.Peek(r.Context(), key)
+	respond(w, r, state, err)
+}
+
+// valuesAtMost is how many values of a field are listed.
+const valuesAtMost = 1000
+
+// getValues adds the values that a key touched to its state. They can be personal data.
+func (s *Server) getValues(w http.ResponseWriter, r *http.Request, key string) {
+	n, err := numberOf(r.URL.Query(), "values", valuesAtMost)
+	if err == nil && !access.IsAdmin(r.Context()) {
+		err = fmt.Errorf("%w: the values of a key need the scope %s", api.ErrForbidden, access.ScopeAdmin)
+		access.Challenge(w.Header(), r.Header, err, access.ScopeAdmin)
+	}
+	if err != nil {
+		writeProblem(w, r, err)
+		return
+	}
+	state, err := s.checks.PeekValues(r.Context(), key, n)
 	respond(w, r, state, err)
 }
 

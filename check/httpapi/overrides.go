@@ -222,10 +222,15 @@ func limitOf(q url.Values, usual, most int) (int, error) {
 	if !q.Has("limit") {
 		return usual, nil
 	}
-	n, err := strconv.Atoi(q.Get("limit"))
+	return numberOf(q, "limit", most)
+}
+
+// numberOf gives a parameter that is a number from 1 to most.
+func numberOf(q url.Values, name string, most int) (int, error) {
+	n, err := strconv.Atoi(q.Get(name))
 	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("%w: limit=%s, expected a whole number from 1 to %d", api.ErrBadRequest,
-			api.Shorten(q.Get("limit")), most)
+		return 0, fmt.Errorf("%w: %s=%s, expected a whole number from 1 to %d", api.ErrBadRequest, name,
+			api.Shorten(q.Get(name)), most)
 	}
 	return n, nil
 }

@@ -33,6 +33,7 @@ func TestRoutesWantTheirScope(t *testing.T) {
 		{"POST", "/v1/check", `{"key":"user:1"}`, 200, "checker operator"},
 		{"POST", "/v1/events", `[{"key":"user:1"}]`, 202, "appender operator"},
 		{"GET", "/v1/keys/user:1", "", 200, "reader operator"},
+		{"GET", "/v1/keys/user:1?values=9", "", 200, "operator"},
 		{"DELETE", "/v1/keys/user:1", "", 200, "operator"},
 		{"GET", "/v1/throttled", "", 200, "reader operator"},
 		{"GET", "/openapi.json", "", 200, "reader operator"},

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -35,13 +36,17 @@ means the addresses of the network. A \ before *, ? and / means the character it
 
 func newKeysShow() *cobra.Command {
 	c := newConfig()
-	var asJSON bool
+	var asJSON, values bool
 	cmd := &cobra.Command{
 		Use: "show KEY", Short: "Show how much of its limits a key has used, and its override",
-		Example: "  streamcounter keys show ip:203.0.113.9",
+		Example: "  streamcounter keys show ip:203.0.113.9\n  streamcounter keys show ip:203.0.113.9 --values",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s api.KeyState
-			body, err := askFor(cmd, c, http.MethodGet, keyPath(args[0]), nil, &s)
+			path := keyPath(args[0])
+			if values {
+				path += "?values=100"
+			}
+			body, err := askFor(cmd, c, http.MethodGet, path, nil, &s)
 			if err != nil {
 				return err
 			}
@@ -60,12 +65,31 @@ func newKeysShow() *cobra.Command {
 			if s.Override != nil {
 				fmt.Fprintf(out, "  override: %s\n", overrideText(*s.Override))
 			}
+			printValues(out, s.Values)
 			return nil
 		},
 	}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	cmd.Flags().BoolVar(&values, "values", false,
+		"also show the newest 100 values of each field that its rules count (scope admin)")
 	return cmd
+}
+
+func printValues(out io.Writer, list []api.FieldValues) {
+	for _, f := range list {
+		hashed := ""
+		if f.Hashed {
+			hashed = ", hashed"
+		}
+		fmt.Fprintf(out, "  values of %q%s, last seen:\n", f.Field, hashed)
+		for _, v := range f.Values {
+			fmt.Fprintf(out, "    %s  %s\n", timeText(v.LastSeenMs), v.Value)
+		}
+		if len(f.Values) == 0 {
+			fmt.Fprintln(out, "    none")
+		}
+	}
 }
 
 func newKeysReset() *cobra.Command {

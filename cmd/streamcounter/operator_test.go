@@ -55,6 +55,8 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys limit nobody:1 5/1m", 1, []string{"no rule matches the key", `"user:*" (api)`}},
 
 		{"check login:1 --value user=alice", 0, []string{`1 of 2 values of "user" per 1h, 1 remaining`}},
+		{"keys show login:1 --values", 0, []string{`1 of 2 values of "user" per 1h`, `values of "user", last seen:`,
+			"  alice\n"}},
 		{"check probe:1 3", 0, nil},
 		{"keys show probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h,"}},
 		{"check user:2 100", 0, []string{"penalty, step 1 of 2, until"}},

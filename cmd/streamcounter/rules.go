@@ -90,7 +90,7 @@ func checkedRules(c rulesConfig) (*windows.Rules, error) {
 	case c.Limits == "" && c.File == "":
 		return nil, badUsage("missing FILE: give a rules file, or --rls-config, or both")
 	case c.Limits == "":
-		return windows.Load(c.File)
+		return windows.Load(c.File, windows.WithoutHashKey())
 	}
 	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c)})
 	if err != nil {

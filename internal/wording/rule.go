@@ -52,7 +52,11 @@ func Window(r *windows.Rule, w windows.Window) string {
 			english.Number(w.Limit), english.Span(w.Per))
 	}
 	if w.Distinct != "" {
-		return fmt.Sprintf("%s different values of %q %s", english.Number(w.Limit), w.Distinct, within(r, w))
+		values := fmt.Sprintf("%s different values of %q", english.Number(w.Limit), w.Distinct)
+		if !w.Hash.IsZero() {
+			values += ", hashed,"
+		}
+		return values + " " + within(r, w)
 	}
 	return english.Number(w.Limit) + " " + within(r, w)
 }

@@ -20,10 +20,14 @@ func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitD
 			return limit, true
 		}
 	}
-	key := Key(domain, d, tag)
+	key, values := Key(domain, d, tag), map[string]string(nil)
+	if !own {
+		key, values = withValues(rules, domain, d, tag, key)
+	}
 	plan := rules.Match(key)
 	if plan == nil {
 		return Limit{Key: key}, false
 	}
-	return Limit{Key: key, Plan: plan, Name: plan.Name(), Named: plan.Live != nil, Shadow: plan.Live == nil}, true
+	return Limit{Key: key, Plan: plan, Values: values, Name: plan.Name(), Named: plan.Live != nil,
+		Shadow: plan.Live == nil}, true
 }

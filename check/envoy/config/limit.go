@@ -15,6 +15,8 @@ type Limit struct {
 	Key string
 	// Plan counts and limits it; nil where Unlimited or DenyAll.
 	Plan *windows.Plan
+	// Values are those that its rule counts; nil: none.
+	Values map[string]string
 	// Name is the user's own (Named), or else the path in dots.
 	Name  string
 	Named bool

@@ -1,0 +1,107 @@
+package windows
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/streamcounter/streamcounter/internal/document"
+)
+
+// minHashKey is how many bytes a secret has at least: people guess shorter ones.
+const minHashKey = 16
+
+// hashBytes of the HMAC stand for a value. Two values of one key share 16 bytes by chance once in 2^64 values.
+const hashBytes = 16
+
+// HashKey is the secret with which values are hashed (HMAC-SHA256) before they go to Redis. The zero HashKey hashes
+// nothing.
+type HashKey struct{ secret string }
+
+// unread stands for a secret that is not read yet, or not at all (WithoutHashKey).
+var unread = HashKey{"?"}
+
+// NewHashKey takes the content of a secret file. White space around the secret does not belong to it.
+func NewHashKey(secret []byte) (HashKey, error) {
+	secret = bytes.TrimSpace(secret)
+	if len(secret) < minHashKey {
+		return HashKey{}, fmt.Errorf("it has %d bytes: want at least %d", len(secret), minHashKey)
+	}
+	return HashKey{string(secret)}, nil
+}
+
+// WithoutHashKey leaves the file of the secret alone. The rules can then be validated and shown, and do not count
+// anything: `rules check` runs where the secret is not.
+func WithoutHashKey() ParseOption { return func(o *parseOptions) { o.withoutHashKey = true } }
+
+// giveHashKey gives the secret in the file at path to all windows with `hash: true`. A relative path begins at the
+// folder of the rules file.
+func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, o parseOptions) error {
+	key := unread
+	for i, r := range list {
+		for j := range r.Windows {
+			w := &r.Windows[j]
+			if w.Hash.IsZero() {
+				continue
+			}
+			if path == "" {
+				return d.ErrorAt(fmt.Sprintf("rules[%d].windows[%d].hash", i, j),
+					"hash: want hash_key, the path of a file with a secret, at the top of the file")
+			}
+			if key == unread && !o.withoutHashKey {
+				var err error
+				if key, err = readHashKey(rulesFile, path); err != nil {
+					return d.ErrorAt("hash_key", "hash_key %q: %w", path, err)
+				}
+			}
+			w.Hash = key
+		}
+	}
+	return nil
+}
+
+func readHashKey(rulesFile, path string) (HashKey, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(rulesFile), path)
+	}
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return HashKey{}, err
+	}
+	key, err := NewHashKey(secret)
+	if err != nil {
+		return HashKey{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// IsZero tells whether there is no secret.
+func (k HashKey) IsZero() bool { return k.secret == "" }
+
+// MarshalJSON shows which secret it is, and not the secret.
+func (k HashKey) MarshalJSON() ([]byte, error) { return json.Marshal(k.String()) }
+
+// String keeps the secret out of what is printed.
+func (k HashKey) String() string { return "hash-" + k.fingerprint() }
+
+// fingerprint tells secrets apart. It goes into the names of keys in Redis, so another secret begins new sets.
+func (k HashKey) fingerprint() string {
+	return hex.EncodeToString(k.sum("the fingerprint of the secret")[:4])
+}
+
+// hash gives what stands for a value in Redis.
+func (k HashKey) hash(value string) string {
+	return base64.RawURLEncoding.EncodeToString(k.sum("=" + value)[:hashBytes])
+}
+
+func (k HashKey) sum(text string) []byte {
+	h := hmac.New(sha256.New, []byte(k.secret))
+	h.Write([]byte(text))
+	return h.Sum(nil)
+}

@@ -1,0 +1,35 @@
+package windows
+
+import "slices"
+
+// valueFrom has the rules that take values from entries of Envoy's descriptors.
+type valueFrom struct {
+	list  []*Rule       // in file order
+	place map[*Rule]int // of all rules in the file; nil if list is empty
+}
+
+func newValueFrom(rules []*Rule) (v valueFrom) {
+	for _, r := range rules {
+		if r.HasValueFrom() {
+			v.list = append(v.list, r)
+		}
+	}
+	if len(v.list) > 0 {
+		v.place = make(map[*Rule]int, len(rules))
+		for i, r := range rules {
+			v.place[r] = i
+		}
+	}
+	return v
+}
+
+// HasValueFrom tells whether the rule takes a value from an entry of Envoy's descriptors.
+func (r *Rule) HasValueFrom() bool {
+	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.ValueFrom != "" })
+}
+
+// WithValueFrom returns the rules that take values from entries, in file order. The list is not to be changed.
+func (r *Rules) WithValueFrom() []*Rule { return r.fromEntry.list }
+
+// Before tells whether a stands before b in the file. One of them has value_from.
+func (r *Rules) Before(a, b *Rule) bool { return r.fromEntry.place[a] < r.fromEntry.place[b] }
