@@ -225,3 +225,15 @@ func TestTransitionsCarryValues(t *testing.T) {
 		}
 	})
 }
+
+// A shadow rule counts the values of every check, so a process may not answer any from memory.
+func TestNoLeaseBesideAShadowRuleOfValues(t *testing.T) {
+	hot := &windows.Rule{Name: "hot", Match: "*", Lease: time.Second, Windows: []windows.Window{
+		{Limit: 9, Per: time.Minute}}}
+	users := &windows.Rule{Name: "users", Match: "a", Shadow: true, Windows: []windows.Window{
+		{Limit: 2, Per: time.Minute, Distinct: "user"}}}
+	rules := rulesOf(t, hot, users)
+	if rules.Match("a").LeaseTime() != 0 || rules.Match("b").LeaseTime() == 0 {
+		t.Errorf("leases of %v beside values, of %v without", rules.Match("a").LeaseTime(), rules.Match("b").LeaseTime())
+	}
+}
