@@ -80,7 +80,7 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 	}
 	live := []windows.Window{users(3, time.Second), {Limit: 12, Per: logSpan * time.Millisecond},
 		users(5, 2*time.Second)}
-	watched := []windows.Window{users(2, 1500*time.Millisecond)}
+	watched := []windows.Window{users(2, 1500*time.Millisecond), users(4, 2500*time.Millisecond)}
 	rules := rulesOf(t, &windows.Rule{Name: "live", Match: "*", Windows: live, Alerts: []int{60}},
 		&windows.Rule{Name: "shadow", Match: "*", Windows: watched, Shadow: true})
 	eachRedis(t, rules, func(t *testing.T, s *store) {

@@ -45,6 +45,22 @@ local function new_lists()
 end
 new_lists()
 
+-- later_shadows puts off the waits of each shadow rule until all of its windows have room at once (plan.lua: later).
+local function later_shadows(s, waits)
+  local plan, to = s.plan, s.plan.decides
+  for _, rule in ipairs(plan.rules) do
+    if rule.shadow then
+      local from, longest = to + 1, to + 1
+      to = to + #rule.windows
+      for w = from, to do
+        if not waits[w] or waits[w] < 0 then longest = nil end
+        if longest and waits[w] > waits[longest] then longest = w end
+      end
+      if longest and waits[longest] > 0 then waits[longest] = plan.later(s, from, to, waits[longest]) end
+    end
+  end
+end
+
 -- shadow_waits gives, for each window that does not decide, the wait for n more units:
 -- false where that can be computed only after the charges.
 local function shadow_waits(s, n)
@@ -62,6 +78,7 @@ local function shadow_waits(s, n)
       waits[w] = room >= 0 and free_at(s, w, room) - s.now
     end
   end
+  if plan.later then later_shadows(s, waits) end
   return waits
 end
 
