@@ -31,6 +31,14 @@ type asker interface {
 type check struct {
 	key  string
 	cost int64
+	user string // a value; empty: none
+}
+
+func (c check) values() map[string]string {
+	if c.user == "" {
+		return nil
+	}
+	return map[string]string{"user": c.user}
 }
 
 type outcome int
@@ -78,7 +86,7 @@ func (c byClient) close()    {}
 func (c byClient) ask(_ context.Context, checks []check) ([]outcome, error) {
 	var list []api.CheckRequest
 	for _, c := range checks {
-		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost})
+		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost, Values: c.values()})
 	}
 	answers, err := c.CheckEach(context.Background(), list)
 	if err != nil {
@@ -114,8 +122,11 @@ func (h oneByHTTP) close()    { h.client.CloseIdleConnections() }
 
 func (h oneByHTTP) ask(_ context.Context, checks []check) ([]outcome, error) {
 	var a api.CheckAnswer
-	resp, err := h.client.Get(h.base + "/v1/check?" + url.Values{"key": {checks[0].key},
-		"cost": {fmt.Sprint(checks[0].cost)}}.Encode())
+	query := url.Values{"key": {checks[0].key}, "cost": {fmt.Sprint(checks[0].cost)}}
+	if user := checks[0].user; user != "" {
+		query.Set("value", "user="+user)
+	}
+	resp, err := h.client.Get(h.base + "/v1/check?" + query.Encode())
 	if err == nil {
 		err = decode(resp, &a)
 	}
@@ -148,7 +159,7 @@ func (h severalByHTTP) ask(_ context.Context, checks []check) ([]outcome, error)
 	req := map[string]any{"each": h.each}
 	var list []api.CheckRequest
 	for _, c := range checks {
-		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost})
+		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost, Values: c.values()})
 	}
 	req["checks"] = list
 	text, err := json.Marshal(req)

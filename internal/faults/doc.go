@@ -8,9 +8,10 @@
 //	make faults SEED=7 MINUTES=10
 //
 // Read faults_test.go (the story), then driver_test.go (the load and what is
-// recorded), inflict_test.go (the faults),
-// late_test.go (events that are claimed late), holders_test.go and ledger_test.go
-// (reservations, slots and what their holders know), again_test.go (checks whose
-// answers are lost), operator_test.go (overrides), reload_test.go (rules that
-// change), verify_test.go and tap_test.go (the promises), and verdict_test.go (how a broken one is told).
+// recorded), inflict_test.go (the faults), late_test.go (events that are claimed
+// late), holders_test.go and ledger_test.go (reservations, slots and what their
+// holders know), values_test.go and verify_values_test.go (different values),
+// again_test.go (checks whose answers are lost), operator_test.go (overrides),
+// reload_test.go (rules that change), verify_test.go and tap_test.go (the
+// promises), and verdict_test.go (how a broken one is told).
 package faults

@@ -24,13 +24,16 @@ type record struct {
 	allowed map[string]int64          // key → units that checks were granted
 	maybe   map[string]int64          // key → units of checks without an answer
 	denied  int64
+	touched map[string]map[int64]*touch // key → number → its value
+	denials []denial
 	ledger  *ledger // what holders have at once
 }
 
 func newRecord() *record {
 	return &record{acked: map[string]map[int64]bool{}, unknown: map[string]map[int64]bool{},
 		excused: map[string]map[int64]bool{}, allowed: map[string]int64{}, maybe: map[string]int64{},
-		ledger: newLedger()}
+		touched: map[string]map[int64]*touch{},
+		ledger:  newLedger()}
 }
 
 func eventOf(key string, n int64) api.Event { return api.Event{Key: key, Count: n} }
@@ -52,8 +55,8 @@ type driver struct {
 	holds  atomic.Int64 // reservations granted
 	again  atomic.Int64 // checks with an idempotency key that have their answer
 	// operated are checks of a key whose override did not change meanwhile, moved are
-	// grants of a rule that is reloaded in other forms.
-	operated, reloads, moved, leased atomic.Int64
+	// grants of a rule that is reloaded in other forms, valued are grants of one that counts values.
+	operated, reloads, moved, leased, valued atomic.Int64
 }
 
 // keysAtATime are written to before the next generation of keys takes over, so
@@ -67,9 +70,13 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	load.Go(func() { d.repeat(ctx, seed) })
 	load.Go(func() { d.pulse(ctx, seed) })
 	load.Go(func() { d.late(ctx, seed) })
+	load.Go(func() { d.appendValues(ctx, seed) })
 	askers := d.s.askers()
 	for i, a := range askers {
 		load.Go(func() { d.check(ctx, a, rand.New(rand.NewPCG(seed, uint64(i)))) })
+	}
+	for i, a := range valuesAskers(askers) {
+		load.Go(func() { d.checkValues(ctx, a, rand.New(rand.NewPCG(seed, 800+uint64(i)))) })
 	}
 	for i := range uint64(holders) {
 		load.Go(func() { d.hold(ctx, rand.New(rand.NewPCG(seed, 1000+i))) })
@@ -198,9 +205,9 @@ func (d *driver) check(ctx context.Context, asker asker, random *rand.Rand) {
 	for pace(ctx, 10*time.Millisecond) {
 		var checks []check
 		for range 1 + random.IntN(asker.most()) {
-			c := check{fmt.Sprintf("c:%d", random.IntN(3)), 1 + random.Int64N(5)}
+			c := check{key: fmt.Sprintf("c:%d", random.IntN(3)), cost: 1 + random.Int64N(5)}
 			if random.IntN(2) == 0 {
-				c = check{fmt.Sprintf("c:once:%x", random.Uint64()), 1} // nobody asks for it again
+				c = check{key: fmt.Sprintf("c:once:%x", random.Uint64()), cost: 1} // nobody asks for it again
 			}
 			checks = append(checks, c)
 		}

@@ -63,9 +63,10 @@ func TestFaults(t *testing.T) {
 	v.verifyHolders()
 	levels := v.verifyAlerts()
 	twice := v.verifyTap()
+	over := v.verifyValues(s)
 	v.end()
 	heard.heardAll(t, all)
-	throttled := verifyGuard(t, v.logs, guard)
+	throttled := v.verifyGuard(guard)
 
 	var units int64
 	for n := range maps.Values(d.record.allowed) {
@@ -76,6 +77,8 @@ func TestFaults(t *testing.T) {
 		"their limit twice at one millisecond; %d keys throttled at the end, as the guard knows",
 		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units,
 		d.errors.Load(), levels, len(alerts), twice, throttled)
+	t.Logf("different values: %d checks granted, %d denied while the clock was not stepped, %d keys with more than "+
+		"their limit", d.valued.Load(), len(d.record.denials), over)
 	t.Logf("%d reservations granted; %d checks with an idempotency key; %d checks of keys in an operator's hand; "+
 		"%d reloads, %d grants of the rule that changes, %d from leases", d.holds.Load(), d.again.Load(),
 		d.operated.Load(), d.reloads.Load(), d.moved.Load(), d.leased.Load())
@@ -83,7 +86,7 @@ func TestFaults(t *testing.T) {
 		t.Logf("%4d  %s", struck[name], name)
 	}
 	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || throttled == 0 || d.holds.Load() == 0 ||
-		d.again.Load() == 0 || minutes > 0 && (d.leased.Load() == 0 || twice == 0) {
+		d.again.Load() == 0 || minutes > 0 && (d.leased.Load() == 0 || twice == 0 || d.valued.Load() == 0 || over == 0) {
 		t.Error("there was no load: the run proves nothing")
 	}
 	for _, f := range faults {

@@ -32,17 +32,20 @@ func startGuard(t testing.TB, s *system) *guard.Guard {
 
 // verifyGuard: at the end the guard throttles the keys that are at their limit for
 // the day, and no other. It gives how many these are.
-func verifyGuard(t testing.TB, logs map[string][]entry, g *guard.Guard) (throttled int) {
-	t.Helper()
+func (v *verdict) verifyGuard(g *guard.Guard) (throttled int) {
+	v.t.Helper()
 	full := map[string]bool{}
-	for key, entries := range logs {
-		if n := len(entries); !falls(key) && n > 0 && entries[n-1].total >= eventLimit {
+	for key := range v.logs {
+		if falls(key) {
+			continue
+		}
+		if amounts, limit := v.levels(key); len(amounts) > 0 && amounts[len(amounts)-1] >= limit {
 			full[key] = true
 		}
 	}
-	streamtest.Eventually(t, time.Minute, "the guard knows who is throttled", func() (bool, string) {
+	streamtest.Eventually(v.t, time.Minute, "the guard knows who is throttled", func() (bool, string) {
 		wrong := ""
-		for key := range logs {
+		for key := range v.logs {
 			if g.Throttled(key) != full[key] {
 				wrong = fmt.Sprintf("%s: throttled %v, its count says %v", key, g.Throttled(key), full[key])
 			}

@@ -26,7 +26,7 @@ var forms = []string{
 
 func rulesIn(form int) string {
 	return rules + "  - name: moving\n    match: \"m:*\"\n    hold: 0s\n    on_error: deny\n    " +
-		fmt.Sprintf(forms[form], checkLimit, checkPer) + "\n" + leasedRule
+		fmt.Sprintf(forms[form], checkLimit, checkPer) + "\n" + leasedRule + valuesRules
 }
 
 // byCallers tells the keys that are judged by the callers' record alone: those of the rule whose form

@@ -86,4 +86,4 @@ func (v *verdict) story(key string) string {
 }
 
 // falls tells the keys whose windows end within seconds.
-func falls(key string) bool { return limitOf(key) > 0 || strings.HasPrefix(key, "b:") }
+func falls(key string) bool { return limitOf(key) > 0 || formOf(key) == "b" || formOf(key) == "d" }

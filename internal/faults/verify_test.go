@@ -226,10 +226,10 @@ func (v *verdict) verifyAlerts() (levels int) {
 			continue
 		}
 		var want []string
+		amounts, limit := v.levels(key)
 		for i, e := range entries {
 			for _, pct := range []int64{50, 80, 100} {
-				if threshold := eventLimit * pct / 100; e.total >= threshold &&
-					(i == 0 || entries[i-1].total < threshold) {
+				if threshold := limit * pct / 100; amounts[i] >= threshold && (i == 0 || amounts[i-1] < threshold) {
 					want = append(want, fmt.Sprintf("raised %d since %d", pct, e.ms))
 				}
 			}

@@ -1,0 +1,177 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Keys that begin with d: and v: have rules that count different values. d: are checked and appended to, and their
+// values leave within seconds; v: are appended to alone, beyond their limit for the day.
+const (
+	valuesLimit  = 6 // of d:
+	valuesPer    = 2 * time.Second
+	valuesOfDay  = 40 // of d:, more than there are values
+	manyValues   = 25
+	touchedLimit = 10 // of v:
+	valuesKeys   = 2  // of each at a time
+	valuesTurn   = 300
+)
+
+// The windows of a day keep every entry and value for the verification.
+var valuesRules = fmt.Sprintf(`  - name: values
+    match: "d:*"
+    windows:
+      - {limit: %d, per: %s, distinct: user, normalize: [lower]}
+      - {limit: %d, per: 24h, distinct: user, normalize: [lower]}
+      - {limit: 1000000000, per: 25h}
+    hold: 0s
+    on_error: deny
+  - name: touched
+    match: "v:*"
+    windows: [{limit: %d, per: 24h, distinct: user, normalize: [lower]}, {limit: 1000000000, per: 25h}]
+    alerts: [50%%, 80%%]
+    hold: 0s
+`, valuesLimit, valuesPer, valuesOfDay, touchedLimit)
+
+// touch is one check or event of such a key, known by its number as each event is (record): the number is its cost or
+// count. When the value was seen last by an event lies between low and high, in ms; of a check the log says it.
+type touch struct {
+	value     string
+	check     bool
+	low, high int64
+}
+
+// denial is a check that was denied, and when it was asked, in ms, while Redis's clock had not been stepped.
+type denial struct {
+	key, value   string
+	began, ended int64
+}
+
+// touches numbers a check or an event of a key.
+func (d *driver) touches(key string, t touch) int64 {
+	d.record.mu.Lock()
+	defer d.record.mu.Unlock()
+	if d.record.touched[key] == nil {
+		d.record.touched[key] = map[int64]*touch{}
+	}
+	n := int64(len(d.record.touched[key]) + 1)
+	d.record.touched[key][n] = &t
+	return n
+}
+
+func (d *driver) noteTouch(in map[string]map[int64]bool, key string, n int64) {
+	d.record.mu.Lock()
+	defer d.record.mu.Unlock()
+	note(in, eventOf(key, n))
+}
+
+// values gives a value as it counts, and as it is spelled. Some are seen more often than others.
+func values(random *rand.Rand) (counted, spelled string) {
+	n := min(random.IntN(manyValues), random.IntN(manyValues))
+	return fmt.Sprintf("user%d", n), fmt.Sprintf("%s%d", []string{"user", "User", "USER"}[random.IntN(3)], n)
+}
+
+// appendValues appends events once each. Redis says when each was.
+func (d *driver) appendValues(ctx context.Context, seed uint64) {
+	client, random := d.s.producer(), rand.New(rand.NewPCG(seed, 700))
+	for n := 0; pace(ctx, 15*time.Millisecond); n++ {
+		key := fmt.Sprintf("%c:%d:%d", "dv"[random.IntN(2)], n/valuesTurn, random.IntN(valuesKeys))
+		value, spelled := values(random)
+		began := time.Now().UnixMilli()
+		number := d.touches(key, touch{value: value, low: began, high: math.MaxInt64})
+		within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		id, err := client.XAdd(within, &redis.XAddArgs{Stream: d.s.keys.Events(d.s.keys.Partition(key)),
+			Values: []any{"key", key, "count", number, "user", spelled}}).Result()
+		cancel()
+		if err != nil {
+			d.noteTouch(d.record.unknown, key, number)
+			d.errors.Add(1)
+			continue
+		}
+		d.record.mu.Lock()
+		t := d.record.touched[key][number]
+		_, err = fmt.Sscanf(id, "%d-", &t.low)
+		t.high = t.low
+		d.record.mu.Unlock()
+		if err != nil {
+			d.s.t.Errorf("XADD answered the ID %q: %v", id, err)
+		}
+		d.noteTouch(d.record.acked, key, number)
+		d.events.Add(1)
+	}
+}
+
+// checkValues asks the server. What is denied is in no log.
+func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand) {
+	ledger := d.record.ledger
+	for n := 0; pace(ctx, 15*time.Millisecond); n++ {
+		var checks []check
+		var counted []string
+		began, epoch := time.Now().UnixMilli(), ledger.now()
+		for _, i := range random.Perm(valuesKeys)[:1+random.IntN(min(valuesKeys, asker.most()))] {
+			key := fmt.Sprintf("d:%d:%d", n/valuesTurn, i)
+			value, spelled := values(random)
+			checks = append(checks, check{key, d.touches(key, touch{value: value, check: true}), spelled})
+			counted = append(counted, value)
+		}
+		answers, err := asker.ask(ctx, checks)
+		ended, stepped := time.Now().UnixMilli(), epoch > 0 || ledger.now() > 0
+		for i, c := range checks {
+			switch {
+			case err != nil || answers[i] == nobodyKnows:
+				d.noteTouch(d.record.unknown, c.key, c.cost)
+				d.errors.Add(1)
+			case answers[i] == granted:
+				d.noteTouch(d.record.acked, c.key, c.cost)
+				d.valued.Add(1)
+			case !stepped && len(checks) == 1: // of several, another may have been denied
+				d.record.mu.Lock()
+				d.record.denials = append(d.record.denials, denial{c.key, counted[i], began, ended})
+				d.record.mu.Unlock()
+			}
+		}
+	}
+}
+
+// valuesAskers are those that send values.
+func valuesAskers(askers []asker) (list []asker) {
+	for _, a := range askers {
+		if _, envoy := a.(byGRPC); !envoy {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// windowOf gives where the server says that the first window of a day stands that counts values.
+func (s *system) windowOf(client *http.Client, key string) (valuesState, error) {
+	var got struct {
+		Windows []valuesState
+	}
+	resp, err := client.Get(s.base + "/v1/keys/" + key)
+	if err == nil {
+		err = decode(resp, &got)
+	}
+	for _, w := range got.Windows {
+		if w.Distinct != "" && w.WindowMs == dayMs {
+			return w, err
+		}
+	}
+	return valuesState{}, fmt.Errorf("%+v has no window of values: %w", got, err)
+}
+
+const dayMs = 24 * 60 * 60 * 1000
+
+type valuesState struct {
+	WindowMs   int64 `json:"window_ms"`
+	Used       int64
+	NextFreeMs int64 `json:"next_free_ms"`
+	EmptyMs    int64 `json:"empty_ms"`
+	Distinct   string
+}
