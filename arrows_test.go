@@ -67,7 +67,7 @@ var arrows = map[string][]string{
 	"internal/redact":     {},
 	"internal/pause":      {},
 	"internal/measure":    {},
-	"internal/compare":    {"internal/measure", "stream", "windows"},
+	"internal/compare":    {"api", "internal/measure", "stream", "windows"},
 	"internal/bench/pipeline": {"alerts", "api", "internal/measure", "internal/natsconn", "internal/pause",
 		"internal/redact", "stream"},
 	"internal/bench/target": {"internal/measure", "internal/redact"},

@@ -19,7 +19,7 @@ import (
 
 func newAppend() *cobra.Command {
 	var format string
-	var values []string
+	form := logForm{key: "ip"}
 	var asJSON bool
 	c := newConfig()
 	cmd := &cobra.Command{
@@ -31,7 +31,7 @@ Formats:
   lines    KEY [COUNT], one a line
   ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
   clf      a web server's log in common or combined format: each line is one
-           event of the key ip:<remote host>
+           event of the key ip:<remote host>, or with --key user of user:<user>
 
 An event counts at the time it is appended. To try an old log at its own times, use
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
@@ -39,11 +39,12 @@ with its number and skipped; the exit code is then 1.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, values, asJSON) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, form, asJSON) },
 	}
 	c.flags(cmd, "redis", "stream")
 	cmd.Flags().StringVar(&format, "format", "lines", "lines, ndjson or clf")
-	cmd.Flags().StringSliceVar(&values, "values", nil, "parts of each line of clf that rules count: user, path")
+	cmd.Flags().StringVar(&form.key, "key", "ip", "part of a line of clf that is its key: ip or user")
+	cmd.Flags().StringSliceVar(&form.values, "values", nil, "parts of a line of clf that rules count: ip, user, path")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the summary as JSON")
 	return cmd
 }
@@ -59,16 +60,18 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-func runAppend(cmd *cobra.Command, c *config, format string, values []string, asJSON bool) error {
+func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSON bool) error {
 	parse, ok := lineFormats[format]
 	if !ok {
 		return badUsage("--format is %q: expected lines, ndjson or clf", format)
 	}
-	for _, name := range values {
-		if format != "clf" || logValues[name] == 0 {
-			return badUsage("--values is %q: expected user, path or both, with --format clf", values)
+	if format == "clf" {
+		if err := form.validate(); err != nil {
+			return err
 		}
-		parse = withLogValues(values)
+		parse = form.line
+	} else if cmd.Flags().Changed("key") || len(form.values) > 0 {
+		return badUsage("--key and --values: only with --format clf")
 	}
 	log, closeLog, err := openEventLog(cmd.Context(), c)
 	if err != nil {
@@ -171,7 +174,7 @@ func warnings(format string, messages io.Writer) func(n int, line string) {
 				"JSON needs --format ndjson\n", n)
 		case format == "clf":
 			warned = true
-			if at, _, _, err := timedLogLine(line); err == nil && time.Since(at) > time.Minute {
+			if at, _, skip, err := (logForm{key: "ip"}).timed(line); err == nil && !skip && time.Since(at) > time.Minute {
 				fmt.Fprintf(messages, "warning: the log begins at %s, and its events count as of now; to try a log at "+
 					"its own times: streamcounter compare --clf LOG --rules FILE\n", at.Format(time.DateTime))
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,11 +28,12 @@ seconds), and recounts what each of them admitted.
 Traces (one of them):
   --boundary    two demonstrations of bursts around an edge of the clock
   --clf FILE    a web server's log in common or combined format; each line asks
-                for one unit of the key ip:<remote host>. The requests of one
-                second are spread evenly over it
-  --trace FILE  lines of MS KEY [COST]; MS is in milliseconds
+                for one unit of the key ip:<remote host>, or with --key user of
+                user:<user>. The requests of one second are spread evenly over it
+  --trace FILE  lines of MS KEY [COST] [FIELD=VALUE ...]; MS is in milliseconds
 With --rules FILE the rules of a file take the place of the algorithms: who would
-have been denied and throttled, when, and for how long.
+have been denied and throttled, when, and for how long. Their windows of different
+values count the ip, user and path of each line of a log.
 FILE may be - for standard input. Requests are sorted by time. A line of a log
 that cannot be read is reported with its number; the exit code is then 1.
 
@@ -54,7 +56,8 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 	f := cmd.Flags()
 	f.Bool("boundary", false, "trace: two bursts around an edge of the clock, in two ways")
 	f.StringVar(&run.log, "clf", "", "trace: a web server's log (- for standard input)")
-	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] (- for standard input)")
+	f.StringVar(&run.form.key, "key", "ip", "part of a line of the log that is its key: ip or user")
+	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] [FIELD=VALUE ...] (- for standard input)")
 	f.StringArrayVar(&run.windows, "window", []string{"50/10s"},
 		"LIMIT/PER, such as 100/1m; repeat it for more windows, which must all admit")
 	f.StringVar(&run.rules, "rules", "", "rules file, in place of --window and --algorithms")
@@ -67,6 +70,7 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 // compareRun is what the flags of compare say.
 type compareRun struct {
 	log, trace string   // files
+	form       logForm  // of the log
 	rules      string   // file; empty: the windows and algorithms below
 	windows    []string // LIMIT/PER
 	algorithms []string
@@ -140,6 +144,13 @@ func rollOut(cmd *cobra.Command, run compareRun) error {
 	rules, err := windows.Load(run.rules, windows.WithoutHashKey())
 	if err != nil {
 		return fmt.Errorf("--rules: %w", err)
+	}
+	for _, r := range rules.List() {
+		for _, w := range r.Windows {
+			if logParts[w.Distinct] > 0 && !slices.Contains(run.form.values, w.Distinct) {
+				run.form.values = append(run.form.values, w.Distinct)
+			}
+		}
 	}
 	traces, err := readTraces(cmd, run, nil)
 	if err != nil {

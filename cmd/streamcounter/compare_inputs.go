@@ -67,6 +67,9 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	default:
 		return nil, badUsage("--%s: %s", strings.Join(given, " and --"), choose)
 	}
+	if given[0] != "clf" && f.Changed("key") {
+		return nil, badUsage("--key and --%s: it is for --clf", given[0])
+	}
 	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {
 		smallest = min(smallest, w.Limit)
@@ -78,7 +81,7 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 		}
 		return boundaryTraces(limits[0])
 	case "clf":
-		return logTrace(cmd, run.log)
+		return logTrace(cmd, run)
 	}
 	return fileTrace(cmd, run.trace, smallest)
 }
@@ -96,14 +99,17 @@ func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	return compare.Boundary(w), nil
 }
 
-func logTrace(cmd *cobra.Command, path string) ([]compare.Trace, error) {
-	in, name, err := openInput(cmd, "clf", path)
+func logTrace(cmd *cobra.Command, run compareRun) ([]compare.Trace, error) {
+	if err := run.form.validate(); err != nil {
+		return nil, err
+	}
+	in, name, err := openInput(cmd, "clf", run.log)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
 	rejected := 0
-	t, err := compare.ReadLog(name, in, timedLogLine, func(n int, err error) {
+	t, err := compare.ReadLog(name, in, run.form.timed, func(n int, err error) {
 		if rejected++; rejected <= 20 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s:%d: %v\n", name, n, err)
 		} else if rejected == 21 {

@@ -8,12 +8,13 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/compare"
 )
 
 // lineFormats: name → how a line becomes an event; skip is true for a line that
 // holds none.
 var lineFormats = map[string]func(line string) (e api.Event, skip bool, err error){
-	"lines": plainLine, "ndjson": jsonLine, "clf": logLine,
+	"lines": plainLine, "ndjson": jsonLine, "clf": logForm{key: "ip"}.line,
 }
 
 func plainLine(line string) (e api.Event, skip bool, err error) {
@@ -50,25 +51,48 @@ var commonLog = regexp.MustCompile(`^(\S+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+
 // commonLogTime is how such a line tells its time: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
 
-func logLine(line string) (e api.Event, skip bool, err error) {
-	e, _, skip, err = logFields(line)
+// logParts are the parts of a log's line that can be its key or a value, by their group in commonLog.
+var logParts = map[string]int{"ip": 1, "user": 2, "path": 4}
+
+// logForm says what a line of a log becomes. A line without a user is skipped where that is the key. A value that is
+// missing, "-", or that cannot be a value is left out: the line counts all the same.
+type logForm struct {
+	key    string   // ip or user, of logParts: ip makes keys such as ip:192.0.2.1
+	values []string // of logParts
+}
+
+// validate wants flags in the error, with what they say.
+func (f logForm) validate() error {
+	if f.key != "ip" && f.key != "user" {
+		return badUsage("--key is %q: expected ip or user", f.key)
+	}
+	for _, name := range f.values {
+		if logParts[name] == 0 {
+			return badUsage("--values is %q: expected some of ip, user and path", f.values)
+		}
+	}
+	return nil
+}
+
+func (f logForm) line(line string) (e api.Event, skip bool, err error) {
+	e, _, skip, err = f.read(line)
 	return e, skip, err
 }
 
-// timedLogLine also reads when the request came.
-func timedLogLine(line string) (at time.Time, key string, skip bool, err error) {
-	e, text, skip, err := logFields(line)
+// timed also reads when the request came.
+func (f logForm) timed(line string) (at time.Time, r compare.Request, skip bool, err error) {
+	e, text, skip, err := f.read(line)
 	if err != nil || skip {
-		return at, "", skip, err
+		return at, r, skip, err
 	}
 	if at, err = time.Parse(commonLogTime, text); err != nil {
-		return at, "", false, fmt.Errorf("%w: time %s, expected one such as 17/May/2015:10:05:03 +0000",
+		return at, r, false, fmt.Errorf("%w: time %s, expected one such as 17/May/2015:10:05:03 +0000",
 			api.ErrBadRequest, api.Shorten(text))
 	}
-	return at, e.Key, false, nil
+	return at, compare.Request{Key: e.Key, Cost: 1, Values: e.Values}, false, nil
 }
 
-func logFields(line string) (e api.Event, at string, skip bool, err error) {
+func (f logForm) read(line string) (e api.Event, at string, skip bool, err error) {
 	if strings.TrimSpace(line) == "" {
 		return e, "", true, nil
 	}
@@ -77,28 +101,18 @@ func logFields(line string) (e api.Event, at string, skip bool, err error) {
 		return e, "", false, fmt.Errorf("%w: %s is not a line of a web server's log in common or combined format",
 			api.ErrBadRequest, api.Shorten(line))
 	}
-	e = api.Event{Key: "ip:" + m[1], Count: 1}
-	return e, m[3], false, e.Validate()
-}
-
-// logValues are the parts of a log's line that --values names, by their group in commonLog.
-var logValues = map[string]int{"user": 2, "path": 4}
-
-// withLogValues reads a line of a log with some of its parts as values. A part that is missing, "-", or that cannot
-// be a value is left out: the line counts all the same.
-func withLogValues(names []string) func(line string) (e api.Event, skip bool, err error) {
-	return func(line string) (api.Event, bool, error) {
-		e, skip, err := logLine(line)
-		if skip || err != nil {
-			return e, skip, err
-		}
-		e.Values = map[string]string{}
-		parts := commonLog.FindStringSubmatch(line)
-		for _, name := range names {
-			if part := parts[logValues[name]]; part != "-" && api.ValidateValue(name, part) == nil {
-				e.Values[name] = part
-			}
-		}
-		return e, false, e.Validate()
+	key := m[logParts[f.key]]
+	if f.key == "user" && (key == "" || key == "-") {
+		return e, "", true, nil
 	}
+	e = api.Event{Key: f.key + ":" + key, Count: 1}
+	for _, name := range f.values {
+		if part := m[logParts[name]]; part != "-" && api.ValidateValue(name, part) == nil {
+			if e.Values == nil {
+				e.Values = map[string]string{}
+			}
+			e.Values[name] = part
+		}
+	}
+	return e, m[3], false, e.Validate()
 }

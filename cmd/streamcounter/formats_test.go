@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// append --format clf --values user,path takes these parts of a line as values, and none that is missing.
+// append --format clf --values user,path takes these parts of a line as values, and none that is missing. Its key is
+// the address or the user.
 func TestValuesOfALog(t *testing.T) {
 	long := "/" + strings.Repeat("x", 256)
 	for line, want := range map[string]map[string]string{
@@ -17,12 +18,22 @@ func TestValuesOfALog(t *testing.T) {
 		// What cannot be a value is left out.
 		`192.0.2.1 - bob [17/May/2015:10:05:03 +0000] "GET ` + long + ` HTTP/1.1" 200 2`: {"user": "bob"},
 	} {
-		e, skip, err := withLogValues([]string{"user", "path"})(line)
+		e, skip, err := logForm{key: "ip", values: []string{"user", "path"}}.line(line)
 		if err != nil || skip || e.Key != "ip:192.0.2.1" || !maps.Equal(e.Values, want) {
 			t.Errorf("%s: %+v, %v, %v; want %v", line, e, skip, err, want)
 		}
 	}
-	for _, args := range [][]string{{"--values", "user"}, {"--format", "clf", "--values", "agent"}} {
+	for line, want := range map[string]string{
+		`192.0.2.1 - alice [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: "user:alice",
+		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`:     "", // nobody
+	} {
+		e, skip, err := logForm{key: "user", values: []string{"ip"}}.line(line)
+		if err != nil || skip != (want == "") || e.Key != want || !skip && e.Values["ip"] != "192.0.2.1" {
+			t.Errorf("%s: %+v, %v, %v; want %s", line, e, skip, err, want)
+		}
+	}
+	for _, args := range [][]string{{"--values", "user"}, {"--key", "ip"}, {"--format", "clf", "--values", "agent"},
+		{"--format", "clf", "--key", "path"}} {
 		code, _, errs := runProgram(t, "", append([]string{"append", "--redis", "redis://127.0.0.1:1"}, args...)...)
 		if code != 2 {
 			t.Errorf("%v: exit code %d: %s", args, code, errs)

@@ -54,7 +54,8 @@ func FuzzLogLine(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		e, skip, err := logLine(line)
+		form := logForm{key: "ip", values: []string{"user", "path"}}
+		e, skip, err := form.line(line)
 		if skip != (strings.TrimSpace(line) == "") {
 			t.Fatalf("%q: skip %t", line, skip)
 		}
@@ -65,10 +66,10 @@ func FuzzLogLine(f *testing.F) {
 				t.Fatalf("%q: %+v", line, e)
 			}
 		}
-		at, key, skip2, err2 := timedLogLine(line)
+		at, r, skip2, err2 := form.timed(line)
 		wantShort(t, err2)
-		if skip2 != skip || err != nil && err2 == nil || err2 == nil && key != e.Key {
-			t.Fatalf("%q: with its time %v %q %t %v, without %+v %t %v", line, at, key, skip2, err2, e, skip, err)
+		if skip2 != skip || err != nil && err2 == nil || err2 == nil && r.Key != e.Key {
+			t.Fatalf("%q: with its time %v %q %t %v, without %+v %t %v", line, at, r.Key, skip2, err2, e, skip, err)
 		}
 	})
 }

@@ -41,7 +41,7 @@ func bursts(name string, limit, edge, before, after int64) Trace {
 		limit, millis(before), limit, millis(after))}
 	for _, ms := range []int64{edge - before, edge + after} {
 		for range limit {
-			t.Requests = append(t.Requests, Request{ms, "user:1", 1})
+			t.Requests = append(t.Requests, Request{Ms: ms, Key: "user:1", Cost: 1})
 		}
 	}
 	return t

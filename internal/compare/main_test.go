@@ -66,7 +66,7 @@ func (p Poisson) Trace() Trace {
 	for i := range t.Requests {
 		seconds += draw.ExpFloat64() / p.Rate
 		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)),
-			1 + draw.Int64N(p.MaxCost)}
+			1 + draw.Int64N(p.MaxCost), nil}
 	}
 	return t
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 // Bounds of what is read.
@@ -16,10 +18,10 @@ const (
 	maxMs   = 1e15    // scripts compute with times, exactly below 2^53
 )
 
-// ReadTrace reads lines of `ms key cost`; cost is 1 where it is missing, and
-// blank lines and those that begin with # are passed over. valid says what is
-// wrong with a key or a cost. The first line that cannot be read is an error
-// that begins with NAME:LINE.
+// ReadTrace reads lines of `ms key cost field=value …`; cost is 1 where it is
+// missing, and blank lines and those that begin with # are passed over. valid
+// says what is wrong with a key or a cost. The first line that cannot be read is
+// an error that begins with NAME:LINE.
 func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
 	t := Trace{Name: "trace " + name}
 	err := eachLine(name, r, func(n int, line string) error {
@@ -42,11 +44,22 @@ func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) erro
 
 func traceLine(line string) (Request, error) {
 	fields := strings.Fields(line)
-	if len(fields) != 2 && len(fields) != 3 {
-		return Request{}, fmt.Errorf("%.60q: want MS KEY or MS KEY COST", line)
+	var values map[string]string
+	for n := len(fields) - 1; n >= 2 && strings.Contains(fields[n], "="); n-- {
+		name, value, _ := strings.Cut(fields[n], "=")
+		if values == nil {
+			values = map[string]string{}
+		}
+		values[name], fields = value, fields[:n]
 	}
-	r := Request{Key: fields[1], Cost: 1}
-	var err error
+	if len(fields) != 2 && len(fields) != 3 {
+		return Request{}, fmt.Errorf("%.60q: want MS KEY or MS KEY COST, and FIELD=VALUE", line)
+	}
+	r := Request{Key: fields[1], Cost: 1, Values: values}
+	err := api.ValidateValues(values)
+	if err != nil {
+		return Request{}, err
+	}
 	if r.Ms, err = strconv.ParseInt(fields[0], 10, 64); err != nil || r.Ms < 0 || r.Ms > maxMs {
 		return Request{}, fmt.Errorf("ms %.60q: want a whole number of milliseconds from 0 to 10^15", fields[0])
 	}
@@ -58,8 +71,9 @@ func traceLine(line string) (Request, error) {
 	return r, nil
 }
 
-// logLine reads one line of a server's log; skip is true for one that holds no request.
-type logLine func(line string) (at time.Time, key string, skip bool, err error)
+// logLine reads one line of a server's log: when it was, and the request but for its Ms. skip is true for one that
+// holds no request.
+type logLine func(line string) (at time.Time, r Request, skip bool, err error)
 
 // ReadLog reads a log whose times are whole seconds, in any order. A line that
 // cannot be read is counted, told to rejected, and stops nothing.
@@ -69,7 +83,7 @@ type logLine func(line string) (at time.Time, key string, skip bool, err error)
 func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
 	t := Trace{Name: "log " + name}
 	err := eachLine(name, r, func(n int, line string) error {
-		at, key, skip, err := parse(line)
+		at, request, skip, err := parse(line)
 		if skip {
 			return nil
 		}
@@ -81,7 +95,8 @@ func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, er
 			rejected(n, err)
 			return nil
 		}
-		t.Requests = append(t.Requests, Request{at.Unix() * 1000, key, 1})
+		request.Ms = at.Unix() * 1000
+		t.Requests = append(t.Requests, request)
 		return nil
 	})
 	t.sort()

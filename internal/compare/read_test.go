@@ -14,11 +14,12 @@ import (
 func anything(string, int64) error { return nil }
 
 func TestReadTrace(t *testing.T) {
-	text := "# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2\n7 c\n"
+	text := "# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2 user=x=y ip=::1\n7 c user=b\n"
 	got, err := ReadTrace("x.txt", strings.NewReader(text), anything)
 	testkit.Must(t, err)
-	want := Trace{Name: "trace x.txt", Sorted: 2, Requests: []Request{{5, "a", 3}, {7, "c", 1}, {10, "b", 1},
-		{10, "a", 2}}}
+	want := Trace{Name: "trace x.txt", Sorted: 2, Requests: []Request{{Ms: 5, Key: "a", Cost: 3},
+		{Ms: 7, Key: "c", Cost: 1, Values: map[string]string{"user": "b"}}, {Ms: 10, Key: "b", Cost: 1},
+		{Ms: 10, Key: "a", Cost: 2, Values: map[string]string{"user": "x=y", "ip": "::1"}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +have)\n%s", diff)
 	}
@@ -36,8 +37,9 @@ func TestReadTraceErrors(t *testing.T) {
 		{"# a\n\n-1 b 1\n", `x.txt:3: ms "-1": want a whole number of milliseconds from 0 to 10^15`},
 		{"1000000000000001 b", `x.txt:1: ms "1000000000000001": want a whole number of milliseconds from 0 to 10^15`},
 		{"1.5 b", `x.txt:1: ms "1.5": want a whole number of milliseconds from 0 to 10^15`},
-		{"1", `x.txt:1: "1": want MS KEY or MS KEY COST`},
-		{"1 a 2 3", `x.txt:1: "1 a 2 3": want MS KEY or MS KEY COST`},
+		{"1", `x.txt:1: "1": want MS KEY or MS KEY COST, and FIELD=VALUE`},
+		{"1 a 2 3", `x.txt:1: "1 a 2 3": want MS KEY or MS KEY COST, and FIELD=VALUE`},
+		{"1 a user=", `x.txt:1: bad value of "user": it is empty`},
 		{"1 a 0", `x.txt:1: cost "0": want a whole number of at least 1`},
 		{"1 a two", `x.txt:1: cost "two": want a whole number of at least 1`},
 		{"1 a 99999999999999999999", `x.txt:1: cost "99999999999999999999": want a whole number of at least 1`},
@@ -54,16 +56,16 @@ func TestReadTraceErrors(t *testing.T) {
 
 // The requests of a second are spread over it, whatever the order of the lines.
 func TestReadLog(t *testing.T) {
-	parse := func(line string) (at time.Time, key string, skip bool, err error) {
+	parse := func(line string) (at time.Time, r Request, skip bool, err error) {
 		when, key, ok := strings.Cut(line, " ")
 		switch {
 		case line == "":
-			return at, "", true, nil
+			return at, r, true, nil
 		case !ok:
-			return at, "", false, errors.New("no key")
+			return at, r, false, errors.New("no key")
 		}
 		at, err = time.Parse(time.TimeOnly, when)
-		return at.AddDate(2015, 0, 0), key, false, err
+		return at.AddDate(2015, 0, 0), Request{Key: key, Cost: 1}, false, err
 	}
 	var bad []int
 	text := "00:00:02 d\n00:00:01 a\n\nrubbish\n00:00:01 b\n00:00:02 e\n00:00:01 c\n99:00:00 x\n00:00:02 " +
@@ -72,8 +74,8 @@ func TestReadLog(t *testing.T) {
 	testkit.Must(t, err)
 	second := time.Date(2015, 1, 1, 0, 0, 1, 0, time.UTC).UnixMilli()
 	want := Trace{Name: "log log.txt", Sorted: 3, Rejected: 2, Requests: []Request{
-		{second, "a", 1}, {second + 333, "b", 1}, {second + 666, "c", 1},
-		{second + 1000, "d", 1}, {second + 1250, "e", 1}, {second + 1500, "f", 1}, {second + 1750, "g", 1},
+		{second, "a", 1, nil}, {second + 333, "b", 1, nil}, {second + 666, "c", 1, nil}, {second + 1000, "d", 1, nil},
+		{second + 1250, "e", 1, nil}, {second + 1500, "f", 1, nil}, {second + 1750, "g", 1, nil},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +have)\n%s", diff)
@@ -81,7 +83,9 @@ func TestReadLog(t *testing.T) {
 	if diff := cmp.Diff([]int{4, 8}, bad); diff != "" {
 		t.Errorf("lines reported (-want +have)\n%s", diff)
 	}
-	before1970 := func(string) (time.Time, string, bool, error) { return time.Unix(-1, 0), "a", false, nil }
+	before1970 := func(string) (time.Time, Request, bool, error) {
+		return time.Unix(-1, 0), Request{Key: "a", Cost: 1}, false, nil
+	}
 	if got, _ := ReadLog("log.txt", strings.NewReader("x"), before1970, func(int, error) {}); got.Rejected != 1 {
 		t.Errorf("a time before 1970: %+v, want it rejected", got)
 	}

@@ -6,16 +6,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Rollout is what the rules of a file would have done with a trace, at its own times. Each rule counts by itself, as if
-// it were enforced; its counts are exact, whatever its algorithm.
+// Rollout is what the rules of a file would have done with a trace, at its own times. Each rule counts by itself, as
+// if it were enforced; its counts are exact, whatever its algorithm. Different values are in distinct.go.
 type Rollout struct {
 	Trace     TraceInfo     `json:"trace"`
 	Unmatched int64         `json:"requests_without_rule"`
@@ -33,8 +35,11 @@ type RuleRollout struct {
 	Throttled  []KeyRollout `json:"throttled"`
 	NotCounted []string     `json:"not_counted"` // parts of the rule that a log cannot tell
 
-	plan *windows.Plan
-	keys map[string]*KeyRollout
+	plan     *windows.Plan // of the windows that count costs; nil: it has none
+	onDeny   windows.OnDeny
+	distinct []*distinct
+	without  map[string]int64 // field → requests that have no value of it, and are not counted
+	keys     map[string]*KeyRollout
 }
 
 // KeyRollout is what one rule would have done with one key.
@@ -68,9 +73,9 @@ func (k *KeyRollout) all() (ms int64) {
 // RollOut runs a trace through rules.
 func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, error) {
 	out := &Rollout{Trace: t.info()}
-	byName := map[string]*RuleRollout{}
+	byName, fields := map[string]*RuleRollout{}, t.fields()
 	for _, r := range rules.List() {
-		one, err := newRuleRollout(r)
+		one, err := newRuleRollout(r, fields)
 		if err != nil {
 			return nil, err
 		}
@@ -100,16 +105,24 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 	return out, nil
 }
 
-func newRuleRollout(r *windows.Rule) (*RuleRollout, error) {
+// newRuleRollout begins with a rule. fields are those that the trace has values of.
+func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, error) {
 	out := &RuleRollout{Rule: r.Name, Shadow: r.Shadow, NotCounted: []string{}, Throttled: []KeyRollout{},
-		keys: map[string]*KeyRollout{}}
+		onDeny: r.OnDeny, without: map[string]int64{}, keys: map[string]*KeyRollout{}}
 	alone := &windows.Rule{Name: r.Name, Match: "*", OnDeny: r.OnDeny}
 	for _, w := range r.Windows {
 		switch {
 		case w.InFlight:
 			out.NotCounted = append(out.NotCounted, "windows in flight: a log does not say when a request ended")
+		case w.Distinct != "" && !fields[w.Distinct]:
+			out.NotCounted = append(out.NotCounted, fmt.Sprintf("different values of %q, of which there is none",
+				w.Distinct))
 		case w.Distinct != "":
-			out.NotCounted = append(out.NotCounted, "windows of different values")
+			one, err := newDistinct(w)
+			if err != nil {
+				return nil, err
+			}
+			out.distinct = append(out.distinct, one)
 		default:
 			w.Algorithm = ""
 			alone.Windows = append(alone.Windows, w)
@@ -136,35 +149,59 @@ func (o *RuleRollout) ask(ctx context.Context, local *windows.Local, r Request) 
 		o.keys[r.Key] = key
 	}
 	key.Requests++
-	if o.plan == nil {
+	allowed, counted := o.admitsValues(r)
+	if !counted {
 		return nil
 	}
-	v, err := local.Check(ctx, []windows.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost}})
-	if err != nil {
-		return err
+	until := int64(0) // a full window has room again
+	if o.plan != nil {
+		v, err := local.Check(ctx, []windows.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost, Mode: o.mode(allowed)}})
+		if err != nil {
+			return err
+		}
+		allowed = allowed && v.Allowed
+		for _, w := range v.Items[0].Windows {
+			if w.Used >= w.Limit {
+				until = max(until, r.Ms+w.NextFreeMs, r.Ms+v.Items[0].RetryAfter.Milliseconds())
+			}
+		}
 	}
-	if !v.Allowed {
+	if !allowed {
 		o.Denied++
 		key.Denied++
 	}
-	until := int64(0) // a full window has room again
-	for _, w := range v.Items[0].Windows {
-		if w.Used >= w.Limit {
-			until = max(until, r.Ms+w.NextFreeMs, r.Ms+v.Items[0].RetryAfter.Milliseconds())
-		}
-	}
-	switch last := len(key.Times) - 1; {
-	case until == 0:
-	case last >= 0 && r.Ms <= key.Times[last].ToMs:
-		key.Times[last].ToMs = max(key.Times[last].ToMs, until)
-	default:
-		key.Times = append(key.Times, Span{r.Ms, until})
-	}
+	key.throttled(r.Ms, max(until, o.addValues(r, allowed)))
 	return nil
+}
+
+// mode is how a request counts in the other windows of the rule, whose values admit it or not.
+func (o *RuleRollout) mode(admitted bool) api.Mode {
+	switch {
+	case admitted:
+		return api.ModeTake
+	case o.onDeny == windows.OnDenyCharge:
+		return api.ModeCharge
+	}
+	return api.ModeLook
+}
+
+// throttled notes that the key is throttled from ms until then; 0: it is not.
+func (k *KeyRollout) throttled(ms, until int64) {
+	switch last := len(k.Times) - 1; {
+	case until == 0:
+	case last >= 0 && ms <= k.Times[last].ToMs:
+		k.Times[last].ToMs = max(k.Times[last].ToMs, until)
+	default:
+		k.Times = append(k.Times, Span{ms, until})
+	}
 }
 
 func (o *RuleRollout) finish() {
 	o.Keys = len(o.keys)
+	for _, field := range slices.Sorted(maps.Keys(o.without)) {
+		o.NotCounted = append(o.NotCounted, fmt.Sprintf("%s without a value of %q", count(o.without[field], "request"),
+			field))
+	}
 	for _, k := range o.keys {
 		if k.Denied > 0 || len(k.Times) > 0 {
 			o.Throttled = append(o.Throttled, *k)

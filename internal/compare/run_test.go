@@ -107,7 +107,7 @@ func TestTimesNearZero(t *testing.T) {
 	limits := []windows.Window{window(2, 400*time.Millisecond), window(3, time.Second)}
 	trace := Trace{Name: "near zero"}
 	for ms := range int64(60) {
-		trace.Requests = append(trace.Requests, Request{ms * 50, "a", 1})
+		trace.Requests = append(trace.Requests, Request{ms * 50, "a", 1, nil})
 	}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		got := run(t, Config{Redis: c, Windows: limits}, trace)
@@ -203,7 +203,7 @@ func TestWhatRedisTells(t *testing.T) {
 
 func TestRunErrors(t *testing.T) {
 	good := []windows.Window{window(5, time.Second)}
-	one := Trace{Name: "x", Requests: []Request{{start, "a", 1}}}
+	one := Trace{Name: "x", Requests: []Request{{start, "a", 1, nil}}}
 	for _, test := range []struct {
 		cfg   Config
 		trace Trace

@@ -44,13 +44,13 @@ func driven(t *testing.T, ws []windows.Window, requests []Request, counter check
 func TestOverAndUnder(t *testing.T) {
 	ws := []windows.Window{window(3, 10*time.Second), window(4, time.Minute)}
 	requests := []Request{
-		{1_000, "a", 2},  // room
-		{2_000, "a", 2},  // 4 of 3
-		{3_000, "b", 1},  // room
-		{10_999, "a", 3}, // 7 of 3 if both were admitted, 5 of 3 after the first alone
-		{11_000, "a", 1}, // of both: 3 of 3, but 5 of 4
-		{12_000, "b", 3}, // 4 of 3
-		{61_000, "a", 1}, // the first has left
+		{1_000, "a", 2, nil},  // room
+		{2_000, "a", 2, nil},  // 4 of 3
+		{3_000, "b", 1, nil},  // room
+		{10_999, "a", 3, nil}, // 7 of 3 if both were admitted, 5 of 3 after the first alone
+		{11_000, "a", 1, nil}, // of both: 3 of 3, but 5 of 4
+		{12_000, "b", 3, nil}, // 4 of 3
+		{61_000, "a", 1, nil}, // the first has left
 	}
 	all := driven(t, ws, requests, &broken{admits: func(int) bool { return true }})
 	want := Result{

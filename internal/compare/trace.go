@@ -7,9 +7,10 @@ import (
 
 // Request is one call: at Ms, in ms since 1970, Key asks for Cost units.
 type Request struct {
-	Ms   int64
-	Key  string
-	Cost int64
+	Ms     int64
+	Key    string
+	Cost   int64
+	Values map[string]string // of the fields that rules count; nil: none
 }
 
 // Trace is what every algorithm is asked.
@@ -41,6 +42,17 @@ func (t *Trace) info() TraceInfo {
 		out.Units += units
 	}
 	return out
+}
+
+// fields gives the names of which a request has a value.
+func (t *Trace) fields() map[string]bool {
+	names := map[string]bool{}
+	for _, r := range t.Requests {
+		for name := range r.Values {
+			names[name] = true
+		}
+	}
+	return names
 }
 
 // asked gives key → units asked for.

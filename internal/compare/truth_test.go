@@ -14,7 +14,7 @@ import (
 func TestTruthForgets(t *testing.T) {
 	truth := newTruth([]windows.Window{window(10, time.Second)})
 	for ms := range int64(100_000) {
-		r := Request{ms, "a", 1}
+		r := Request{ms, "a", 1, nil}
 		if truth.excess(r) <= 0 {
 			truth.add(r)
 		}
@@ -35,7 +35,7 @@ func TestTruthAgainstOracle(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "requests") {
 			now += rapid.Int64Range(0, 12).Draw(t, "later")
 			r := Request{now, rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"),
-				rapid.Int64Range(1, 6).Draw(t, "cost")}
+				rapid.Int64Range(1, 6).Draw(t, "cost"), nil}
 			have, want := truth.excess(r) <= 0, oracle.Admits(r.Key, r.Ms, r.Cost, limits)
 			if have != want {
 				t.Fatalf("%+v: room %t, want %t", r, have, want)

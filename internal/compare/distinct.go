@@ -1,0 +1,78 @@
+package compare
+
+import "github.com/streamcounter/streamcounter/windows"
+
+// distinct is a window of different values, counted from its definition: a plain map of value to when it was last
+// seen.
+type distinct struct {
+	window windows.Window
+	plan   *windows.Plan               // of this window alone, which says which value is counted
+	seen   map[string]map[string]int64 // key → value → ms
+}
+
+func newDistinct(w windows.Window) (*distinct, error) {
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "distinct", Match: "*", Windows: []windows.Window{w}}})
+	if err != nil {
+		return nil, err
+	}
+	return &distinct{w, rules.PlanOf(rules.List()[0]), map[string]map[string]int64{}}, nil
+}
+
+// value gives what is counted of a request; "": nothing can be.
+func (d *distinct) value(r Request) string {
+	list, err := d.plan.Values(func(name string) string { return r.Values[name] })
+	if err != nil {
+		return ""
+	}
+	return list[0]
+}
+
+// look gives how many values are in the window of a key, and when the first of them leaves. It forgets those that
+// have left.
+func (d *distinct) look(key string, ms int64) (used, next int64) {
+	for value, seen := range d.seen[key] {
+		leaves := seen + d.window.Per.Milliseconds()
+		if leaves <= ms {
+			delete(d.seen[key], value)
+			continue
+		}
+		if used++; used == 1 || leaves < next {
+			next = leaves
+		}
+	}
+	return used, next
+}
+
+// admitsValues tells whether the windows of values have room for a request, or have its value, and whether it has
+// all values that they count.
+func (o *RuleRollout) admitsValues(r Request) (admitted, counted bool) {
+	admitted = true
+	for _, d := range o.distinct {
+		value := d.value(r)
+		if value == "" {
+			o.without[d.window.Distinct]++
+			return false, false
+		}
+		used, _ := d.look(r.Key, r.Ms)
+		_, known := d.seen[r.Key][value]
+		admitted = admitted && (known || used < d.window.Limit)
+	}
+	return admitted, true
+}
+
+// addValues adds the values of a request that was admitted. It gives when a full window has room again; 0: none is
+// full.
+func (o *RuleRollout) addValues(r Request, admitted bool) (until int64) {
+	for _, d := range o.distinct {
+		if admitted {
+			if d.seen[r.Key] == nil {
+				d.seen[r.Key] = map[string]int64{}
+			}
+			d.seen[r.Key][d.value(r)] = r.Ms
+		}
+		if used, next := d.look(r.Key, r.Ms); used >= d.window.Limit {
+			until = max(until, next)
+		}
+	}
+	return until
+}

@@ -1,0 +1,124 @@
+package compare
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// valuesTrace has users and addresses in its requests, and now and then one without a user.
+func valuesTrace(n int) Trace {
+	draw, ms := rand.New(rand.NewPCG(7, 0)), int64(start)
+	t := Trace{Name: "values"}
+	for range n {
+		ms += draw.Int64N(400)
+		r := Request{Ms: ms, Key: fmt.Sprintf("k:%d", draw.IntN(2)), Cost: 1,
+			Values: map[string]string{"ip": fmt.Sprint("10.0.0.", draw.IntN(8))}}
+		if draw.IntN(20) > 0 {
+			r.Values["user"] = string([]rune{[]rune("abcdeABCDE")[draw.IntN(10)]})
+		}
+		t.Requests = append(t.Requests, r)
+	}
+	return t
+}
+
+// The rollout counts values from their definition. The rule's own windows in Redis give the same verdict on each
+// request of a trace, and throttle each key at the same times.
+func TestValuesEqualThoseInRedis(t *testing.T) {
+	trace := valuesTrace(600)
+	for _, onDeny := range []windows.OnDeny{windows.OnDenySkip, windows.OnDenyCharge} {
+		rules, err := windows.NewRules([]*windows.Rule{{Name: "values", Match: "*", OnDeny: onDeny,
+			Windows: []windows.Window{
+				{Limit: 3, Per: 2 * time.Second, Distinct: "user", Normalize: windows.Normalize{Lower: true}},
+				{Limit: 4, Per: 5 * time.Second, Distinct: "user", Normalize: windows.Normalize{Lower: true}},
+				{Limit: 5, Per: 4 * time.Second, Distinct: "ip"}, {Limit: 11, Per: 6 * time.Second}}}})
+		testkit.Must(t, err)
+		got, err := RollOut(t.Context(), rules, trace)
+		testkit.Must(t, err)
+		t.Run(string(onDeny), func(t *testing.T) {
+			streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+				want := throttledInRedis(t, c, rules, trace)
+				if len(got.Rules[0].Throttled) != 2 || len(want) != 2 {
+					t.Fatalf("throttled %+v, in Redis %+v", got.Rules[0].Throttled, want)
+				}
+				for _, k := range got.Rules[0].Throttled {
+					w := want[k.Key]
+					if k.Denied != w.Denied || k.Denied < 30 || len(k.Times) < 10 {
+						t.Errorf("%s: denied %d in %d times, in Redis %d", k.Key, k.Denied, len(k.Times), w.Denied)
+					}
+					if onDeny == windows.OnDenySkip && !slices.Equal(k.Times, w.Times) {
+						t.Errorf("%s: throttled\n%v, in Redis\n%v", k.Key, k.Times, w.Times)
+					}
+				}
+			})
+		})
+	}
+}
+
+func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace Trace) map[string]*KeyRollout {
+	t.Helper()
+	keys, err := stream.NewKeys(newPrefix(), 4)
+	testkit.Must(t, err)
+	now, counter := int64(0), windows.NewRedis(c, keys)
+	counter.Now = func() int64 { return now }
+	testkit.Must(t, counter.RecordRules(t.Context(), rules))
+	plan, out := rules.PlanOf(rules.List()[0]), map[string]*KeyRollout{}
+	for _, r := range trace.Requests {
+		values, err := plan.Values(func(name string) string { return r.Values[name] })
+		if err != nil {
+			continue
+		}
+		now = r.Ms
+		v, err := counter.Check(t.Context(), []windows.Request{{Plan: plan, Key: r.Key, Cost: 1, Values: values}})
+		testkit.Must(t, err)
+		key := out[r.Key]
+		if key == nil {
+			key = &KeyRollout{Key: r.Key}
+			out[r.Key] = key
+		}
+		if !v.Allowed {
+			key.Denied++
+		}
+		until := int64(0)
+		for _, w := range v.Items[0].Windows {
+			if w.Used >= w.Limit {
+				until = max(until, r.Ms+w.NextFreeMs)
+			}
+		}
+		key.throttled(r.Ms, until)
+	}
+	return out
+}
+
+// A rule says which requests it cannot count, and counts nothing of a field that the trace has not.
+func TestRequestsWithoutValues(t *testing.T) {
+	rules, err := windows.Parse("rules.yml", []byte(`
+rules:
+  - {name: users, match: "a", windows: [{limit: 1, per: 10s, distinct: user}]}
+  - {name: cards, match: "*", shadow: true, windows: [{limit: 1, per: 10s, distinct: card}, {limit: 2, per: 9s}]}
+`))
+	testkit.Must(t, err)
+	user := func(name string) map[string]string { return map[string]string{"user": name} }
+	got, err := RollOut(t.Context(), rules, Trace{Name: "x", Requests: []Request{{start, "a", 1, user("x")},
+		{start + 1, "a", 1, nil}, {start + 2, "a", 1, user("y")}, {start + 3, "a", 1, user("x")}}})
+	testkit.Must(t, err)
+	users, cards := got.Rules[0], got.Rules[1]
+	if users.Requests != 4 || users.Denied != 1 ||
+		!slices.Equal(users.NotCounted, []string{`1 request without a value of "user"`}) ||
+		!slices.Equal(users.Throttled[0].Times, []Span{{start, start + 10_003}}) {
+		t.Errorf("%+v", users)
+	}
+	if cards.Denied != 2 ||
+		!slices.Equal(cards.NotCounted, []string{`different values of "card", of which there is none`}) {
+		t.Errorf("%+v", cards)
+	}
+}
