@@ -24,6 +24,8 @@ func TestQuickstart(t *testing.T) {
 		"log":    {"ip:10.0.0.2"},
 		"tokens": {"committed 1234", `"state":"committed"`, "1734"},
 		"block":  {"exit code 1", "ip:10.0.0.9", "allowed by rule web"},
+		"stuffing": {"Rule stuffing would have denied 2 of 10 requests, and throttled 1 of 6 keys.",
+			"Rule sharing would have denied 2 of 10 requests, and throttled 1 of 6 keys."},
 	} {
 		t.Run(job, func(t *testing.T) { runQuickstart(t, job, want) })
 	}
