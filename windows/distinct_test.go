@@ -234,6 +234,7 @@ func TestNoLeaseBesideAShadowRuleOfValues(t *testing.T) {
 		{Limit: 2, Per: time.Minute, Distinct: "user"}}}
 	rules := rulesOf(t, hot, users)
 	if rules.Match("a").LeaseTime() != 0 || rules.Match("b").LeaseTime() == 0 {
-		t.Errorf("leases of %v beside values, of %v without", rules.Match("a").LeaseTime(), rules.Match("b").LeaseTime())
+		t.Errorf("leases of %v beside values, of %v without", rules.Match("a").LeaseTime(),
+			rules.Match("b").LeaseTime())
 	}
 }

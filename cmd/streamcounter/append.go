@@ -14,6 +14,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -60,18 +61,24 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSON bool) error {
+// lineParser gives how lines of a format are read; form is for lines of a log.
+func lineParser(cmd *cobra.Command, format string, form logForm) (func(string) (api.Event, bool, error), error) {
 	parse, ok := lineFormats[format]
-	if !ok {
-		return badUsage("--format is %q: expected lines, ndjson or clf", format)
+	switch {
+	case !ok:
+		return nil, badUsage("--format is %q: expected lines, ndjson or clf", format)
+	case format == "clf":
+		return form.line, form.validate()
+	case cmd.Flags().Changed("key") || len(form.values) > 0:
+		return nil, badUsage("--key and --values: only with --format clf")
 	}
-	if format == "clf" {
-		if err := form.validate(); err != nil {
-			return err
-		}
-		parse = form.line
-	} else if cmd.Flags().Changed("key") || len(form.values) > 0 {
-		return badUsage("--key and --values: only with --format clf")
+	return parse, nil
+}
+
+func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSON bool) error {
+	parse, err := lineParser(cmd, format, form)
+	if err != nil {
+		return err
 	}
 	log, closeLog, err := openEventLog(cmd.Context(), c)
 	if err != nil {
@@ -174,7 +181,8 @@ func warnings(format string, messages io.Writer) func(n int, line string) {
 				"JSON needs --format ndjson\n", n)
 		case format == "clf":
 			warned = true
-			if at, _, skip, err := (logForm{key: "ip"}).timed(line); err == nil && !skip && time.Since(at) > time.Minute {
+			at, _, skip, err := logForm{key: "ip"}.timed(line)
+			if err == nil && !skip && time.Since(at) > time.Minute {
 				fmt.Fprintf(messages, "warning: the log begins at %s, and its events count as of now; to try a log at "+
 					"its own times: streamcounter compare --clf LOG --rules FILE\n", at.Format(time.DateTime))
 			}

@@ -143,8 +143,8 @@ func (v *verdict) verifyWindow(s *system, client *http.Client, key string, value
 	nextMost, emptyMost := highs[n-int(used)]+dayMs-from, highs[n-1]+dayMs-from
 	if got.Used != used || got.NextFreeMs < next || got.NextFreeMs > nextMost || got.EmptyMs < empty ||
 		got.EmptyMs > emptyMost {
-		v.fail(key, "%s has %+v; a recount of %d values says %d used, next free in %d to %d, empty in %d to %d", key, got,
-			n, used, next, nextMost, empty, emptyMost)
+		v.fail(key, "%s has %+v; a recount of %d values says %d used, next free in %d to %d, empty in %d to %d", key,
+			got, n, used, next, nextMost, empty, emptyMost)
 	}
 	return used > limit
 }
