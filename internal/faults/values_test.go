@@ -77,34 +77,46 @@ func values(random *rand.Rand) (counted, spelled string) {
 	return fmt.Sprintf("user%d", n), fmt.Sprintf("%s%d", []string{"user", "User", "USER"}[random.IntN(3)], n)
 }
 
-// appendValues appends events once each. Redis says when each was.
+// appendValues appends events once each, some of a key at once: they are counted together.
 func (d *driver) appendValues(ctx context.Context, seed uint64) {
 	client, random := d.s.producer(), rand.New(rand.NewPCG(seed, 700))
-	for n := 0; pace(ctx, 15*time.Millisecond); n++ {
-		key := fmt.Sprintf("%c:%d:%d", "dv"[random.IntN(2)], n/valuesTurn, random.IntN(valuesKeys))
-		value, spelled := values(random)
-		began := time.Now().UnixMilli()
-		number := d.touches(key, touch{value: value, low: began, high: math.MaxInt64})
+	for n := 0; pace(ctx, 30*time.Millisecond); n++ {
+		key := fmt.Sprintf("%c:%d:%d", "dv"[random.IntN(2)], 2*n/valuesTurn, random.IntN(valuesKeys))
+		var list []int64 // numbers
+		var answers []*redis.StringCmd
 		within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		id, err := client.XAdd(within, &redis.XAddArgs{Stream: d.s.keys.Events(d.s.keys.Partition(key)),
-			Values: []any{"key", key, "count", number, "user", spelled}}).Result()
+		_, _ = client.Pipelined(within, func(p redis.Pipeliner) error {
+			for range 1 + random.IntN(4) {
+				value, spelled := values(random)
+				number := d.touches(key, touch{value: value, low: time.Now().UnixMilli(), high: math.MaxInt64})
+				list = append(list, number)
+				answers = append(answers, p.XAdd(within, &redis.XAddArgs{
+					Stream: d.s.keys.Events(d.s.keys.Partition(key)),
+					Values: []any{"key", key, "count", number, "user", spelled}}))
+			}
+			return nil
+		})
 		cancel()
-		if err != nil {
-			d.noteTouch(d.record.unknown, key, number)
-			d.errors.Add(1)
-			continue
+		for i, number := range list {
+			d.appended(key, number, answers[i])
 		}
-		d.record.mu.Lock()
-		t := d.record.touched[key][number]
-		_, err = fmt.Sscanf(id, "%d-", &t.low)
-		t.high = t.low
-		d.record.mu.Unlock()
-		if err != nil {
-			d.s.t.Errorf("XADD answered the ID %q: %v", id, err)
-		}
-		d.noteTouch(d.record.acked, key, number)
-		d.events.Add(1)
 	}
+}
+
+// appended notes what Redis answered: with its ID it says when an event was.
+func (d *driver) appended(key string, number int64, answer *redis.StringCmd) {
+	d.record.mu.Lock()
+	defer d.record.mu.Unlock()
+	t := d.record.touched[key][number]
+	_, err := fmt.Sscanf(answer.Val(), "%d-", &t.low)
+	if answer.Err() != nil || err != nil {
+		note(d.record.unknown, eventOf(key, number))
+		d.errors.Add(1)
+		return
+	}
+	t.high = t.low
+	note(d.record.acked, eventOf(key, number))
+	d.events.Add(1)
 }
 
 // checkValues asks the server. What is denied is in no log.
