@@ -57,12 +57,12 @@ func (d *driver) lateEvent(ctx context.Context, log *stream.Log, key string, lef
 	d.append(log, []api.Event{{Key: key, Count: 6}})
 }
 
-// readByTheDead appends an event and has a consumer read it that does no more, in
+// readByTheDead appends an event, with more fields from ARGV[4] on, and has a consumer read it that does no more, in
 // one step: a worker that waits for events would be served first.
 var readByTheDead = redis.NewScript(`
-	redis.call('XADD', KEYS[1], '*', 'key', ARGV[1], 'count', ARGV[2])
+	local id = redis.call('XADD', KEYS[1], '*', 'key', ARGV[1], 'count', ARGV[2], unpack(ARGV, 4))
 	redis.call('XREADGROUP', 'GROUP', ARGV[3], 'dead', 'COUNT', '1000', 'STREAMS', KEYS[1], '>')
-	return 1`)
+	return id`)
 
 func (d *driver) appendToTheDead(ctx context.Context, e api.Event) {
 	events := d.s.keys.Events(d.s.keys.Partition(e.Key))

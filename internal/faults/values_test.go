@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 )
 
 // Keys that begin with d: and v: have rules that count different values. d: are checked and appended to, and their
@@ -17,7 +19,7 @@ const (
 	valuesLimit  = 6 // of d:
 	valuesPer    = 2 * time.Second
 	valuesOfDay  = 40 // of d:, more than there are values
-	manyValues   = 25
+	manyValues   = 15
 	touchedLimit = 10 // of v:
 	valuesKeys   = 2  // of each at a time
 	valuesTurn   = 300
@@ -98,18 +100,34 @@ func (d *driver) appendValues(ctx context.Context, seed uint64) {
 		})
 		cancel()
 		for i, number := range list {
-			d.appended(key, number, answers[i])
+			id, err := answers[i].Result()
+			d.appended(key, number, id, err)
+		}
+		if random.IntN(4) == 0 {
+			d.appendValueLate(ctx, key, random)
 		}
 	}
 }
 
+// appendValueLate appends an event that is counted when it is claimed: its value may have been seen since.
+func (d *driver) appendValueLate(ctx context.Context, key string, random *rand.Rand) {
+	value, spelled := values(random)
+	number := d.touches(key, touch{value: value, low: time.Now().UnixMilli(), high: math.MaxInt64})
+	events := d.s.keys.Events(d.s.keys.Partition(key))
+	id, err := readByTheDead.Eval(context.WithoutCancel(ctx), d.s.admin, []string{events}, key, number, eventlog.Group,
+		"user", spelled).Text()
+	d.appended(key, number, id, err)
+}
+
 // appended notes what Redis answered: with its ID it says when an event was.
-func (d *driver) appended(key string, number int64, answer *redis.StringCmd) {
+func (d *driver) appended(key string, number int64, id string, err error) {
 	d.record.mu.Lock()
 	defer d.record.mu.Unlock()
 	t := d.record.touched[key][number]
-	_, err := fmt.Sscanf(answer.Val(), "%d-", &t.low)
-	if answer.Err() != nil || err != nil {
+	if err == nil {
+		_, err = fmt.Sscanf(id, "%d-", &t.low)
+	}
+	if err != nil {
 		note(d.record.unknown, eventOf(key, number))
 		d.errors.Add(1)
 		return
