@@ -69,7 +69,7 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	load.Go(func() { d.produce(ctx, "e", seed) })
 	load.Go(func() { d.repeat(ctx, seed) })
 	load.Go(func() { d.pulse(ctx, seed) })
-	load.Go(func() { d.late(ctx, seed) })
+	load.Go(func() { d.late(ctx, "load", seed) })
 	load.Go(func() { d.appendValues(ctx, seed) })
 	askers := d.s.askers()
 	for i, a := range askers {

@@ -33,15 +33,25 @@ func (d *driver) pulse(ctx context.Context, seed uint64) {
 	}
 }
 
-// late begins, all the time, the story of a key whose event comes late.
-func (d *driver) late(ctx context.Context, seed uint64) {
+// late begins, all the time, the story of a key whose event comes late. name tells its keys from those of other calls.
+func (d *driver) late(ctx context.Context, name string, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 500))
 	var stories sync.WaitGroup
 	for n := 0; pace(ctx, 100*time.Millisecond); n++ {
-		key, left := fmt.Sprintf("b:late:%d", n), time.Duration(200+random.IntN(600))*time.Millisecond
+		key, left := fmt.Sprintf("b:late:%s:%d", name, n), time.Duration(200+random.IntN(600))*time.Millisecond
 		stories.Go(func() { d.lateEvent(ctx, log, key, left) })
 	}
 	stories.Wait()
+}
+
+// lateAtRest tells more such stories, if no key has crossed its limit twice at one millisecond. On a busy machine all
+// stories of the load can end in another way.
+func (d *driver) lateAtRest(tap *tap, seed uint64) {
+	for n := 0; n < 12 && tap.crossedTwice() == 0; n++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*burstPer)
+		d.late(ctx, fmt.Sprint("rest", n), seed)
+		cancel()
+	}
 }
 
 // lateEvent appends three events. The second is read by a worker that dies with
@@ -57,8 +67,8 @@ func (d *driver) lateEvent(ctx context.Context, log *stream.Log, key string, lef
 	d.append(log, []api.Event{{Key: key, Count: 6}})
 }
 
-// readByTheDead appends an event, with more fields from ARGV[4] on, and has a consumer read it that does no more, in
-// one step: a worker that waits for events would be served first.
+// readByTheDead appends an event, and lets a consumer that never counts it read it. ARGV[4] and later are more fields
+// of the event. One step does both: a worker that waits for events would read it first.
 var readByTheDead = redis.NewScript(`
 	local id = redis.call('XADD', KEYS[1], '*', 'key', ARGV[1], 'count', ARGV[2], unpack(ARGV, 4))
 	redis.call('XREADGROUP', 'GROUP', ARGV[3], 'dead', 'COUNT', '1000', 'STREAMS', KEYS[1], '>')
