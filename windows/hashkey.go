@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/streamcounter/streamcounter/internal/document"
 )
@@ -17,14 +18,14 @@ import (
 // minHashKey is how many bytes a secret has at least: people guess shorter ones.
 const minHashKey = 16
 
-// hashBytes of the HMAC stand for a value. Two values of one key share 16 bytes by chance once in 2^64 values.
+// hashBytes is how many bytes of the HMAC are stored. 16 bytes of two values are equal by chance once in 2^64 values.
 const hashBytes = 16
 
 // HashKey is the secret with which values are hashed (HMAC-SHA256) before they go to Redis. The zero HashKey hashes
 // nothing.
 type HashKey struct{ secret string }
 
-// unread stands for a secret that is not read yet, or not at all (WithoutHashKey).
+// unread marks a window with `hash: true` before Parse has read the secret. With WithoutHashKey the mark stays.
 var unread = HashKey{"?"}
 
 // NewHashKey takes the content of a secret file. White space around the secret does not belong to it.
@@ -36,13 +37,13 @@ func NewHashKey(secret []byte) (HashKey, error) {
 	return HashKey{string(secret)}, nil
 }
 
-// WithoutHashKey leaves the file of the secret alone. The rules can then be validated and shown, and do not count
-// anything: `rules check` runs where the secret is not.
-func WithoutHashKey() ParseOption { return func(o *parseOptions) { o.withoutHashKey = true } }
+// WithoutHashKey does not read the file of the secret. Such rules can be validated and shown, and must not count:
+// `rules check` runs on machines that do not have the secret.
+const WithoutHashKey ParseOption = 1
 
 // giveHashKey gives the secret in the file at path to all windows with `hash: true`. A relative path begins at the
 // folder of the rules file.
-func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, o parseOptions) error {
+func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, options []ParseOption) error {
 	key := unread
 	for i, r := range list {
 		for j := range r.Windows {
@@ -54,7 +55,7 @@ func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, o p
 				return d.ErrorAt(fmt.Sprintf("rules[%d].windows[%d].hash", i, j),
 					"hash: want hash_key, the path of a file with a secret, at the top of the file")
 			}
-			if key == unread && !o.withoutHashKey {
+			if key == unread && !slices.Contains(options, WithoutHashKey) {
 				var err error
 				if key, err = readHashKey(rulesFile, path); err != nil {
 					return d.ErrorAt("hash_key", "hash_key %q: %w", path, err)
@@ -88,14 +89,19 @@ func (k HashKey) IsZero() bool { return k.secret == "" }
 func (k HashKey) MarshalJSON() ([]byte, error) { return json.Marshal(k.String()) }
 
 // String keeps the secret out of what is printed.
-func (k HashKey) String() string { return "hash-" + k.fingerprint() }
+func (k HashKey) String() string {
+	if k == unread {
+		return "hash"
+	}
+	return "hash-" + k.fingerprint()
+}
 
 // fingerprint tells secrets apart. It goes into the names of keys in Redis, so another secret begins new sets.
 func (k HashKey) fingerprint() string {
 	return hex.EncodeToString(k.sum("the fingerprint of the secret")[:4])
 }
 
-// hash gives what stands for a value in Redis.
+// hash returns the text that Redis stores instead of the value.
 func (k HashKey) hash(value string) string {
 	return base64.RawURLEncoding.EncodeToString(k.sum("=" + value)[:hashBytes])
 }

@@ -99,7 +99,7 @@ func TestWhatASecretMayBe(t *testing.T) {
 	fails("it has 5 bytes: want at least 16")
 	testkit.Must(t, os.Remove(filepath.Join(folder, "secret")))
 	fails("no such file")
-	rules, err := windows.Parse(path, []byte(hashed), windows.WithoutHashKey())
+	rules, err := windows.Parse(path, []byte(hashed), windows.WithoutHashKey)
 	testkit.Must(t, err)
 	if rules.List()[0].Windows[0].Hash.IsZero() || rules.List()[0].Windows[0].Per != time.Minute {
 		t.Errorf("%+v", rules.List()[0])

@@ -23,19 +23,13 @@ func Load(path string, options ...ParseOption) (*Rules, error) {
 }
 
 // ParseOption is an option of Parse and Load.
-type ParseOption func(*parseOptions)
-
-type parseOptions struct{ withoutHashKey bool }
+type ParseOption int
 
 // Parse reads rules as YAML; testdata/working_full.yml shows every field. The
 // first thing wrong, of syntax or of sense, is an error that begins with
 // NAME:LINE:COLUMN, says what was found and what is wanted, and shows the place.
 // Parse also reads the file that `hash_key` names, if a window has `hash: true`.
 func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
-	var o parseOptions
-	for _, set := range options {
-		set(&o)
-	}
 	var list []*Rule
 	var hashKey string
 	d, err := document.Read(name, data, "rules, a list of at least one", func(d *document.Document) document.Setter {
@@ -48,7 +42,7 @@ func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
 			document.Field{Name: "hash_key", Set: document.Leaf(d, &hashKey, document.Text)})
 	})
 	if err == nil {
-		err = giveHashKey(d, name, hashKey, list, o)
+		err = giveHashKey(d, name, hashKey, list, options)
 	}
 	if err != nil {
 		return nil, err

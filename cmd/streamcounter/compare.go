@@ -141,7 +141,7 @@ func rollOut(cmd *cobra.Command, run compareRun) error {
 			return badUsage("--rules and --%s: expected one of them", flag)
 		}
 	}
-	rules, err := windows.Load(run.rules, windows.WithoutHashKey())
+	rules, err := windows.Load(run.rules, windows.WithoutHashKey)
 	if err != nil {
 		return fmt.Errorf("--rules: %w", err)
 	}

@@ -90,9 +90,10 @@ func checkedRules(c rulesConfig) (*windows.Rules, error) {
 	case c.Limits == "" && c.File == "":
 		return nil, badUsage("missing FILE: give a rules file, or --rls-config, or both")
 	case c.Limits == "":
-		return windows.Load(c.File, windows.WithoutHashKey())
+		return windows.Load(c.File, windows.WithoutHashKey)
 	}
-	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c)})
+	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c),
+		RuleOptions: []windows.ParseOption{windows.WithoutHashKey}})
 	if err != nil {
 		return nil, err
 	}

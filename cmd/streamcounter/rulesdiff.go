@@ -28,11 +28,11 @@ Exit code: 0 the rules are the same, 1 they differ, 2 error.`,
 		Example: `  streamcounter rules diff rules.yml rules.new.yml
   git show HEAD:rules.yml > /tmp/old.yml; streamcounter rules diff /tmp/old.yml rules.yml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			before, err := windows.Load(args[0], windows.WithoutHashKey())
+			before, err := windows.Load(args[0], windows.WithoutHashKey)
 			if err != nil {
 				return err
 			}
-			after, err := windows.Load(args[1], windows.WithoutHashKey())
+			after, err := windows.Load(args[1], windows.WithoutHashKey)
 			if err != nil {
 				return err
 			}

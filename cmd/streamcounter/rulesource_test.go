@@ -98,6 +98,8 @@ func TestLimitsOfEnvoy(t *testing.T) {
 func TestRulesCheckReadsLimits(t *testing.T) {
 	config, rules := testkit.WriteFile(t, "edge.yaml", limitsText), testkit.WriteFile(t, "rules.yml", devRulesText)
 	all := testkit.WriteFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
+	hashed := testkit.WriteFile(t, "hashed.yml", "hash_key: not-on-this-machine\nrules:\n  - {name: a, match: \"ip:*\", "+
+		"windows: [{limit: 5, per: 10m, distinct: user, hash: true}]}\n")
 	for _, c := range []struct {
 		args       []string
 		code       int
@@ -108,6 +110,9 @@ func TestRulesCheckReadsLimits(t *testing.T) {
 		{[]string{"--rls-config", config, "--rls-algorithm", "fixed-window", "--json"}, 0,
 			[]string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
 		{[]string{rules}, 0, []string{"user:*"}, nil},
+		{[]string{hashed}, 0, []string{`values of "user", hashed, in any`}, nil},
+		{[]string{hashed, "--json"}, 0, []string{`"Hash":"hash"`}, nil},
+		{[]string{hashed, "--rls-config", config}, 0, []string{"hashed", "edge/client=*"}, nil},
 		{nil, 1, nil, []string{"--rls-config"}},
 		{[]string{"--rls-config", testkit.WriteFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil,
 			[]string{`bad.yaml:9:5: unknown field "shadow"`}},

@@ -18,9 +18,10 @@ type SourceConfig struct {
 	Rules string
 	// Base are rules beside the limits where there is no rules file; nil: none.
 	Base *windows.Rules
-	// Options are those of Load.
-	Options []Option
-	Log     *slog.Logger // nil: silence
+	// Options are those of Load, RuleOptions those of windows.Parse.
+	Options     []Option
+	RuleOptions []windows.ParseOption
+	Log         *slog.Logger // nil: silence
 }
 
 // Source is where the present limits are asked for, and the rules that they and
@@ -79,7 +80,7 @@ func (s *Source) Run(ctx context.Context) { s.files.Run(ctx) }
 func (c SourceConfig) parse(files []reload.File, o options) (l loaded, err error) {
 	base := c.Base
 	if c.Rules != "" {
-		if base, err = windows.Parse(c.Rules, files[0].Data); err != nil {
+		if base, err = windows.Parse(c.Rules, files[0].Data, c.RuleOptions...); err != nil {
 			return l, err
 		}
 		base.LogWarnings(c.Log)
