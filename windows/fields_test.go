@@ -39,8 +39,8 @@ var ruleFields = []struct {
 	{"windows[].distinct", "name of a field", none, fmt.Sprintf("`limit` different values of this field are admitted, "+
 		"up to %d: see [Different values](#different-values)", MaxDistinct)},
 	{"windows[].normalize", "list of `lower`, `trim`", none, "spellings that are one value"},
-	{"windows[].hash", "true or false", code("false"), "Redis gets a keyed hash in place of the value. The secret is " +
-		"in the file that `hash_key`, at the top of the rules file, names"},
+	{"windows[].hash", "`true` or `false`", code("false"), "Redis stores a keyed hash instead of the value. " +
+		"`hash_key: FILE`, at the top of the rules file, names the secret"},
 	{"windows[].value_from", "name of an entry", none, "the entry of an Envoy descriptor that has the value. It is " +
 		"no part of the key"},
 	{"windows[].publish_values", "number", none, fmt.Sprintf("so many of the newest values, 1 to %d, go with "+
