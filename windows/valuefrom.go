@@ -31,5 +31,5 @@ func (r *Rule) HasValueFrom() bool {
 // WithValueFrom returns the rules that take values from entries, in file order. The list is not to be changed.
 func (r *Rules) WithValueFrom() []*Rule { return r.fromEntry.list }
 
-// Before tells whether a stands before b in the file. One of them has value_from.
+// Before tells whether rule a comes before rule b in the file. It is for files in which a rule has value_from.
 func (r *Rules) Before(a, b *Rule) bool { return r.fromEntry.place[a] < r.fromEntry.place[b] }

@@ -92,8 +92,8 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 }
 
-// watch shows the decision that stands and what comes, as the user that is shipped for it, who may also read what
-// `keys history` reads.
+// watch prints the decision in force and each new one. It connects as the NATS user that we ship for it. That user may
+// also read the streams that `keys history` reads.
 func TestWatchAsItsNATSUser(t *testing.T) {
 	ctx := t.Context()
 	server := streamtest.NewSecuredNATS(t)

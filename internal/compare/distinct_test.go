@@ -118,7 +118,7 @@ rules:
 		t.Errorf("%+v", users)
 	}
 	if cards.Denied != 2 ||
-		!slices.Equal(cards.NotCounted, []string{`different values of "card", of which there is none`}) {
+		!slices.Equal(cards.NotCounted, []string{`different values of "card": no request has one`}) {
 		t.Errorf("%+v", cards)
 	}
 }

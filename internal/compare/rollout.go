@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Rollout is what the rules of a file would have done with a trace, at its own times. Each rule counts by itself, as
-// if it were enforced; its counts are exact, whatever its algorithm. Different values are in distinct.go.
+// Rollout says what the rules of a file would have done with a trace at its own times. Each rule counts alone, as if it
+// were enforced. Counts are exact for every algorithm. distinct.go counts different values.
 type Rollout struct {
 	Trace     TraceInfo     `json:"trace"`
 	Unmatched int64         `json:"requests_without_rule"`
@@ -115,7 +115,7 @@ func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, erro
 		case w.InFlight:
 			out.NotCounted = append(out.NotCounted, "windows in flight: a log does not say when a request ended")
 		case w.Distinct != "" && !fields[w.Distinct]:
-			out.NotCounted = append(out.NotCounted, fmt.Sprintf("different values of %q, of which there is none",
+			out.NotCounted = append(out.NotCounted, fmt.Sprintf("different values of %q: no request has one",
 				w.Distinct))
 		case w.Distinct != "":
 			one, err := newDistinct(w)

@@ -13,5 +13,5 @@
 // holders know), values_test.go and verify_values_test.go (different values),
 // again_test.go (checks whose answers are lost), operator_test.go (overrides),
 // reload_test.go (rules that change), verify_test.go and tap_test.go (the
-// promises), and verdict_test.go (how a broken one is told).
+// promises), and verdict_test.go (the report of a broken promise).
 package faults

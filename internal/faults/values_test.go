@@ -137,7 +137,7 @@ func (d *driver) appended(key string, number int64, id string, err error) {
 	d.events.Add(1)
 }
 
-// checkValues asks the server. What is denied is in no log.
+// checkValues asks the server. It records denials too, because the log has granted checks only.
 func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand) {
 	ledger := d.record.ledger
 	for n := 0; pace(ctx, 15*time.Millisecond); n++ {
@@ -179,7 +179,7 @@ func valuesAskers(askers []asker) (list []asker) {
 	return list
 }
 
-// windowOf gives where the server says that the first window of a day stands that counts values.
+// windowOf returns the state of the key's first window of values that lasts a day, as the server gives it.
 func (s *system) windowOf(client *http.Client, key string) (valuesState, error) {
 	var got struct {
 		Windows []valuesState

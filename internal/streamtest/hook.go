@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// OnCommand is a hook of go-redis that stands before each command that is not part of a pipeline.
+// OnCommand is a hook of go-redis. It runs before each command outside a pipeline.
 type OnCommand func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
 
 // DialHook implements redis.Hook.
@@ -28,7 +28,7 @@ func IsScript(cmd redis.Cmder) bool {
 	return strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")
 }
 
-// Refusal is an answer of Redis that is an error.
+// Refusal is an error reply of Redis.
 type Refusal string
 
 func (r Refusal) Error() string { return string(r) }

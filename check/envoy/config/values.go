@@ -8,9 +8,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// withValues returns the key by which a descriptor is counted, and its values. A rule with value_from sees the
-// descriptor without the entries that it names, if all of them are there. Of the rules that match what they see, the
-// first in the file decides. whole is the key of the whole descriptor.
+// withValues returns the key that counts a descriptor, and its values. If a descriptor has all entries that the
+// value_from of a rule names, the rule is matched against the descriptor without them. The first rule in the file that
+// matches decides. whole is the key of the whole descriptor.
 func withValues(rules *windows.Rules, domain string, d *commonv3.RateLimitDescriptor, tag, whole string) (key string,
 	values map[string]string) {
 	list := rules.WithValueFrom()
