@@ -98,8 +98,10 @@ func TestLimitsOfEnvoy(t *testing.T) {
 func TestRulesCheckReadsLimits(t *testing.T) {
 	config, rules := testkit.WriteFile(t, "edge.yaml", limitsText), testkit.WriteFile(t, "rules.yml", devRulesText)
 	all := testkit.WriteFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
-	hashed := testkit.WriteFile(t, "hashed.yml", "hash_key: not-on-this-machine\nrules:\n  - {name: a, match: \"ip:*\", "+
-		"windows: [{limit: 5, per: 10m, distinct: user, hash: true}]}\n")
+	hashed := testkit.WriteFile(t, "hashed.yml", `hash_key: not-on-this-machine
+rules:
+  - {name: a, match: "ip:*", windows: [{limit: 5, per: 10m, distinct: user, hash: true}]}
+`)
 	for _, c := range []struct {
 		args       []string
 		code       int
