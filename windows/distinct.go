@@ -41,7 +41,7 @@ func distinctFields(d *document.Document, w *Window) []document.Field {
 			if on {
 				return unread, err
 			}
-			return HashKey{}, err
+			return "", err
 		})},
 		{Name: "value_from", Set: func(n *document.Node, at string) error {
 			if err := document.Leaf(d, &w.ValueFrom, document.Text)(n, at); err != nil || w.ValueFrom != "" {

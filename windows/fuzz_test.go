@@ -64,7 +64,7 @@ func FuzzParse(f *testing.F) {
 	}
 	place := regexp.MustCompile(`^rules\.yml:[1-9][0-9]*:[1-9][0-9]*: [^\n]`)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		rules, err := Parse("rules.yml", text)
+		rules, err := Parse("rules.yml", text, WithoutHashKey) // it reads no file that the text names
 		if err != nil {
 			if rules != nil || !place.MatchString(err.Error()) || len(err.Error()) > 8000 {
 				t.Fatalf("an error of %d bytes: %.200v", len(err.Error()), err)

@@ -8,11 +8,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
 // minHashKey is how many bytes a secret has at least: people guess shorter ones.
@@ -21,20 +21,19 @@ const minHashKey = 16
 // hashBytes is how many bytes of the HMAC are stored. 16 bytes of two values are equal by chance once in 2^64 values.
 const hashBytes = 16
 
-// HashKey is the secret with which values are hashed (HMAC-SHA256) before they go to Redis. The zero HashKey hashes
-// nothing.
-type HashKey struct{ secret string }
+// HashKey is the secret that hashes values (HMAC-SHA256) before they go to Redis. An empty HashKey hashes nothing.
+type HashKey string
 
 // unread marks a window with `hash: true` before Parse has read the secret. With WithoutHashKey the mark stays.
-var unread = HashKey{"?"}
+const unread HashKey = "?"
 
 // NewHashKey takes the content of a secret file. White space around the secret does not belong to it.
 func NewHashKey(secret []byte) (HashKey, error) {
 	secret = bytes.TrimSpace(secret)
 	if len(secret) < minHashKey {
-		return HashKey{}, fmt.Errorf("it has %d bytes: want at least %d", len(secret), minHashKey)
+		return "", fmt.Errorf("it has %d bytes: want at least %d", len(secret), minHashKey)
 	}
-	return HashKey{string(secret)}, nil
+	return HashKey(secret), nil
 }
 
 // WithoutHashKey does not read the file of the secret. Such rules can be validated and shown, and must not count:
@@ -71,19 +70,19 @@ func readHashKey(rulesFile, path string) (HashKey, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(rulesFile), path)
 	}
-	secret, err := os.ReadFile(path)
+	files, err := reload.Read("secret", path)
 	if err != nil {
-		return HashKey{}, err
+		return "", err
 	}
-	key, err := NewHashKey(secret)
+	key, err := NewHashKey(files[0].Data)
 	if err != nil {
-		return HashKey{}, fmt.Errorf("%s: %w", path, err)
+		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return key, nil
 }
 
 // IsZero tells whether there is no secret.
-func (k HashKey) IsZero() bool { return k.secret == "" }
+func (k HashKey) IsZero() bool { return k == "" }
 
 // MarshalJSON shows which secret it is, and not the secret.
 func (k HashKey) MarshalJSON() ([]byte, error) { return json.Marshal(k.String()) }
@@ -107,7 +106,7 @@ func (k HashKey) hash(value string) string {
 }
 
 func (k HashKey) sum(text string) []byte {
-	h := hmac.New(sha256.New, []byte(k.secret))
+	h := hmac.New(sha256.New, []byte(k))
 	h.Write([]byte(text))
 	return h.Sum(nil)
 }
