@@ -66,7 +66,7 @@ func TestValuesEqualThoseInRedis(t *testing.T) {
 
 func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace Trace) map[string]*KeyRollout {
 	t.Helper()
-	keys, err := stream.NewKeys(newPrefix(), 4)
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
 	now, counter := int64(0), windows.NewRedis(c, keys)
 	counter.Now = func() int64 { return now }
