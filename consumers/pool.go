@@ -59,7 +59,7 @@ type Config struct {
 	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time; at
 	// most LargestBatch.
 	MaxBatch int
-	// ReadPause bounds the pause between two reads of events; default 2ms, below zero: none.
+	// ReadPause bounds the pause between two reads of events; default 0.3ms, below zero: none.
 	// There is none while events come one by one, and none while a backlog drains.
 	ReadPause time.Duration
 	// Block is how long a read waits for events; default 1s. A stop waits that long.
@@ -88,7 +88,7 @@ type Config struct {
 	// For tests.
 	// each partition has a script call of its own, as on a Cluster
 	separately bool
-	readPause  func(ctx context.Context, d time.Duration) (ok bool) // default pause.For
+	readPause  func(ctx context.Context, d time.Duration) (ok bool) // default pause.Exact
 	onRescan   func()                                               // called before a walk over all keys begins
 }
 
@@ -108,7 +108,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Rules = c.Overrides.On(c.Rules)
 	}
 	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
-	c.ReadPause = cmp.Or(c.ReadPause, 2*time.Millisecond)
+	c.ReadPause = cmp.Or(c.ReadPause, 300*time.Microsecond)
 	c.Block = cmp.Or(c.Block, time.Second)
 	c.MinIdle = cmp.Or(c.MinIdle, 10*time.Second)
 	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
@@ -120,7 +120,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.Default())
 	if c.readPause == nil {
-		c.readPause = pause.For
+		c.readPause = pause.Exact
 	}
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
 		c.CompareEvery < 0 || c.DrainTimeout < 0 {

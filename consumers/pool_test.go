@@ -328,6 +328,7 @@ func TestReadsPauseUnderLoad(t *testing.T) {
 		var mu sync.Mutex
 		var pauses []time.Duration
 		w.start(&recorder{}, func(c *consumers.Config) {
+			c.ReadPause = time.Millisecond
 			c.OnReadPause(func(d time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -265,7 +265,7 @@ func (c *config) table() []group {
 			set(&c.Work.Batch, "batch", 1000,
 				fmt.Sprintf("maximum events to count in one step, and to read of one partition, up to %d",
 					consumers.LargestBatch)),
-			zero(set(&c.Work.ReadPause, "read-pause", 2*time.Millisecond,
+			zero(set(&c.Work.ReadPause, "read-pause", 300*time.Microsecond,
 				"longest wait between reads under load; larger batches cost Redis less; 0: none")),
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
 				"how long a silent worker keeps an event before another one takes it over"),
