@@ -35,10 +35,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	}
 	came, now := s.denials.now(), time.Now()
 	until, waits := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check must fit in afterwards
-	if d, ok := s.fromLease(ctx, c, came, waits); ok {
-		return d
-	}
-	if d, ok := s.fromMemory(ctx, c, came, waits); ok {
+	if d, ok := s.answerFromMemory(ctx, c, came, waits); ok {
 		return d
 	}
 	asks := c.asks
@@ -88,11 +85,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			out[i] = s.decide(ctx, c)
 			continue
 		}
-		d, ok := s.fromLease(ctx, c, came, time.Time{})
-		if !ok {
-			d, ok = s.fromMemory(ctx, c, came, time.Time{})
-		}
-		if ok {
+		if d, ok := s.answerFromMemory(ctx, c, came, time.Time{}); ok {
 			out[i] = d
 			continue
 		}
@@ -284,7 +277,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return nil, err
 	})
-	s.denials.forget(key)
+	s.changed(key, freed)
 	if err == nil {
 		return &st, nil
 	}

@@ -262,8 +262,8 @@ func (d *denials) read(shard int) {
 	}
 }
 
-// forget is called when units of a key came back through this process, or may have.
-func (d *denials) forget(key string) {
+// changed forgets a key.
+func (d *denials) changed(key string, _ change) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys.Remove(key)

@@ -80,7 +80,7 @@ func TestLeasesEnd(t *testing.T) {
 		one.leases.counter = renewing
 		over := one.leases.find("k").start(1)
 		<-renewing.begun
-		one.leases.forget("k")
+		one.leases.changed("k", reset)
 		close(renewing.goOn)
 		<-renewing.begun // the next one, which ends it
 		<-over

@@ -13,17 +13,17 @@ import (
 // it when no more checks come; those that come all the same ask Redis.
 func (s *Service) Close() { s.leases.close() }
 
-// fromLease decides a call of one key from this process's lease, and takes or renews the lease where the key
+// answer decides a call of one key from this process's lease, and takes or renews the lease where the key
 // is asked for often. Where it gives false Redis decides. It waits for the renewal until the deadline, if there
 // is one. A renewal that was answered since the call came decides it, however late the caller goes on, if it was under
 // way and its pause was not over when the call came.
-func (s *Service) fromLease(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if len(c.asks) != 1 || c.never {
 		return decision{}, false
 	}
 	a := c.asks[0]
 	if a.Plan.LeaseTime() == 0 {
-		if one := s.leases.find(a.Key); one != nil {
+		if one := l.find(a.Key); one != nil {
 			one.giveBack() // its rule had lease
 		}
 		return decision{}, false
@@ -32,7 +32,7 @@ func (s *Service) fromLease(ctx context.Context, c *call, came, deadline time.Ti
 		return decision{}, false
 	}
 	for range 2 {
-		one := s.leases.lookup(a.Key, a.Plan, a.Cost)
+		one := l.lookup(a.Key, a.Plan, a.Cost)
 		if one == nil {
 			return decision{}, false
 		}
@@ -80,7 +80,7 @@ func leasedDecision(state windows.KeyState, allowed bool) decision {
 }
 
 // leased answers a plain check of one key from its lease, where nothing but the lease has to be asked. It is
-// fromLease without what other calls need: most answers of a hot key come from here.
+// answer without what other calls need: most answers of a hot key come from here.
 func (s *Service) leased(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if !s.leases.used.Load() {
 		return api.CheckAnswer{}, false

@@ -149,8 +149,12 @@ func (l *leases) ask(plan *windows.Plan, one windows.Lease, renewal windows.Rene
 	return got, err
 }
 
-// forget ends the lease of a key, if there is one: it is asked for anew.
-func (l *leases) forget(key string) {
+// changed ends the lease of a key that was reset, if there is one: it is asked for anew. Units that came back
+// are for the next renewal.
+func (l *leases) changed(key string, how change) {
+	if how == freed {
+		return
+	}
 	l.mu.Lock()
 	one := l.held[key]
 	l.mu.Unlock()

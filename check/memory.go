@@ -9,21 +9,21 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// fromMemory denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
+// answer denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
 // something came back lately, it waits for the marks that tell it, until the deadline, if there is one: they cost Redis
 // less than a check, and take no longer. Where they do, Redis is asked.
-func (s *Service) fromMemory(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
-	if !s.denials.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
+func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
 		return a.ChargesDenied() || a.Idempotency != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
 	for wait := !deadline.IsZero(); ; {
-		d, isOld := s.denied(c, came)
-		if d.Items != nil || isOld < 0 || !wait {
-			return d, d.Items != nil
+		out, isOld := d.denied(c, came)
+		if out.Items != nil || isOld < 0 || !wait {
+			return out, out.Items != nil
 		}
-		reading, atMost := s.denials.await(c.asks[isOld], came)
+		reading, atMost := d.await(c.asks[isOld], came)
 		if reading == nil {
 			return decision{}, false
 		}
@@ -36,19 +36,19 @@ func (s *Service) fromMemory(ctx context.Context, c *call, came, deadline time.T
 
 // denied is the answer to a call of which a key is denied for certain. Of its other keys nothing may be known; then
 // unasked says so. Where one of these has shadow rules, or the caller wants to know where each key stands, Redis must
-// evaluate them. Without Items there is none: then
-// isOld is the request of which better knowledge may give one, below 0 where none may.
-func (s *Service) denied(c *call, came time.Time) (d decision, isOld int) {
-	d, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
-	d.Atomic = true // nothing is charged anywhere
+// evaluate them. Without Items there is no answer: then newer knowledge of request isOld may give one, if that is not
+// below 0.
+func (d *denials) denied(c *call, came time.Time) (out decision, isOld int) {
+	out, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
+	out.Atomic = true // nothing is charged anywhere
 	var unasked []int
 	for i, a := range c.asks {
-		state, known := s.denials.lookup(a, came)
+		state, known := d.lookup(a, came)
 		if known == certain {
-			if d.Items == nil {
-				d.Items = make([]windows.KeyState, len(c.asks))
+			if out.Items == nil {
+				out.Items = make([]windows.KeyState, len(c.asks))
 			}
-			d.Items[i] = state
+			out.Items[i] = state
 			continue
 		}
 		unasked = append(unasked, i)
@@ -63,10 +63,10 @@ func (s *Service) denied(c *call, came time.Time) (d decision, isOld int) {
 		}
 	}
 	if len(unasked) > 0 {
-		d.unasked = make([]bool, len(c.asks))
+		out.unasked = make([]bool, len(c.asks))
 		for _, i := range unasked {
-			d.unasked[i] = true
+			out.unasked[i] = true
 		}
 	}
-	return d, isOld
+	return out, isOld
 }

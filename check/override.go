@@ -137,8 +137,7 @@ func (s *Service) restate(ctx context.Context, key string) error {
 	if key == "" {
 		return nil
 	}
-	s.denials.forget(key)
-	s.leases.forget(key)
+	s.changed(key, reset)
 	_, _, err := s.config.Counter.Sweep(ctx, s.config.Counter.Partition(key), s.config.Rules(),
 		[]string{windows.OverrideField(key)})
 	return err

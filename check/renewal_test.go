@@ -112,7 +112,7 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 		lease := one.leases.find("k")
 		<-lease.start(1)
 		asks := []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
-		d, ok := one.fromLease(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
+		d, ok := one.leases.answer(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
 		one.leases.running.Wait()
 		if !ok || d.Allowed != allowed {
 			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)

@@ -73,6 +73,7 @@ type Service struct {
 	shards []*shard
 	outage *outage
 
+	answerers []answerer // leases, then denials
 	denials   *denials
 	leases    *leases
 	announcer *announcer
@@ -103,6 +104,7 @@ func NewService(c Config) (*Service, error) {
 	}
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
 	s.leases = newLeases(c, s.ofShard, s.denials)
+	s.answerers = []answerer{s.leases, s.denials}
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
 		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))
@@ -163,8 +165,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
-	s.denials.forget(key)
-	s.leases.forget(key)
+	s.changed(key, reset)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

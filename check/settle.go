@@ -125,7 +125,7 @@ func (s *Service) settle(ctx context.Context, id string, op windows.SettleOp, tt
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
 		if op != windows.Renew { // which frees nothing
-			s.denials.forget(k.Key)
+			s.changed(k.Key, freed)
 		}
 		if k.Plan != nil {
 			out.Keys = append(out.Keys, k.State.KeyState(k.Plan, k.Key))

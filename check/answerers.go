@@ -1,0 +1,41 @@
+package check
+
+import (
+	"context"
+	"time"
+)
+
+// answerer decides calls without a check in Redis. A call goes down the list of them: a lease, then denials from
+// memory. The first that can decides. The rest goes to Redis, and where Redis does not answer, to on_error (resolve).
+type answerer interface {
+	// answer decides a call that came at a moment; false passes it on. It waits for news of Redis until the
+	// deadline, if there is one.
+	answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool)
+	// changed is called after a key was changed through this process, or may have been.
+	changed(key string, how change)
+}
+
+// change says how a key was changed.
+type change int
+
+const (
+	freed change = iota // units came back: by a refund, or as a reservation was settled
+	reset               // its count, or its limits: by a reset, or by an override
+)
+
+// answerFromMemory goes down the list; false where Redis is to decide.
+func (s *Service) answerFromMemory(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+	for _, a := range s.answerers {
+		if d, ok := a.answer(ctx, c, came, deadline); ok {
+			return d, true
+		}
+	}
+	return decision{}, false
+}
+
+// changed tells all answerers.
+func (s *Service) changed(key string, how change) {
+	for _, a := range s.answerers {
+		a.changed(key, how)
+	}
+}
