@@ -98,8 +98,7 @@ type CheckAnswer struct {
 	// Replayed: a request with the same Idempotency-Key was answered before, and this is
 	// that answer. Nothing was charged for it again.
 	Replayed bool `json:"replayed,omitempty"`
-	// Penalty is what is in force for the key, nil where nothing is. The windows then have nothing left.
-	Penalty *Penalty `json:"penalty,omitempty"`
+	InForce
 	// Shadow is what each shadow rule would have done that matches the key, in their
 	// order. They are evaluated on the same count and decide nothing. It is empty where
 	// nobody evaluated them: while Redis is away.
@@ -128,11 +127,11 @@ type WindowState struct {
 	// WindowMs is how long the window is; 0 where it is InFlight.
 	WindowMs  int64 `json:"window_ms,omitempty"`
 	Used      int64 `json:"used"`
-	Remaining int64 `json:"remaining"` // 0 in a penalty
+	Remaining int64 `json:"remaining"` // 0 where InForce denies all
 	// EmptyMs is how long until the window is empty if nothing else is charged.
 	EmptyMs int64 `json:"empty_ms"`
-	// NextFreeMs is how long until the first units come back; 0 where none are used. In a penalty it is
-	// not less than how long that lasts.
+	// NextFreeMs is how long until the first units come back; 0 where none are used. Where
+	// InForce denies all, it is not less than how long that lasts.
 	NextFreeMs int64 `json:"next_free_ms"`
 	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
 	// long the present one lasts.
@@ -203,8 +202,7 @@ type KeyState struct {
 	// Rule decides; empty where only shadow rules match the key.
 	Rule    string        `json:"rule"`
 	Windows []WindowState `json:"windows"`
-	// Penalty is what is in force for the key; see CheckAnswer.
-	Penalty *Penalty `json:"penalty,omitempty"`
+	InForce
 	// Shadow is where the key stands under the shadow rules that match it.
 	Shadow []ShadowState `json:"shadow,omitempty"`
 	// Override is what an operator has set for the key; nil: nothing.
@@ -245,8 +243,7 @@ type Throttled struct {
 	UntilMs int64 `json:"until_ms"`
 	// Used is what the window holds now.
 	Used int64 `json:"used"`
-	// Penalty is what is in force for the key; see CheckAnswer.
-	Penalty *Penalty `json:"penalty,omitempty"`
+	InForce
 	// Reason is why an operator blocked the key; Rule is OverrideRule then.
 	Reason string `json:"reason,omitempty"`
 	// Shadow says that the rule only watches: checks allow the key.

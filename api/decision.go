@@ -58,8 +58,7 @@ type Transition struct {
 	// Reason is what the operator gave who blocked the key. Its Rule is OverrideRule then, and it
 	// has no limit and no window.
 	Reason string `json:"reason,omitempty"`
-	// Penalty is what is in force for the key, nil where nothing is.
-	Penalty *Penalty `json:"penalty,omitempty"`
+	InForce
 	// Values are those that the key touched last, by their field, the newest first, where its rule has publish_values.
 	Values *Values `json:"values,omitempty"`
 	// TraceParent is the W3C trace context of the fold that wrote it, empty where no event of that had
@@ -133,7 +132,7 @@ func (t Transition) Validate() error {
 	default:
 		return fmt.Errorf("%w: unknown state %s", ErrBadTransition, Shorten(string(t.State)))
 	}
-	if err := t.Penalty.validate(); err != nil {
+	if err := t.validateInForce(); err != nil {
 		return err
 	}
 	leastWindow := int64(1)

@@ -52,7 +52,7 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 		out.Note = "not looked at: another key of the call is denied"
 		return out
 	case state != nil:
-		out.Windows, out.Penalty, out.Shadow = state.Windows, state.Penalty, state.ShadowAnswers(r.Plan)
+		out.Windows, out.InForce, out.Shadow = state.Windows, state.InForce, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
 		out.Note = "Redis is down"
 		if r.Plan.Live != nil {

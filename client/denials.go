@@ -106,10 +106,7 @@ func (d *denials) lookup(req api.CheckRequest) (a api.CheckAnswer, ok bool) {
 		if req.Cost > w.Limit {
 			return a, false
 		}
-		a.Windows[i] = w.After(passed)
-		if a.Penalty != nil { // w has how long that lasts
-			a.Windows[i] = a.Windows[i].InPenalty(w.NextFreeMs - passed)
-		}
+		a.Windows[i] = a.WindowInForce(w.After(passed), w.NextFreeMs-passed) // w has how long that lasts
 	}
 	return a, true
 }

@@ -272,8 +272,8 @@ func decodeTransition(e redis.XMessage) (api.Transition, error) {
 		InFlight: strings.Contains(flags, "f"), Reason: text("reason"),
 		TraceParent: text("traceparent"), TraceState: text("tracestate"),
 	}
-	if text("penalty") != "" && bad == nil {
-		t.Penalty, bad = api.ParsePenalty(text("penalty"))
+	if bad == nil {
+		t.InForce, bad = api.ReadInForce(text)
 	}
 	if text("values") != "" && bad == nil {
 		if err := json.Unmarshal([]byte(text("values")), &t.Values); err != nil {

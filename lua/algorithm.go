@@ -7,6 +7,7 @@ type Algorithm struct {
 	Name    string // as in a rule
 	Form    string // of its counters in Redis: a word in their names
 	Promise Promise
+	tells   int // how many integers its hook told (plan.lua) gives
 }
 
 // Promise says what a window holds at a time, to the unit. The recount of each is in
@@ -28,22 +29,18 @@ const (
 // entry here, a file, which sets algorithms[name] (plan.lua says to what), and its
 // lines in the two tables of docs/algorithms.md. Tests find what is missing.
 var Algorithms = []Algorithm{
-	{"sliding-log", "log", EveryUnit},
-	{"sliding-log-zset", "zset", EveryUnit},
-	{"sliding-counter", "pair", Estimate},
-	{"sliding-buckets", "buckets", WholeBuckets},
-	{"fixed-window", "fixed", OfTheClock},
+	{Name: "sliding-log", Form: "log", Promise: EveryUnit},
+	{Name: "sliding-log-zset", Form: "zset", Promise: EveryUnit},
+	{Name: "sliding-counter", Form: "pair", Promise: Estimate},
+	{Name: "sliding-buckets", Form: "buckets", Promise: WholeBuckets},
+	{Name: "fixed-window", Form: "fixed", Promise: OfTheClock},
 }
 
-// Three more that no rule names. Calendar counts the windows of the calendar, and Distinct the different values of a
-// field. Penalty counts none: it says until when a key is denied.
-const (
-	Calendar = "calendar"
-	Distinct = "distinct"
-	Penalty  = "penalty"
-)
+// unnamed are those that no rule names. Each has a file of Go as well.
+var unnamed = []Algorithm{calendar, distinct, penalty}
 
 var (
+	all        = slices.Concat(Algorithms, unnamed)
 	allNames   = namesOf(func(Algorithm) bool { return true })
 	exactNames = namesOf(func(a Algorithm) bool { return a.Promise == EveryUnit })
 )
@@ -69,19 +66,23 @@ func IsExact(name string) bool { return slices.Contains(exactNames, name) }
 // PromiseOf gives what an algorithm promises; "" where there is none of that name.
 func PromiseOf(name string) Promise { return named(name).Promise }
 
-// Form gives the form of an algorithm's counters in Redis; "" where there is none of that name.
-func Form(algorithm string) string {
-	switch algorithm {
-	case Calendar, Distinct, Penalty:
-		return algorithm
+// Form gives the form of an algorithm's counters in Redis; "" where there is none of that name, or it has several.
+func Form(algorithm string) string { return named(algorithm).Form }
+
+// Forms gives those of all algorithms that have one.
+func Forms() (list []string) {
+	for _, a := range all {
+		if a.Form != "" {
+			list = append(list, a.Form)
+		}
 	}
-	return named(algorithm).Form
+	return list
 }
 
 func named(name string) Algorithm {
-	for _, a := range Algorithms {
-		if a.Name == name {
-			return a
+	for i := range all {
+		if all[i].Name == name {
+			return all[i]
 		}
 	}
 	return Algorithm{}

@@ -62,15 +62,12 @@ type WindowState struct {
 	EmptyMs    int64 // when all of them are
 }
 
-// PenaltyState is the step of a penalty that is in force, from 1, and when it ends, in ms since 1970; 0 where none is.
-type PenaltyState struct{ Step, UntilMs int64 }
-
 // CheckResult is the answer to one item.
 type CheckResult struct {
 	NowMs   int64
 	RetryMs int64 // 0: it is admitted; -1: it can never be
 	Windows []WindowState
-	Penalty PenaltyState
+	Told    []int64 // what hook told gives for the key (plan.lua)
 	// ShadowMs has, for each window that does not decide, what RetryMs would have been.
 	ShadowMs []int64
 }

@@ -76,10 +76,9 @@ func (p *Plan) result(n []int64, hasRetry bool) (out CheckResult, rest []int64) 
 	}
 	windows := p.windows()
 	out.Windows, n = windowStates(n, windows), n[3*windows:]
-	if p.punishes() {
-		out.Penalty, n = PenaltyState{Step: n[0], UntilMs: n[1]}, n[2:]
-	}
-	return out, n
+	told := p.tells()
+	out.Told = n[:told:told]
+	return out, n[told:]
 }
 
 // resultWithShadows is result of a reply that says how long windows in shadow would have one wait.

@@ -24,12 +24,8 @@ type Meter struct {
 	SpanMs int64 `json:"span"`
 	// Windows are those of the plan that it counts, numbered from 1 over all rules.
 	Windows []int `json:"windows,omitempty"`
-	// Steps are those of a Penalty, in ms; ForgetMs is for how long after the end of one it is remembered.
-	Steps    []int64 `json:"steps,omitempty"`
-	ForgetMs int64   `json:"forget,omitempty"`
-	// Publish is how many values of a Distinct meter go with a transition, under the name Field.
-	Publish int    `json:"publish,omitempty"`
-	Field   string `json:"field,omitempty"`
+	// More is what the algorithm is told besides, a struct of its file; nil: nothing.
+	More any `json:"more,omitempty"`
 }
 
 // Rule is a rule of a plan: the one that decides is the first, then come those in shadow.
@@ -106,18 +102,16 @@ func (p *Plan) shadows() (n int) {
 	return n
 }
 
-// punishes says whether the plan has a meter of a penalty: then its state says which step is in force.
-func (p *Plan) punishes() bool {
-	return slices.ContainsFunc(p.Meters, func(m Meter) bool { return m.Algorithm == Penalty })
+// tells is how many integers hook told (plan.lua) gives for a key of the plan.
+func (p *Plan) tells() (n int) {
+	for i := range p.Meters {
+		n += named(p.Meters[i].Algorithm).tells
+	}
+	return n
 }
 
 // stateSize is how many integers window_states (state.lua) gives for a key of the plan.
-func (p *Plan) stateSize() int {
-	if p.punishes() {
-		return 3*p.windows() + 2
-	}
-	return 3 * p.windows()
-}
+func (p *Plan) stateSize() int { return 3*p.windows() + p.tells() }
 
 // planNumbers gives plans numbers from 1, in the order in which they stand in a call's arguments.
 type planNumbers struct {

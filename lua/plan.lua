@@ -2,8 +2,8 @@
 --
 -- A plan is one text in JSON (Plan.Text in plan.go), made once by the caller and read once here. What it is read
 -- into is kept by its text, and nothing changes it:
---   meters  per meter: algorithm, setting, span, which windows of the plan it counts (from 1), and what its
---           algorithm has besides
+--   meters  per meter: algorithm, setting, span, which windows of the plan it counts (from 1), and in more
+--           what its algorithm has besides
 --   rules   those that are evaluated on the count, the one that decides first, then the shadow rules: name,
 --           algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight; steps,
 --           which are its levels, rising, each a percentage and a number of units; of the calendar id and from
@@ -17,7 +17,7 @@
 --   rules               the rules, with their levels
 --   denied_until(s), throttled(s, since), released(s)
 --                       hooks, and fields(s, entry) and told(s): what a feature adds to the core for keys of this
---                       plan (features/penalty.lua says what each is for); nil where it has none
+--                       plan (the files in features/ say what each is for); nil where it has none
 --   values(s, at), takes(s, w, n), later(s, from, to, wait)
 --                       of a plan with values (meters/distinct.lua): reads those of a check or a group from
 --                       ARGV[at] on, and gives the next place; how many units of a window n more units take;

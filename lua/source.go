@@ -29,8 +29,8 @@ var files, blocks = func() (map[string]string, map[string]bool) {
 		texts[name], scoped[name] = string(text), path.Dir(at) == "operations"
 		return err
 	})
-	for _, a := range append(AlgorithmNames(), Calendar, Distinct, Penalty) {
-		scoped[a] = true
+	for _, a := range all {
+		scoped[a.Name] = true
 	}
 	return texts, scoped
 }()

@@ -77,9 +77,9 @@ type KeyState struct {
 	NowMs int64
 	// RetryAfter is how long until the cost would be admitted; 0 where it is, and
 	// below 0 where it never can be (a cost above the limit of a shadow rule).
-	RetryAfter time.Duration
-	Windows    []api.WindowState // of the rule that decides; empty where there is none
-	Penalty    *api.Penalty      // of the rule that decides, while one is in force
+	RetryAfter  time.Duration
+	Windows     []api.WindowState // of the rule that decides; empty where there is none
+	api.InForce                   // by the rule that decides
 	// Shadows is where it stands under the shadow rules of its plan, in their order;
 	// nil where nobody has evaluated them.
 	Shadows []KeyState
@@ -109,7 +109,7 @@ func (s KeyState) After(passed time.Duration) KeyState {
 	for i, w := range s.Windows {
 		s.Windows[i] = w.After(ms)
 	}
-	s.setPenalty(s.Penalty)
+	s.setInForce(s.InForce)
 	s.Shadows = slices.Clone(s.Shadows)
 	for i, one := range s.Shadows {
 		s.Shadows[i] = one.After(passed)
@@ -131,7 +131,7 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 
 // KeyState words a peek for the wire.
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
-	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows, Penalty: s.Penalty}
+	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows, InForce: s.InForce}
 	for i, one := range s.Shadows {
 		if i == 0 && p.exempt != nil {
 			out.Rule, out.Windows = p.exempt.Name, one.Windows

@@ -19,9 +19,10 @@ type option struct {
 	validate func(r *Rule) *fault // returns the first fault; nil: every value is valid
 	// state is the setting in words. Two rules behave alike exactly if their words are equal. nil: the sentence about
 	// the windows has it.
-	state   func(r *Rule) string
-	says    func(r *Rule) bool   // whether the sentence about the rule has state
-	follows func(r *Rule) string // the effect of a change to r, in words; nil: none
+	state       func(r *Rule) string
+	says        func(r *Rule) bool   // whether the sentence about the rule has state
+	follows     func(r *Rule) string // the effect of a change to r, in words; nil: none
+	notReplayed func(r *Rule) string // what a replay of a log leaves out, in words; nil, or empty: nothing
 	// An option can add a meter to those of the windows. algorithm counts it, has tells whether a rule adds it, and
 	// tell adds its settings to the plan for the library.
 	algorithm string
@@ -65,6 +66,19 @@ func (r *Rule) Says() (list []string) {
 	for _, o := range options {
 		if o.state != nil && o.says(r) {
 			list = append(list, o.state(r))
+		}
+	}
+	return list
+}
+
+// NotReplayed says what a replay of a log leaves out of the rule.
+func (r *Rule) NotReplayed() (list []string) {
+	for _, o := range options {
+		if o.notReplayed == nil {
+			continue
+		}
+		if text := o.notReplayed(r); text != "" {
+			list = append(list, text)
 		}
 	}
 	return list

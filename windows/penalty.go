@@ -58,14 +58,21 @@ var penaltyOption = option{
 	},
 	says:    func(r *Rule) bool { return !r.Shadow && len(r.Penalty) > 0 },
 	follows: func(*Rule) string { return "current penalties end" },
+	notReplayed: func(r *Rule) string {
+		if len(r.Penalty) == 0 {
+			return ""
+		}
+		return "penalty: throttles would last longer"
+	},
 
 	algorithm: lua.Penalty,
 	has:       func(r *Rule) bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled },
 	tell: func(r *Rule, m *lua.Meter) {
-		m.ForgetMs = r.Forget.Milliseconds()
+		told := lua.PenaltyOf{ForgetMs: r.Forget.Milliseconds()}
 		for _, d := range r.Penalty {
-			m.Steps = append(m.Steps, d.Milliseconds())
+			told.Steps = append(told.Steps, d.Milliseconds())
 		}
+		m.More = told
 	},
 }
 
@@ -98,22 +105,22 @@ func (r *Rule) validatePenalty() *fault {
 	return nil
 }
 
-// penalty converts the reply of the library; nil if no penalty is in force.
-func (r *Rule) penalty(p lua.PenaltyState) *api.Penalty {
-	if p.Step < 1 || !penaltyOption.has(r) {
-		return nil
+// inForce converts what the library tells of the rule's key: the step of the penalty and when it ends.
+func (r *Rule) inForce(told []int64) api.InForce {
+	if len(told) < 2 || told[0] < 1 || !penaltyOption.has(r) {
+		return api.InForce{}
 	}
 	of := len(r.Penalty) // the rule can have lost steps since the penalty began
-	return &api.Penalty{Step: min(int(p.Step), of), Of: of, UntilMs: p.UntilMs}
+	return api.InForce{Penalty: &api.Penalty{Step: min(int(told[0]), of), Of: of, UntilMs: told[1]}}
 }
 
-// setPenalty sets the penalty of the key, or none if it has ended.
-func (s *KeyState) setPenalty(p *api.Penalty) {
-	if s.Penalty = nil; p == nil || p.UntilMs <= s.NowMs {
+// setInForce sets what is in force for the key, unless it has ended.
+func (s *KeyState) setInForce(f api.InForce) {
+	if s.InForce = (api.InForce{}); f.Penalty == nil || f.Penalty.UntilMs <= s.NowMs {
 		return
 	}
-	s.Penalty = p
+	s.InForce = f
 	for i, w := range s.Windows {
-		s.Windows[i] = w.InPenalty(p.UntilMs - s.NowMs)
+		s.Windows[i] = f.WindowInForce(w, f.Penalty.UntilMs-s.NowMs)
 	}
 }

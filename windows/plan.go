@@ -209,7 +209,7 @@ func (p *Plan) state(got lua.CheckResult) KeyState {
 		states, wait := r.states(got.NowMs, got.Windows[from:from+len(r.Windows)]), time.Duration(0)
 		if r == p.Live {
 			s.add(true, states, 0)
-			s.setPenalty(r.penalty(got.Penalty))
+			s.setInForce(r.inForce(got.Told))
 			continue
 		}
 		if got.ShadowMs != nil {

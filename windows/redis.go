@@ -169,11 +169,7 @@ func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error)
 
 // othersOf names what a key may have in Redis besides some meters: those of other algorithms.
 func (s *Redis) othersOf(key string, meters []string) (others []string) {
-	forms := []string{lua.Form(lua.Calendar), lua.Form(lua.Penalty)}
-	for _, a := range Algorithms {
-		forms = append(forms, lua.Form(a))
-	}
-	for _, name := range s.meters(s.keys.Partition(key), forms, key) {
+	for _, name := range s.meters(s.keys.Partition(key), lua.Forms(), key) {
 		if !slices.Contains(meters, name) {
 			others = append(others, name)
 		}

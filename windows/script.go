@@ -103,7 +103,7 @@ func (c *scriptPlan) compile(nowMs int64) *periodPlan {
 			meter.Windows = append(meter.Windows, w+1)
 		}
 		if m.publish > 0 {
-			meter.Publish, meter.Field = m.publish, m.value.field
+			meter.More = lua.DistinctOf{Publish: m.publish, Field: m.value.field}
 		}
 		for _, o := range c.rules[0].meterOptions() {
 			if o.algorithm == m.algorithm {

@@ -142,7 +142,7 @@ func (s *Redis) fillStep(ctx context.Context, rules *Rules, list []api.Throttled
 		if plan := plans[j]; plan != nil {
 			plan.fillWindow(got[0], &list[i])
 			if plan.Live != nil && plan.Live.Name == list[i].Rule {
-				list[i].Penalty = plan.state(got[0]).Penalty
+				list[i].InForce = plan.state(got[0]).InForce
 			}
 			got = got[1:]
 		}

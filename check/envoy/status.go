@@ -216,7 +216,7 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	d.over, d.used = w.Remaining < ahead || a.Penalty != nil && !a.Allowed, w.Limit-w.Remaining+ahead
+	d.over, d.used = w.Remaining < ahead || a.DeniesAll() && !a.Allowed, w.Limit-w.Remaining+ahead
 	if d.over && !d.Shadow && (d.isQuota() || d.Watched || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {
@@ -249,7 +249,7 @@ func (d *descriptor) ownAnswer(all api.ChecksAnswer) api.CheckAnswer {
 	a := all.Checks[d.request]
 	if rule := d.rule(); rule != nil && rule.Shadow && len(a.Shadow) > 0 {
 		own := a.Shadow[0]
-		a.Rule, a.Windows, a.RetryAfterMs, a.Penalty = own.Rule, own.Windows, own.RetryAfterMs, nil
+		a.Rule, a.Windows, a.RetryAfterMs, a.InForce = own.Rule, own.Windows, own.RetryAfterMs, api.InForce{}
 	}
 	return a
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -235,10 +236,8 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
 		return
 	}
-	detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
-	if p := a.Penalty; p != nil {
-		detail = fmt.Sprintf("%s is in a penalty of rule %q (step %d of %d)", api.Shorten(a.Key), a.Rule, p.Step, p.Of)
-	}
+	detail := cmp.Or(a.DenialDetail(a.Key, a.Rule),
+		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule))
 	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
 }
 

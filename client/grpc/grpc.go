@@ -141,7 +141,7 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if a.Rule == "" && len(a.Shadow) == 0 {
 		return api.KeyState{}, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(key))
 	}
-	state := api.KeyState{Key: key, Rule: a.Rule, Windows: a.Windows, Penalty: a.Penalty}
+	state := api.KeyState{Key: key, Rule: a.Rule, Windows: a.Windows, InForce: a.InForce}
 	for _, s := range a.Shadow {
 		state.Shadow = append(state.Shadow, api.ShadowState{Rule: s.Rule, Windows: s.Windows})
 	}

@@ -136,16 +136,6 @@ func useText(used, limit int64, per string, inFlight bool) string {
 	return fmt.Sprintf("%d of %d %s", used, limit, per)
 }
 
-func printPenalty(w io.Writer, p *api.Penalty) {
-	if p != nil {
-		fmt.Fprintf(w, "  %s\n", penaltyText(p))
-	}
-}
-
-func penaltyText(p *api.Penalty) string {
-	return fmt.Sprintf("penalty, step %d of %d, until %s", p.Step, p.Of, timeText(p.UntilMs))
-}
-
 // millis is a time as people write it: 10m.
 func millis(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond

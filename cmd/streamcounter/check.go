@@ -89,7 +89,7 @@ func runCheck(cmd *cobra.Command, c *config, args []string, q url.Values, mode s
 	} else {
 		fmt.Fprintln(cmd.OutOrStdout(), answerText(a))
 		printWindows(cmd.OutOrStdout(), a.Windows)
-		printPenalty(cmd.OutOrStdout(), a.Penalty)
+		printInForce(cmd.OutOrStdout(), a.InForce)
 	}
 	if !a.Allowed {
 		return exitError{code: exitDenied}

@@ -57,7 +57,7 @@ func newKeysShow() *cobra.Command {
 			}
 			fmt.Fprintf(out, "%s, rule %s\n", s.Key, cmp.Or(s.Rule, "none"))
 			printWindows(out, s.Windows)
-			printPenalty(out, s.Penalty)
+			printInForce(out, s.InForce)
 			for _, shadow := range s.Shadow {
 				fmt.Fprintf(out, "  rule %s (shadow, decides nothing):\n", shadow.Rule)
 				printWindows(out, shadow.Windows)

@@ -325,10 +325,7 @@ func throttledText(t api.Throttled) string {
 	if t.Shadow {
 		what += " (shadow)"
 	}
-	if t.Penalty != nil {
-		what += fmt.Sprintf(", penalty %d of %d", t.Penalty.Step, t.Penalty.Of)
-	}
-	what += "\tsince " + timeText(t.SinceMs)
+	what += inForceText(t.InForce) + "\tsince " + timeText(t.SinceMs)
 	if t.UntilMs > 0 {
 		what += "\tuntil " + timeText(t.UntilMs)
 	}

@@ -196,10 +196,7 @@ func printTransition(w io.Writer, t api.Transition) {
 	if t.State == api.StateThrottled || t.State == api.StateRaised {
 		fmt.Fprintf(w, ", until %s", time.UnixMilli(t.UntilMs).Local().Format("15:04:05.000"))
 	}
-	if t.Penalty != nil {
-		fmt.Fprintf(w, ", penalty %d of %d", t.Penalty.Step, t.Penalty.Of)
-	}
-	fmt.Fprintln(w)
+	fmt.Fprintln(w, inForceText(t.InForce))
 }
 
 // blockLasts says until when a block is in effect. The decision of one that ends later than in a day, or not at all, is

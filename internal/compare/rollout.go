@@ -128,9 +128,7 @@ func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, erro
 			alone.Windows = append(alone.Windows, w)
 		}
 	}
-	if len(r.Penalty) > 0 {
-		out.NotCounted = append(out.NotCounted, "penalty: throttles would last longer")
-	}
+	out.NotCounted = append(out.NotCounted, r.NotReplayed()...)
 	if len(alone.Windows) == 0 {
 		return out, nil
 	}

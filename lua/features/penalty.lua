@@ -29,7 +29,7 @@ function penalty.add() end
 
 -- more reads the steps in ms, and for how long after the end of one it is remembered.
 function penalty.more(meter, told, plan, i)
-  local steps, forget = told.steps, integer(told.forget, 1, 'forget')
+  local steps, forget = told.more.steps, integer(told.more.forget, 1, 'forget')
   for _, ms in ipairs(steps) do integer(ms, 1, 'penalty') end
 
   local function write(s)

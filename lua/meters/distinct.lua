@@ -114,7 +114,8 @@ local function publish(s, entry)
 end
 
 function distinct.more(meter, told, plan, i)
-  meter.limit, meter.publish, meter.field = {}, told.publish or 0, told.field
+  local more = told.more or {}
+  meter.limit, meter.publish, meter.field = {}, more.publish or 0, more.field
   for place, w in ipairs(told.windows) do meter.limit[place] = plan.limit[w] end
   plan.valued = plan.valued or {}
   plan.valued[#plan.valued + 1] = i

@@ -1,0 +1,6 @@
+package lua
+
+// Calendar counts the windows of the calendar.
+const Calendar = "calendar"
+
+var calendar = Algorithm{Name: Calendar, Form: Calendar}

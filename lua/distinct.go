@@ -1,0 +1,12 @@
+package lua
+
+// Distinct counts the different values of a field. It has a form per field (windows/distinct.go).
+const Distinct = "distinct"
+
+var distinct = Algorithm{Name: Distinct}
+
+// DistinctOf is what Meter.More says of one: how many values go with a transition, under the name Field.
+type DistinctOf struct {
+	Publish int    `json:"publish"`
+	Field   string `json:"field"`
+}
