@@ -63,10 +63,12 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 		{"alerts", "$JS.API.CONSUMER.INFO.SC_ALERTS.pager", nil},
 		{"alerts", "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager", []byte("1")},
 		{"alerts", "$JS.ACK.SC_ALERTS.pager.1.1.1.1.1", []byte("+NXT")},
+		{"alerts", "$JS.ACK._.E6gZ0SLe.SC_ALERTS.pager.1.1.1.1.1.0", []byte("+NXT")},
 		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p5", consumer("SC_ALERTS", push(decision))},
 		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p6", consumer("SC_ALERTS", push(alert))},
 		{"sinks", "$JS.API.CONSUMER.INFO.SC_ALERTS.p5", nil},
 		{"sinks", "$JS.ACK.SC_ALERTS.p5.1.1.1.1.1", []byte("+NXT")},
+		{"sinks", "$JS.ACK._.E6gZ0SLe.SC_ALERTS.p5.1.1.1.1.1.0", []byte("+NXT")},
 		{"sinks", "$JS.API.STREAM.INFO.SC_SINKS", nil},
 	} {
 		nc, _ := natsAs(t, server, x.user)

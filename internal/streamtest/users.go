@@ -154,15 +154,15 @@ type SecuredNATS struct {
 	log violations
 }
 
-// NewSecuredNATS starts it. It ends with the test.
-func NewSecuredNATS(t testing.TB) *SecuredNATS {
+// NewSecuredNATS starts it, with more lines of configuration. It ends with the test.
+func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"nats-permissions.conf": deploy.NATSPermissions,
 		"nats.conf": fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q }\ninclude "+
-			"nats-permissions.conf\n",
-			filepath.Join(dir, "store")),
+			"nats-permissions.conf\n%s\n",
+			filepath.Join(dir, "store"), strings.Join(lines, "\n")),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
