@@ -9,7 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/access"
-	"github.com/streamcounter/streamcounter/check/crowdsec"
+	"github.com/streamcounter/streamcounter/internal/crowdsec"
 )
 
 // bouncerRoutes are what CrowdSec's bouncers ask of its local API.

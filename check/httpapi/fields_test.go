@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/check/crowdsec"
+	"github.com/streamcounter/streamcounter/internal/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 

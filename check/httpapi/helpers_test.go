@@ -16,9 +16,9 @@ import (
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
-	"github.com/streamcounter/streamcounter/check/crowdsec"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"

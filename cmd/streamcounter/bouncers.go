@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/check/crowdsec"
+	"github.com/streamcounter/streamcounter/internal/crowdsec"
 	"github.com/streamcounter/streamcounter/windows"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
-	"github.com/streamcounter/streamcounter/check/httpapi/page"
+	"github.com/streamcounter/streamcounter/internal/page"
 )
 
 // httpServer is the HTTP interface at --http.

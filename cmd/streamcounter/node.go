@@ -24,10 +24,10 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/check/httpapi"
-	"github.com/streamcounter/streamcounter/check/httpapi/page"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/page"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )

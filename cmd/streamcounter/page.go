@@ -7,8 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/check/httpapi/page"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/page"
 	"github.com/streamcounter/streamcounter/internal/wording"
 	"github.com/streamcounter/streamcounter/windows"
 )

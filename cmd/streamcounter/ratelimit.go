@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/streamcounter/streamcounter/check/envoy/xds"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/internal/xds"
 )
 
 // ratelimitName is the command, and the program's own name in the image that stands in for

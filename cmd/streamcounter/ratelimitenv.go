@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/streamcounter/streamcounter/check/envoy/xds"
+	"github.com/streamcounter/streamcounter/internal/xds"
 )
 
 // typeXDS is the CONFIG_TYPE of limits from an xDS server.

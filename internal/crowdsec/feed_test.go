@@ -116,7 +116,7 @@ func (w *world) wantPull(bouncer, query, want string) {
 //	redis away                      it does not answer
 //	advance 1s                      time passes
 //
-// go test ./check/crowdsec -run Stories -update writes the lines that begin with <. A reviewer reads them.
+// go test ./internal/crowdsec -run Stories -update writes the lines that begin with <. A reviewer reads them.
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	testkit.Must(t, err)

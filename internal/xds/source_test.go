@@ -14,10 +14,10 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
-	"github.com/streamcounter/streamcounter/check/envoy/xds"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	control "github.com/streamcounter/streamcounter/internal/streamtest/xds"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/internal/xds"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
