@@ -133,6 +133,11 @@ type WindowState struct {
 	// NextFreeMs is how long until the first units come back; 0 where none are used. Where
 	// InForce denies all, it is not less than how long that lasts.
 	NextFreeMs int64 `json:"next_free_ms"`
+	WindowKind
+}
+
+// WindowKind says what a window counts that is not a sliding one of costs.
+type WindowKind struct {
 	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
 	// long the present one lasts.
 	Calendar string `json:"calendar,omitempty"`
@@ -141,6 +146,9 @@ type WindowState struct {
 	// Distinct is the field whose different values are counted. Used of Limit + 1 then means more than Limit.
 	Distinct string `json:"distinct,omitempty"`
 }
+
+// Period is day, week, month or year if the window counts in such periods, else empty.
+func (k WindowKind) Period() string { return k.Calendar }
 
 // NewWindowState gives the state of a window of which some units are used. nextFree
 // is how long until the first of them come back, empty until all have; 0 where none
@@ -154,21 +162,22 @@ func NewWindowState(limit int64, window time.Duration, used int64, nextFree, emp
 // was until all of it has come back: when the units after the first come back is not known.
 func (w WindowState) After(ms int64) WindowState {
 	if w.EmptyMs <= ms {
-		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, Calendar: w.Calendar,
-			InFlight: w.InFlight, Distinct: w.Distinct}
+		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, WindowKind: w.WindowKind}
 	}
 	w.EmptyMs, w.NextFreeMs, w.Remaining = w.EmptyMs-ms, max(w.NextFreeMs-ms, 1), max(0, w.Limit-w.Used)
 	return w
 }
 
-// AsInFlight is the state as that of a window that is in flight.
-func (w WindowState) AsInFlight() WindowState {
-	w.WindowMs, w.InFlight = 0, true
+// As is the state as that of a window of a kind.
+func (w WindowState) As(k WindowKind) WindowState {
+	if w.WindowKind = k; k.InFlight {
+		w.WindowMs = 0
+	}
 	return w
 }
 
 // OfValues says whether the window counts different values.
-func (w WindowState) OfValues() bool { return w.Distinct != "" }
+func (k WindowKind) OfValues() bool { return k.Distinct != "" }
 
 // Tightest is the window that says most about when a key is admitted again: the
 // one with least left, and of several the one whose first units come back last;

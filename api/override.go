@@ -40,7 +40,7 @@ type Override struct {
 }
 
 // OverrideWindow is one window of an override: Limit units per span, which is written as in
-// a rules file, for example 1m; or per day, week, month or year of the calendar, with a zone
+// a rules file, for example 1m; or per day, week, month or year, with a zone
 // and when it starts as there. Without both it begins when the window does that it replaces.
 type OverrideWindow struct {
 	Limit  int64  `json:"limit"`

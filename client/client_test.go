@@ -328,7 +328,7 @@ func TestCallersWhoLeave(t *testing.T) {
 
 // Local counts what is charged: of a rule with an in-flight window it counts the other windows.
 func TestLocalLeavesOutInFlightWindows(t *testing.T) {
-	s := &stub{answer: admits(api.WindowState{Limit: 1, InFlight: true},
+	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowKind: api.WindowKind{InFlight: true}},
 		api.WindowState{Limit: 2, WindowMs: 60_000})}
 	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, Retries: -1})
 	look := api.CheckRequest{Key: "job:1", Mode: api.ModeLook}

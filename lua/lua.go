@@ -20,8 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// IsOutOfPeriod gives the server's clock in ms where a script was handed other periods of the calendar
-// than that stands in. Nothing was written.
+// IsOutOfPeriod gives the server's clock in ms where a script was handed other periods than that
+// stands in. Nothing was written.
 func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
 	var answered redis.Error
 	if !errors.As(err, &answered) {

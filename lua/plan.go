@@ -45,7 +45,7 @@ type Window struct {
 	Steps []int64 `json:"steps,omitempty"`
 	// InFlight windows count what is reserved alone, and Ms is how long at most.
 	InFlight bool `json:"in_flight,omitempty"`
-	// ID and FromMs are those of a window of the calendar, else 0: which of them it is, among
+	// ID and FromMs are those of a window that counts in periods, else 0: which of them it is, among
 	// those of one plan, and when its period began, which lasts for Ms.
 	ID     int64 `json:"id,omitempty"`
 	FromMs int64 `json:"from,omitempty"`

@@ -6,7 +6,7 @@
 --           what its algorithm has besides
 --   rules   those that are evaluated on the count, the one that decides first, then the shadow rules: name,
 --           algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight; steps,
---           which are its levels, rising, each a percentage and a number of units; of the calendar id and from
+--           which are its levels, rising, each a percentage and a number of units; of one in periods id and from
 --
 -- read_plan makes of it:
 --   n, decides          how many windows there are, and how many of them decide; those stand first

@@ -13,8 +13,8 @@ func (r *Rule) AlgorithmOf(w Window) string {
 	switch {
 	case w.InFlight:
 		return ""
-	case w.Calendar.Unit != "":
-		return lua.Calendar
+	case w.inPeriods():
+		return periodAlgorithm
 	case w.Distinct != "":
 		return lua.Distinct
 	}
@@ -40,20 +40,18 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 
 // Same tells whether two windows are of the same span, whatever their limits are.
 func (w Window) Same(o Window) bool {
-	sameUnit := w.Calendar.Unit == o.Calendar.Unit
-	return w.InFlight == o.InFlight && w.Distinct == o.Distinct &&
-		w.Normalize == o.Normalize && w.Hash == o.Hash && sameUnit && (w.Calendar.Unit != "" || w.Per == o.Per)
+	return w.InFlight == o.InFlight && w.valueOf() == o.valueOf() && w.sameSpan(o)
 }
 
 // algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,
 // or else of its longest one, so that what a key has spent goes on counting.
 func (r *Rule) algorithmFor(w Window) string {
-	if w.Calendar.Unit != "" {
+	if w.inPeriods() {
 		return ""
 	}
 	best := Window{}
 	for _, old := range r.Windows {
-		if a := r.AlgorithmOf(old); a == "" || a == lua.Calendar || a == lua.Distinct {
+		if a := r.AlgorithmOf(old); !slices.Contains(Algorithms, a) {
 			continue
 		}
 		if old.Per == w.Per || best.Per != w.Per && old.Per > best.Per {
@@ -64,7 +62,7 @@ func (r *Rule) algorithmFor(w Window) string {
 }
 
 // Algorithms gives the algorithms that count the rule's windows, each once: one of Algorithms, or
-// "calendar". A rule that counts what is reserved alone has its own.
+// that of the windows' kind. A rule that counts what is reserved alone has its own.
 func (r *Rule) Algorithms() []string {
 	var list []string
 	for _, w := range r.Windows {

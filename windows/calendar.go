@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/streamcounter/streamcounter/lua"
 )
 
 // Calendar says when the periods of a window begin and end. The zero value is of no calendar: a
@@ -17,6 +19,9 @@ type Calendar struct {
 	Zone   string // IANA name of the time zone
 	Starts int    // day of the month; 1 (Monday) to 7 of a week; month*100+day of a year; 0 of a day
 }
+
+// periodAlgorithm counts the windows of the calendar.
+const periodAlgorithm = lua.Calendar
 
 // units are those of the calendar: how long one lasts at least and at most.
 var units = []struct {
@@ -212,6 +217,60 @@ func startOfDay(y int, m time.Month, d int, l *time.Location) int64 {
 		}
 	}
 	return high
+}
+
+// inPeriods tells whether the window counts in periods that begin at a date, and does not slide.
+func (w Window) inPeriods() bool { return w.Calendar.Unit != "" }
+
+// SamePeriods tells whether the periods of two windows begin at the same moments; those that slide have none.
+func (w Window) SamePeriods(o Window) bool { return w.Calendar == o.Calendar }
+
+// sameSpan tells whether two windows last equally long.
+func (w Window) sameSpan(o Window) bool {
+	return w.Calendar.Unit == o.Calendar.Unit && (w.inPeriods() || w.Per == o.Per)
+}
+
+// withPeriodsOf gives the window with the periods of another.
+func (w Window) withPeriodsOf(o Window) Window {
+	w.Calendar = o.Calendar
+	return w
+}
+
+// period gives the period that holds a moment, in ms; nil for a window that slides.
+func (w Window) period() func(ms int64) (from, to int64) {
+	if !w.inPeriods() {
+		return nil
+	}
+	return w.Calendar.Period
+}
+
+// zoneText is the zone in which the window's periods begin, after a space; empty for UTC, and if it slides.
+func (w Window) zoneText() string {
+	if !w.inPeriods() || w.Calendar.Zone == "UTC" {
+		return ""
+	}
+	return " " + w.Calendar.Zone
+}
+
+// periodIDs gives which of the calendar's windows those of some rules are, one number per window: 0
+// for another. They are numbered over all rules of the plan.
+func (p *Plan) periodIDs(rules []*Rule) []int64 {
+	seen, ids := map[int]int64{}, map[*Rule][]int64{}
+	for _, r := range p.Rules() {
+		for _, w := range r.Windows {
+			id := int64(0)
+			if unit := w.Calendar.unit(); unit > 0 {
+				id = int64(unit)*100 + seen[unit]
+				seen[unit]++
+			}
+			ids[r] = append(ids[r], id)
+		}
+	}
+	var out []int64
+	for _, r := range rules {
+		out = append(out, ids[r]...)
+	}
+	return out
 }
 
 // lengthMs is how long the window lasts: of the calendar, in the period that holds a moment.

@@ -106,7 +106,7 @@ func TestAPenaltyOfSlots(t *testing.T) {
 		x := tale{t, s}
 		id, v := x.reserve("a", "k", 2, 10*time.Second)
 		if !v.Allowed || v.Items[0].Windows[0] != (api.WindowState{Limit: 2, Used: 2, EmptyMs: 10_000,
-			NextFreeMs: 60_000, InFlight: true}) {
+			NextFreeMs: 60_000, WindowKind: api.WindowKind{InFlight: true}}) {
 			t.Fatalf("%+v", v)
 		}
 		x.expect("raised slots/k 100% used 2 f", "throttled slots/k 100% used 2 f")

@@ -193,7 +193,7 @@ func (r *Rule) validateDistinct(i int) *fault {
 	case api.IsEventField(w.Distinct):
 		return faultf(at("distinct"), "distinct %q: every event has this field for something else; want another name",
 			w.Distinct)
-	case w.InFlight || w.Calendar.Unit != "":
+	case w.InFlight || w.inPeriods():
 		return faultf(at("distinct"), "distinct %q: want a sliding window, such as per: 10m", w.Distinct)
 	case w.Algorithm != "":
 		return faultf(at("algorithm"), "algorithm %q: not allowed beside distinct, which counts values exactly",

@@ -130,7 +130,7 @@ type keyGroups struct {
 	resolution int64 // ms
 	groups     []lua.FoldGroup
 	firsts     []int64 // group → ms of its first event
-	begins     []int64 // ms at which periods of the calendar begin: no group has events of both sides
+	begins     []int64 // ms at which periods of windows begin: no group has events of both sides
 	plan       *Plan
 
 	events, units int64

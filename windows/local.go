@@ -77,11 +77,7 @@ func (r *Rule) inProcess() inprocess.Rule {
 		if w.Distinct != "" {
 			continue
 		}
-		window := inprocess.Window{Limit: w.Limit, Per: w.Per}
-		if w.Calendar.Unit != "" {
-			window.Calendar, window.Period = w.Calendar.Unit, w.Calendar.Period
-		}
-		out.Windows = append(out.Windows, window)
+		out.Windows = append(out.Windows, inprocess.Window{Limit: w.Limit, Per: w.Per, Period: w.period()})
 	}
 	return out
 }

@@ -19,8 +19,8 @@ func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replace
 	for _, w := range list {
 		window := w.Window
 		window.Algorithm = r.algorithmFor(window)
-		if i := slices.IndexFunc(r.Windows, window.Same); i >= 0 && !w.ownCalendar {
-			window.Calendar = r.Windows[i].Calendar
+		if i := slices.IndexFunc(r.Windows, window.Same); i >= 0 && !w.ownPeriods {
+			window = window.withPeriodsOf(r.Windows[i])
 		}
 		if i := slices.IndexFunc(c.Windows, window.Same); i >= 0 {
 			c.Windows[i] = window
@@ -36,16 +36,16 @@ func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replace
 	return &c, replaced
 }
 
-// overrideWindow is one of an override. ownCalendar: it says in which zone its period begins, or when; else it
-// begins when the period of the window that it replaces does.
+// overrideWindow is one of an override. ownPeriods: it says in which zone its periods begin, or when; else they
+// begin when those of the window that it replaces do.
 type overrideWindow struct {
 	Window
-	ownCalendar bool
+	ownPeriods bool
 }
 
 // readOverrideWindow reads one; field is what is wrong with it, and its value.
 func readOverrideWindow(w api.OverrideWindow) (out overrideWindow, field, value string, err error) {
-	out.Limit, out.ownCalendar = w.Limit, w.Zone != "" || w.Starts != ""
+	out.Limit, out.ownPeriods = w.Limit, w.Zone != "" || w.Starts != ""
 	if field, err = out.setPer(w.Per, w.Zone, w.Starts); err != nil {
 		value = map[string]string{"per": w.Per, "zone": w.Zone, "starts": w.Starts}[field]
 	}
@@ -66,11 +66,7 @@ func (w Window) String() string {
 	if w.InFlight {
 		return fmt.Sprintf("%d in flight", w.Limit)
 	}
-	text := fmt.Sprintf("%d per %s", w.Limit, w.PerText())
-	if c := w.Calendar; c.Unit != "" && c.Zone != "UTC" {
-		text += " " + c.Zone
-	}
-	return text
+	return fmt.Sprintf("%d per %s", w.Limit, w.PerText()) + w.zoneText()
 }
 
 // words gives each window in words.

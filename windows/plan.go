@@ -107,7 +107,7 @@ func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []
 	for _, m := range meters {
 		forms = append(forms, m.form)
 	}
-	return newScriptPlan(rules, meters, p.calendarIDs(rules), settled), forms
+	return newScriptPlan(rules, meters, p.periodIDs(rules), settled), forms
 }
 
 // metersOf gives what each algorithm counts of some rules of the plan.
@@ -169,27 +169,6 @@ func (p *Plan) formFor(r *Rule, w Window) string {
 	return form
 }
 
-// calendarIDs gives which of the calendar's windows those of some rules are, one number per window: 0
-// for another. They are numbered over all rules of the plan.
-func (p *Plan) calendarIDs(rules []*Rule) []int64 {
-	seen, ids := map[int]int64{}, map[*Rule][]int64{}
-	for _, r := range p.Rules() {
-		for _, w := range r.Windows {
-			id := int64(0)
-			if unit := w.Calendar.unit(); unit > 0 {
-				id = int64(unit)*100 + seen[unit]
-				seen[unit]++
-			}
-			ids[r] = append(ids[r], id)
-		}
-	}
-	var out []int64
-	for _, r := range rules {
-		out = append(out, ids[r]...)
-	}
-	return out
-}
-
 // Rules gives the rules of the plan, the one that decides first, if there is one. A
 // nil plan has none. Not to be changed.
 func (p *Plan) Rules() []*Rule {
@@ -234,18 +213,14 @@ func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 		}
 		length := time.Duration(r.Windows[i].lengthMs(nowMs)) * time.Millisecond
 		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, empty)
-		out[i].Calendar = r.Windows[i].Calendar.Unit
 	}
 	return r.mark(out)
 }
 
-// mark says of the states of all windows of the rule which are of another kind: in flight, or of values.
+// mark says of the states of all windows of the rule of which kind they are.
 func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 	for i, w := range r.Windows {
-		if w.InFlight {
-			states[i] = states[i].AsInFlight()
-		}
-		states[i].Distinct = w.Distinct
+		states[i] = states[i].As(w.kind())
 	}
 	return states
 }

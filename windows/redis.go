@@ -54,25 +54,25 @@ func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.red
 func (s *Redis) script(p *Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
 	if now < s.changed.Load()+p.everyMs {
-		return p.fresh.at(s.calendarNow(now))
+		return p.fresh.at(s.clockMs(now))
 	}
-	return p.settled.at(s.calendarNow(now))
+	return p.settled.at(s.clockMs(now))
 }
 
-// calendarNow is about the clock of Redis. Where it differs from that at the end of a period, the script
+// clockMs is about the clock of Redis. Where it differs from that at the end of a period, the script
 // says so (withinPeriod).
-func (s *Redis) calendarNow(ms int64) int64 {
+func (s *Redis) clockMs(ms int64) int64 {
 	if s.Now != nil {
 		return s.Now()
 	}
 	return ms + s.ahead.Load()
 }
 
-// maxPeriods is how often a script is asked again because a period of the calendar is over.
+// maxPeriods is how often a script is asked again because a period is over.
 const maxPeriods = 8
 
 // withinPeriod runs do, and again where its script ended before it wrote anything because the clock of Redis
-// is in another period of the calendar than the one that it was handed.
+// is in another period than the one that it was handed.
 func (s *Redis) withinPeriod(do func() error) error {
 	for n := 0; ; n++ {
 		err := do()
@@ -276,7 +276,7 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field str
 	item := func(i int, moved bool) lua.SweepItem {
 		at := plan.places[i]
 		return lua.SweepItem{Meters: s.meters(p, at.forms, key), Moved: moved,
-			Plan: at.alone.at(s.calendarNow(time.Now().UnixMilli()))}
+			Plan: at.alone.at(s.clockMs(time.Now().UnixMilli()))}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -64,8 +65,8 @@ type Window struct {
 	// InFlight: the window counts what is reserved alone, and admits Limit units at once. Per
 	// is then how long a reservation stands at most if nobody renews it.
 	InFlight bool `json:",omitempty"`
-	// Algorithm counts this window; empty: the rule's does. A window of the calendar, and one that is
-	// InFlight, have none.
+	// Algorithm counts this window; empty: the rule's does. A window that an algorithm of
+	// its kind counts, and one that is InFlight, have none.
 	Algorithm string `json:",omitempty"`
 	// Calendar: the window is a day, week, month or year, and Per the longest that one can last. The
 	// units in it are counted exactly.
@@ -80,6 +81,10 @@ type Window struct {
 	ValueFrom string `json:",omitempty"`
 	// PublishValues is how many of the newest values go with each transition of the rule that begins a level.
 	PublishValues int `json:",omitempty"`
+}
+
+func (w Window) kind() api.WindowKind {
+	return api.WindowKind{Calendar: w.Calendar.Unit, InFlight: w.InFlight, Distinct: w.Distinct}
 }
 
 // Algorithms are the names that a rule's algorithm can have, the default first.

@@ -8,15 +8,15 @@ import (
 )
 
 // scriptPlan is what the library is told about some rules of a plan. It differs from period to period where a
-// window is of the calendar.
+// window counts in periods.
 type scriptPlan struct {
 	rules  []*Rule // the one that decides is the first
 	meters []scriptMeter
-	ids    []int64 // of windows of the calendar: which of them; 0 of others
+	ids    []int64 // of windows that count in periods: which of them; 0 of others
 	// settled: a log is trimmed, and its expiry renewed, once in an eighth of its longest window. If not,
 	// that is done at each write.
 	settled bool
-	fixed   *lua.Plan // nil where a window is of the calendar
+	fixed   *lua.Plan // nil where a window counts in periods
 	now     atomic.Pointer[periodPlan]
 }
 
@@ -88,7 +88,7 @@ func (c *scriptPlan) compile(nowMs int64) *periodPlan {
 		for _, w := range r.Windows {
 			window := lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, InFlight: w.InFlight, Steps: r.steps(w)}
 			if window.ID = c.ids[n]; window.ID > 0 {
-				from, to := w.Calendar.Period(nowMs)
+				from, to := w.period()(nowMs)
 				window.Ms, window.FromMs = to-from, from
 				p.from, p.to = max(p.from, from), min(p.to, to)
 			}

@@ -70,7 +70,7 @@ func (r *Rule) validateWindows() *fault {
 		switch {
 		case w.Limit < 1 || w.Limit > MaxLimit:
 			return faultf(limit, "limit %d: want a whole number from 1 to %d", w.Limit, MaxLimit)
-		case w.Calendar.Unit == "" && (w.Per < MinWindow || w.Per > longest || w.Per%time.Millisecond != 0):
+		case !w.inPeriods() && (w.Per < MinWindow || w.Per > longest || w.Per%time.Millisecond != 0):
 			return faultf(per, "%s %s: want %s to %s in whole milliseconds", field, inDays(w.Per), inDays(MinWindow),
 				inDays(longest))
 		}
@@ -103,9 +103,9 @@ func (r *Rule) validateAlgorithm(i int) *fault {
 	case w.InFlight:
 		return faultf(at, "algorithm %q: not allowed beside in_flight, which counts reservations only",
 			w.Algorithm)
-	case w.Calendar.Unit != "":
+	case w.inPeriods():
 		return faultf(at, "algorithm %q: not allowed, because a %s is counted exactly in one integer", w.Algorithm,
-			w.Calendar.Unit)
+			w.PerText())
 	}
 	if err := CheckAlgorithm(w.Algorithm); err != nil {
 		return faultf(at, "%v", err)

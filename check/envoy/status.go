@@ -163,8 +163,7 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 	case d.ownAnswer(answer).Source == api.SourceOverride: // an operator has blocked the key
 		s.Code, d.over = codeOver, true
 		if rule := d.rule(); rule != nil {
-			s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
-				WindowMs: rule.Windows[0].Per.Milliseconds(), InFlight: rule.Windows[0].InFlight})
+			s.CurrentLimit = d.wireLimit(rule.Windows[0])
 		}
 		if wait := d.ownAnswer(answer).RetryAfterMs; wait > 0 {
 			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
@@ -204,8 +203,7 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 		return // another key is denied, and nobody looked at this one: nothing is said of its limit
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
-		s.CurrentLimit = d.wire(&api.WindowState{Limit: rule.Windows[0].Limit,
-			WindowMs: rule.Windows[0].Per.Milliseconds(), InFlight: rule.Windows[0].InFlight})
+		s.CurrentLimit = d.wireLimit(rule.Windows[0])
 		return
 	}
 	states := slices.Clone(a.Windows)
@@ -227,6 +225,12 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 		}
 	}
 	s.DurationUntilReset = durationpb.New(time.Duration(reset) * time.Millisecond)
+}
+
+// wireLimit is the limit of a window of which nothing is known.
+func (d *descriptor) wireLimit(w windows.Window) *rlsv3.RateLimitResponse_RateLimit {
+	return d.wire(&api.WindowState{Limit: w.Limit, WindowMs: w.Per.Milliseconds(),
+		WindowKind: api.WindowKind{InFlight: w.InFlight}})
 }
 
 // rule is what a status speaks of: the rule that decides, or Envoy's own limit in shadow
@@ -280,9 +284,8 @@ func (d *descriptor) wire(w *api.WindowState) *limitWire {
 	if w.InFlight {
 		return out
 	}
-	if w.Calendar != "" {
-		name := strings.ToUpper(w.Calendar)
-		out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[name])
+	if period := strings.ToUpper(w.Period()); period != "" {
+		out.Unit = rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[period])
 		return out
 	}
 	for _, u := range units {

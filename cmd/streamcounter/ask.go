@@ -117,7 +117,7 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
 		fmt.Fprintf(w, "  %s, %d remaining, empty %s\n", useText(s.Used, s.Limit,
-			usedPer(s)+cmp.Or(s.Calendar, millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
+			usedPer(s)+cmp.Or(s.Period(), millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	_ "time/tzdata" // for windows of the calendar, on machines without time zones
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"

@@ -28,7 +28,8 @@ func TestUseOfAnInFlightWindow(t *testing.T) {
 	tr := api.Transition{Rule: "job", Key: "job:a", State: api.StateThrottled, Level: api.LevelThrottled, Limit: 3,
 		Used: 3, WindowMs: 60_000, InFlight: true}
 	var windows, watched strings.Builder
-	printWindows(&windows, []api.WindowState{{Limit: 3, Used: 3, EmptyMs: 30_000, NextFreeMs: 20_000, InFlight: true}})
+	printWindows(&windows, []api.WindowState{{Limit: 3, Used: 3, EmptyMs: 30_000, NextFreeMs: 20_000,
+		WindowKind: api.WindowKind{InFlight: true}}})
 	printTransition(&watched, tr)
 	for name, text := range map[string]string{
 		"check": windows.String(), "watch": watched.String(),

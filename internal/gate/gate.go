@@ -132,7 +132,7 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	wait := time.Duration(ms) * time.Millisecond
 	state := api.NewWindowState(d.Limit, time.Duration(d.WindowMs)*time.Millisecond, d.Used, wait, wait)
 	if d.InFlight {
-		state = state.AsInFlight()
+		state = state.As(api.WindowKind{InFlight: true})
 	}
 	return api.CheckAnswer{
 		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: ms, Source: api.SourceRedis,

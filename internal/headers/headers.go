@@ -4,6 +4,7 @@
 package headers
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -68,10 +69,8 @@ func policyName(a *api.CheckAnswer, i int) string {
 		return a.Rule + "-in-flight"
 	case w.OfValues():
 		return a.Rule + "-" + w.Distinct + "-" + compact(w.WindowMs)
-	case w.Calendar != "":
-		return a.Rule + "-" + w.Calendar
 	default:
-		return a.Rule + "-" + compact(w.WindowMs)
+		return a.Rule + "-" + cmp.Or(w.Period(), compact(w.WindowMs))
 	}
 }
 

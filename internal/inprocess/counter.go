@@ -40,17 +40,16 @@ func (r Rule) Share(n int) Rule {
 	return r
 }
 
-// Window admits Limit units in any span of Per; where it is one of the calendar, in each period.
+// Window admits Limit units in any span of Per, or in each period.
 type Window struct {
-	Limit    int64
-	Per      time.Duration
-	Calendar string // its name
+	Limit int64
+	Per   time.Duration
 	// Period gives the period that holds a moment, in ms; nil where the window slides.
 	Period func(ms int64) (from, to int64)
 }
 
-// at gives for how many ms up to now the window counts, and for how long it lasts. Of the calendar, ends
-// is when all that it counts is free, else 0.
+// at gives for how many ms up to now the window counts, and for how long it lasts. If it has periods,
+// ends is when all that it counts is free, else 0.
 func (w Window) at(now int64) (ms, length, ends int64) {
 	if w.Period == nil {
 		return w.Per.Milliseconds(), w.Per.Milliseconds(), 0

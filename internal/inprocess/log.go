@@ -71,7 +71,6 @@ func (l *log) states(now int64, windows []Window) []api.WindowState {
 			empty = time.Duration(newest-now)*time.Millisecond + w.Per
 		}
 		out[i] = api.NewWindowState(w.Limit, time.Duration(length)*time.Millisecond, units, nextFree, empty)
-		out[i].Calendar = w.Calendar
 	}
 	return out
 }

@@ -101,7 +101,7 @@ func spans(a, b *windows.Rule) []Change {
 		if was.Limit != w.Limit {
 			add(fmt.Sprintf("%s %s, was %s", english.Number(w.Limit), within(b, w), english.Number(was.Limit)), settled)
 		}
-		if was.Calendar != w.Calendar {
+		if !was.SamePeriods(w) {
 			add(fmt.Sprintf("%s, was %s", within(b, w), within(a, was)), "what was spent in the running period stays")
 		}
 	}

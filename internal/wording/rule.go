@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/lua"
@@ -63,35 +62,16 @@ func Window(r *windows.Rule, w windows.Window) string {
 
 // within names the span of a window: in any minute.
 func within(r *windows.Rule, w windows.Window) string {
+	period := periods(w)
 	switch {
 	case w.InFlight:
 		return "at once, for " + english.Span(w.Per) + " at most"
-	case w.Calendar.Unit != "":
-		return "in each " + calendar(w.Calendar)
+	case period != "":
+		return "in each " + period
 	case lua.PromiseOf(cmp.Or(w.Algorithm, r.Algorithm)) == lua.OfTheClock:
 		return "in each " + english.PerSpan(w.Per) + " of the clock"
 	}
 	return "in any " + english.PerSpan(w.Per)
-}
-
-// calendar names a unit of the calendar: month from the 15th, Berlin time.
-func calendar(c windows.Calendar) string {
-	text := c.Unit
-	if starts := c.StartsText(); starts != "" {
-		switch c.Unit {
-		case "month":
-			text += " from the " + english.Ordinal(c.Starts)
-		case "year":
-			text += fmt.Sprintf(" from %s %d", time.Month(c.Starts/100), c.Starts%100)
-		default:
-			text += " from " + strings.ToUpper(starts[:1]) + starts[1:]
-		}
-	}
-	zone := c.Zone
-	if i := strings.LastIndexByte(zone, '/'); i >= 0 && !strings.HasPrefix(zone, "Etc/") {
-		zone = strings.ReplaceAll(zone[i+1:], "_", " ") + " time"
-	}
-	return text + ", " + zone
 }
 
 // algorithm says what counts a rule's windows: where they differ, each that is named.
@@ -99,7 +79,7 @@ func algorithm(r *windows.Rule) string {
 	var names []string
 	for _, a := range r.Algorithms() {
 		switch {
-		case a == lua.Calendar, a == lua.Distinct:
+		case !slices.Contains(windows.Algorithms, a):
 			continue // that is exact, and no choice
 		case a == windows.SlidingBuckets:
 			a = fmt.Sprintf("%s (%s a window)", a, buckets(r.Buckets))

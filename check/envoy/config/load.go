@@ -6,9 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
-
-	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/windows"
@@ -23,7 +20,7 @@ type options struct {
 	// shadow, quota: of all limits. merge: files of one domain are one. unlevelled: no
 	// limit has levels.
 	shadow, quota, merge, unlevelled bool
-	calendar                         string // zone
+	zone                             string // of months and years
 }
 
 // Shadow makes all limits deny nothing: they count, and statuses say what is over.
@@ -50,31 +47,6 @@ func OnDeny(what string) Option {
 		}
 		return nil
 	}
-}
-
-// Calendar counts one month and one year by the calendar in that time zone, from its first day; empty:
-// they are 30 and 365 days.
-func Calendar(zone string) Option {
-	return func(o *options) error {
-		if zone != "" {
-			if _, err := windows.CalendarWindow(1, "month", zone, ""); err != nil {
-				return fmt.Errorf("calendar: %w", err)
-			}
-		}
-		o.calendar = zone
-		return nil
-	}
-}
-
-// window gives the window of a limit.
-func (o *options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_RateLimit_Unit, per time.Duration) (
-	windows.Window, error,
-) {
-	byCalendar := unit == rlsv3.RateLimitResponse_RateLimit_MONTH || unit == rlsv3.RateLimitResponse_RateLimit_YEAR
-	if o.calendar == "" || multiplier != 1 || !byCalendar {
-		return windows.Window{Limit: limit, Per: per}, nil
-	}
-	return windows.CalendarWindow(limit, strings.ToLower(unit.String()), o.calendar, "")
 }
 
 // Algorithm counts all limits with it; default sliding-log.
