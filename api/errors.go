@@ -23,11 +23,6 @@ var (
 	ErrBodyTooLarge = errors.New("body too large")
 	// ErrCostExceedsLimit: a cost that no window of the rule can ever admit.
 	ErrCostExceedsLimit = errors.New("cost exceeds limit")
-	// ErrBadIdempotencyKey: an Idempotency-Key that is empty, over 100 bytes, or has other
-	// characters than visible ASCII.
-	ErrBadIdempotencyKey = errors.New("bad idempotency key")
-	// ErrIdempotencyKeyReused: the Idempotency-Key was used for a request with another body. Nothing was charged.
-	ErrIdempotencyKeyReused = errors.New("idempotency key reused")
 	// ErrNoReservation: no reservation has this id. It was never made, or is settled for so
 	// long that it is forgotten.
 	ErrNoReservation = errors.New("no such reservation")

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +12,14 @@ import (
 // IdempotencyHeader is the header of a request that may be sent again: requests with the same
 // value of it and the same body, within the server's retention, are counted once and have one answer.
 const IdempotencyHeader = "Idempotency-Key"
+
+var (
+	// ErrBadIdempotencyKey: an Idempotency-Key that is empty, over 100 bytes, or has other
+	// characters than visible ASCII.
+	ErrBadIdempotencyKey = errors.New("bad idempotency key")
+	// ErrIdempotencyKeyReused: the Idempotency-Key was used for a request with another body. Nothing was charged.
+	ErrIdempotencyKeyReused = errors.New("idempotency key reused")
+)
 
 // maxIdempotencyKey is the longest key in bytes.
 const maxIdempotencyKey = 100
@@ -86,3 +95,6 @@ func IdempotencyKey(ctx context.Context) Idempotency {
 	i, _ := ctx.Value(idempotencyKey{}).(Idempotency)
 	return i
 }
+
+// Repeatable reports whether calls with this context carry a key, so that they may be sent again.
+func Repeatable(ctx context.Context) bool { return IdempotencyKey(ctx).Key != "" }

@@ -88,7 +88,7 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 			var c *call
 			s.apply(rules, matched)
 			if c, err = newCall(matched); err == nil {
-				c.remember(eachKey(ctx, i), s.config.Retention)
+				c.remember(nth(ctx, i), s.config.Retention)
 				calls, index = append(calls, c), append(index, i)
 			}
 		}
@@ -119,7 +119,7 @@ func (s *Service) Decide(ctx context.Context, reqs []Request) (api.ChecksAnswer,
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	c.remember(api.IdempotencyKey(ctx), s.config.Retention)
+	c.remember(ctx, s.config.Retention)
 	d := s.decide(ctx, c)
 	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)

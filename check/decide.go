@@ -60,15 +60,13 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	return d
 }
 
-// withMode is asks with another mode; they keep their Idempotency, which a look only reads.
+// withMode is asks with another mode; they keep their Memory, which a look only reads.
 func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
 	asks = slices.Clone(asks)
 	for i := range asks {
 		asks[i].Mode = mode
-		if key := asks[i].Idempotency; key != nil && mode == api.ModeLook {
-			reads := *key
-			reads.Retention = 0
-			asks[i].Idempotency = &reads
+		if mode == api.ModeLook {
+			asks[i].Memory = asks[i].Memory.ReadOnly()
 		}
 	}
 	return asks
@@ -143,8 +141,8 @@ func (s *Service) one(ctx context.Context, until time.Time, shard int,
 // across decides asks of several shards: all are looked at first, and only if all
 // would be admitted they are charged, one shard after the other. A race can then
 // charge some keys of a call that is denied in the end, so Atomic is false. Each
-// shard is asked behind its own breaker, and remembers what it charged under the call's
-// idempotency key: asked again, it counts as admitted.
+// shard is asked behind its own breaker, and remembers what it charged in the call's
+// Memory: asked again, it counts as admitted.
 func (s *Service) across(ctx context.Context, until time.Time, shards []int,
 	asks []windows.Request) (windows.Verdict, error) {
 	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
@@ -211,7 +209,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 		}
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
-		charged[0].Idempotency, looks[0].Idempotency = some[0].Idempotency, nil
+		charged[0].Memory, looks[0].Memory = some[0].Memory, nil
 		got, err := s.shards[shard].do(ctx, until, [][]windows.Request{charged, looks})
 		if err != nil {
 			*v = windows.Verdict{}
@@ -227,7 +225,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 }
 
 // look answers asks without charging any, each shard by itself: what each key
-// would be told now, or was told where the call has an idempotency key that was used before.
+// would be told now, or was told where the call has a Memory that has an answer.
 func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	asks []windows.Request) (windows.Verdict, error) {
 	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
@@ -261,7 +259,7 @@ func (s *Service) asksOf(shard int, asks []windows.Request) (at []int, some []wi
 		}
 	}
 	if len(some) > 0 {
-		some[0].Idempotency = asks[0].Idempotency // of the whole call
+		some[0].Memory = asks[0].Memory // of the whole call
 	}
 	return at, some
 }
@@ -295,8 +293,7 @@ func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows
 	case err == nil && v.OtherBody:
 		s.outage.byRedis()
 		return decision{source: api.SourceRedis, outcome: "key_reused",
-			err: fmt.Errorf("%w: a request with another body had this %s", api.ErrIdempotencyKeyReused,
-				api.IdempotencyHeader)}
+			err: errOtherBody}
 	case err == nil:
 		s.outage.byRedis()
 		return decision{Verdict: v, source: api.SourceRedis}

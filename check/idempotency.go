@@ -2,35 +2,39 @@ package check
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// eachKey is the key of request i of a call whose requests are decided each by itself.
-func eachKey(ctx context.Context, i int) api.Idempotency {
+// nth is the context of request i of a call whose requests are decided each by itself.
+func nth(ctx context.Context, i int) context.Context {
 	key := api.IdempotencyKey(ctx)
-	if key.Key != "" {
-		key.Key = fmt.Sprintf("%s %d", key.Key, i) // no key has a space
+	if key.Key == "" {
+		return ctx
 	}
-	return key
+	key.Key = fmt.Sprintf("%s %d", key.Key, i) // no key has a space
+	return api.WithIdempotency(ctx, key)
 }
 
 // remember gives a call the key of its caller, if there is one. What is no charge in Redis is
 // not remembered: a call of which nothing is counted, and units that are given back.
-func (c *call) remember(key api.Idempotency, retention time.Duration) {
+func (c *call) remember(ctx context.Context, retention time.Duration) {
+	key := api.IdempotencyKey(ctx)
 	if key.Key == "" || len(c.asks) == 0 {
 		return
 	}
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	c.asks[0].Idempotency = &windows.Idempotency{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
+	c.asks[0].Memory = &windows.Memory{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
 }
 
 // fingerprint tells calls apart by what they ask for: 128 bits of a SHA-256.
@@ -45,4 +49,19 @@ func (c *call) fingerprint() string {
 	}
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+var (
+	errOtherBody = fmt.Errorf("%w: a request with another body had this %s", api.ErrIdempotencyKeyReused,
+		api.IdempotencyHeader)
+	errOtherReservation = fmt.Errorf("%w: the idempotency key was used for another reservation",
+		api.ErrIdempotencyKeyReused)
+)
+
+// reservationWords gives the word that its id begins with, and one for what it asks.
+func reservationWords(ctx context.Context, reqs []api.CheckRequest, ttlMs int64) (word, fingerprint string) {
+	if !api.Repeatable(ctx) {
+		return strings.ToLower(rand.Text()), "-"
+	}
+	return hash("reservation", api.IdempotencyKey(ctx).Key), hash(reqs, ttlMs)
 }

@@ -28,7 +28,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 		}
 		return decision{}, false
 	}
-	if a.Cost < 1 || a.Mode != api.ModeTake || a.Idempotency != nil {
+	if a.Cost < 1 || a.Mode != api.ModeTake || a.Memory != nil {
 		return decision{}, false
 	}
 	for range 2 {
@@ -92,7 +92,7 @@ func (s *Service) leased(ctx context.Context, req *api.CheckRequest) (api.CheckA
 	g, cost := one.grant.Load(), cmp.Or(req.Cost, 1)
 	if g == nil || !g.decides(s.config.Rules()) || len(g.plan.Shadows) > 0 || cost < 1 ||
 		cost > g.plan.Live.Smallest() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
-		api.IdempotencyKey(ctx).Key != "" {
+		api.Repeatable(ctx) {
 		return api.CheckAnswer{}, false
 	}
 	got, now, left, allowed, ok := one.take(cost)

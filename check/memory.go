@@ -14,7 +14,7 @@ import (
 // less than a check, and take no longer. Where they do, Redis is asked.
 func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
-		return a.ChargesDenied() || a.Idempotency != nil
+		return a.ChargesDenied() || a.Memory != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}

@@ -2,13 +2,11 @@ package check
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -20,7 +18,7 @@ import (
 const defaultTTL = time.Minute
 
 // Reserve reserves the costs of one key or of several, all or none. The answer has an entry
-// per check, and no id where it is denied. With an idempotency key (api.WithIdempotency) the same
+// per check, and no id where it is denied. With a context that is api.Repeatable the same
 // request may be sent again and reserves once. The error wraps api.ErrUnavailable where Redis is away: then on_error
 // decides nothing, as nobody could hold what is reserved, and the outcome is unknown unless it wraps
 // api.ErrNotSent too.
@@ -43,7 +41,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		d := s.decide(ctx, c)
 		return api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}, d.err
 	}
-	word, fingerprint := reservationWords(api.IdempotencyKey(ctx).Key, reqs, req.TTLMs)
+	word, fingerprint := reservationWords(ctx, reqs, req.TTLMs)
 	id := s.config.Counter.ReservationID(word, c.asks)
 	got, err := s.reserve(ctx, id, ttl, fingerprint, c.asks)
 	if err != nil {
@@ -53,8 +51,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	case windows.SettledBefore:
 		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
 	case windows.OtherRequest:
-		return api.ReservationOfAll{}, fmt.Errorf("%w: the idempotency key was used for another reservation",
-			api.ErrIdempotencyKeyReused)
+		return api.ReservationOfAll{}, errOtherReservation
 	}
 	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,
 		outcome: "reserve_"})}
@@ -153,14 +150,6 @@ func validateTTL(ms int64, most time.Duration, why string) error {
 			windows.MinWindow.Milliseconds(), most.Milliseconds(), why)
 	}
 	return nil
-}
-
-// reservationWords gives the word that its id begins with, and one for what it asks.
-func reservationWords(idempotencyKey string, reqs []api.CheckRequest, ttlMs int64) (word, fingerprint string) {
-	if idempotencyKey == "" {
-		return strings.ToLower(rand.Text()), "-"
-	}
-	return hash("reservation", idempotencyKey), hash(reqs, ttlMs)
 }
 
 // hash is a word of 128 bits for values.

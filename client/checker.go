@@ -25,11 +25,3 @@ type Checker interface {
 	// where no rule matches.
 	Peek(ctx context.Context, key string) (api.KeyState, error)
 }
-
-// Idempotent is a Checker of which a check with the idempotency key of an earlier one, in the
-// context (api.WithIdempotency), charges nothing again and has the same answer. HTTP, grpc.Client
-// and direct.Redis are.
-type Idempotent interface {
-	Checker
-	TakesIdempotency() bool
-}

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -265,7 +264,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		if err == nil && allFailed(list) {
 			return list, list[0].Err // one at a time, they do not fail as a whole: the breaker is to hear of it
 		}
-		if at := slices.IndexFunc(list, unknown); at >= 0 && err == nil && api.IdempotencyKey(ctx).Key != "" {
+		if at := slices.IndexFunc(list, unknown); at >= 0 && err == nil && api.Repeatable(ctx) {
 			return list, list[at].Err // all are sent again, and those that were answered charge nothing
 		}
 		return list, err
@@ -315,7 +314,7 @@ func allFailed(list []api.Each) bool {
 // ask calls within the deadline and behind the breaker, and again where the call
 // certainly charged nothing, or carries an idempotency key.
 func ask[T any](caller context.Context, s *shared, call func(context.Context) (T, error)) (answer T, err error) {
-	ctx, repeatable := s.withIdempotency(caller)
+	ctx, repeatable := s.repeatable(caller)
 	return send(ctx, s, repeatable, call)
 }
 
@@ -337,20 +336,4 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 		}
 	})
 	return answer, err
-}
-
-// withIdempotency gives the context of a call a key of its own, where it has none. It says
-// whether the call may be sent again though its outcome is not known.
-func (s *shared) withIdempotency(ctx context.Context) (context.Context, bool) {
-	if c, ok := s.checker.(Idempotent); !ok || !c.TakesIdempotency() {
-		return ctx, false
-	}
-	if api.IdempotencyKey(ctx).Key != "" {
-		return ctx, true
-	}
-	if s.config.NoIdempotency || s.config.Retries < 0 {
-		return ctx, false
-	}
-	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: max(rememberFor, 2*s.config.Timeout)}),
-		true
 }

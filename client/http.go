@@ -37,7 +37,7 @@ type HTTPConfig struct {
 func StaticToken(token string) func() string { return func() string { return token } }
 
 // HTTP is a Checker over the server's HTTP interface. It never sends a check
-// twice by itself, and sends the idempotency key of the context (api.WithIdempotency).
+// twice by itself, and what makes a context api.Repeatable goes with it.
 type HTTP struct {
 	base      string
 	token     func() string
@@ -112,9 +112,6 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 	}
 	return a, nil
 }
-
-// TakesIdempotency implements Idempotent.
-func (h *HTTP) TakesIdempotency() bool { return true }
 
 // CheckEach implements Checker.
 func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
@@ -194,9 +191,8 @@ func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if key := api.IdempotencyKey(ctx); key.Key != "" && body != nil {
-		req.Header.Set(api.IdempotencyHeader, key.Header())
-		req.GetBody = nil // with this header net/http would send it again by itself
+	if body != nil {
+		makeRepeatable(ctx, req)
 	}
 	if h.token != nil {
 		req.Header.Set("Authorization", "Bearer "+h.token())

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 
@@ -36,9 +35,7 @@ var ErrCannotReserve = errors.New("this transport takes no reservations: use cli
 // reservation: where nobody answers the error wraps api.ErrUnavailable, and api.ErrOutcomeUnknown
 // where something may be reserved; that ends with its ttl.
 func (c *Client) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
-	if api.IdempotencyKey(ctx).Key == "" { // here it costs the server nothing
-		ctx = api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text()})
-	}
+	ctx = withKey(ctx, 0) // here it costs the server nothing
 	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
 		return r.Reserve(ctx, req)
 	})

@@ -62,8 +62,8 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 	}
 	woken := false
 	for n := 0; ; n++ {
-		// An idempotency key of the caller's has the same answer for ever, so each check has one of its own.
-		a, err := c.Check(transport.NthIdempotency(ctx, n), req)
+		// A key of the caller's has the same answer for ever, so each check has one of its own.
+		a, err := c.Check(transport.Nth(ctx, n), req)
 		if err != nil || a.Allowed {
 			return err
 		}

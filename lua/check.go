@@ -35,14 +35,6 @@ const (
 
 var kindLetters = [...]string{"", "l", "c", "d"}
 
-// Idempotency is the memory of one call's answer; see idempotency.lua.
-type Idempotency struct {
-	Call        int    // index into CheckArgs.Calls; the list is in their order
-	Name        string // of its key in Redis
-	Fingerprint string // of what is asked for, without spaces
-	TTLMs       int64  // how long a new answer is remembered; 0: it is not, an older one is found
-}
-
 // CheckArgs holds calls that one run answers; each is charged whole or not at
 // all. On a Cluster all lie in one partition.
 type CheckArgs struct {
@@ -51,7 +43,7 @@ type CheckArgs struct {
 	Plans      []*Plan
 	Keys       []CheckKey // each once; shortest where those of one plan and partition stand together
 	Calls      [][]CheckItem
-	Remember   []Idempotency // of the calls that have a key, no name twice
+	Remember   []Memory // of the calls that have one, no name twice
 }
 
 // WindowState is the state of a key in one window. The times are ms since 1970,

@@ -79,28 +79,6 @@ func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	return l.append(ctx, items)
 }
 
-// Once notes that a request with this idempotency key is under way, and what it asks for, for as
-// long as the ids of events are remembered. It is false where one with another fingerprint had
-// the key. It may be asked again.
-func (l *Log) Once(ctx context.Context, key, fingerprint string) (same bool, err error) {
-	name := l.keys.Appended(l.keys.Partition(key), key)
-	first, err := l.redis.SetNX(ctx, name, fingerprint, l.retention).Result()
-	if err != nil {
-		return false, fmt.Errorf("noting an idempotency key: %w", err)
-	}
-	if first {
-		return true, nil
-	}
-	before, err := l.redis.Get(ctx, name).Result()
-	if errors.Is(err, redis.Nil) { // it has just ended
-		return l.Once(ctx, key, fingerprint)
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading an idempotency key: %w", err)
-	}
-	return before == fingerprint, nil
-}
-
 // item is an event that stands for one or more of the same key.
 type item struct {
 	api.Event

@@ -77,13 +77,6 @@ func (k *Keys) Dead(p int) string { return k.tags[p] + "dead" }
 // IDs is the sorted set of the ids that producers have given events.
 func (k *Keys) IDs(p int) string { return k.tags[p] + "ids" }
 
-// Idempotency is the string that remembers the answer to a check that came with an
-// idempotency key.
-func (k *Keys) Idempotency(p int, key string) string { return k.tags[p] + "idempotency:" + key }
-
-// Appended is the string that has the fingerprint of an append that came with an idempotency key.
-func (k *Keys) Appended(p int, key string) string { return k.tags[p] + "appended:" + key }
-
 // Reservations is the hash of the reservations whose keys lie in a partition.
 func (k *Keys) Reservations(p int) string { return k.tags[p] + "reservations" }
 

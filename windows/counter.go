@@ -28,19 +28,10 @@ type Request struct {
 	Mode api.Mode // empty: api.ModeTake. All requests of a call are of api.ModeCharge, or none is
 	// Reserves: the cost is to be reserved. Where that is denied nothing has happened yet, so nothing counts.
 	Reserves bool
-	// Idempotency, in the first request of a call, is the key of the whole call; nil: it has none.
-	Idempotency *Idempotency
+	// Memory, in the first request of a call, is where the answer to the whole call is remembered; nil: nowhere.
+	Memory *Memory
 	// Values are what Plan.Values gives of the request; empty where the plan counts none.
 	Values []string
-}
-
-// Idempotency is the key under which the answer to a call is remembered, in the same step
-// as the call is charged.
-type Idempotency struct {
-	Key         string
-	Fingerprint string // of what is asked for; without spaces
-	// Retention is how long a new answer is remembered; 0: it is not, and an older one is found.
-	Retention time.Duration
 }
 
 // ChargesDenied says whether the cost counts where the request is denied: as the rule
@@ -60,9 +51,9 @@ type Verdict struct {
 	Allowed bool
 	// Atomic: one step decided all requests.
 	Atomic bool
-	// Replayed: the call was answered before, under its Idempotency, and this is that answer.
+	// Replayed: the call was answered before, under its Memory, and this is that answer.
 	Replayed bool
-	// OtherBody: its Idempotency is that of a call with another fingerprint. Nothing was decided.
+	// OtherBody: its Memory is that of a call with another fingerprint. Nothing was decided.
 	OtherBody bool
 	Items     []KeyState // in the order of the requests
 	// Transitions is how many levels changed.

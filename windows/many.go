@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 )
@@ -57,7 +56,7 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 			return todo, err
 		case ok:
 			taken = append(taken, i)
-		default: // its key is in this batch under another plan (the rules have just changed), or its idempotency key is
+		default: // its key is in this batch under another plan (the rules have just changed), or its memory is
 			later = append(later, i)
 		}
 	}
@@ -138,29 +137,19 @@ func (r Request) kind() lua.CheckKind {
 	return lua.Take
 }
 
-// asks says whether a call of the batch has the same idempotency key: its answer must stand
+// asks says whether a call of the batch has a memory of this name: its answer must stand
 // in Redis before the next one of that key is asked for.
 func (b *checkBatch) asks(name string) bool {
-	return slices.ContainsFunc(b.args.Remember, func(m lua.Idempotency) bool { return m.Name == name })
-}
-
-// IdempotencyName is the name in Redis of what is remembered under an idempotency key. On one
-// server the key alone chooses its partition. On a Cluster it stands where the first key of
-// the call does, as one script can touch no other: there the same key with another first
-// key can be another memory.
-func (s *Redis) IdempotencyName(key, first string) string {
-	if eventlog.IsCluster(s.redis) {
-		return s.keys.Idempotency(s.keys.Partition(first), key)
-	}
-	return s.keys.Idempotency(s.keys.Partition(key), key)
+	return slices.ContainsFunc(b.args.Remember, func(m lua.Memory) bool { return m.Name == name })
 }
 
 // add takes a call in, if each of its keys is asked for under one plan only, and its
-// idempotency key is no earlier one's.
+// memory is no earlier one's.
 func (b *checkBatch) add(requests []Request) (bool, error) {
-	remembered, key := "", requests[0].Idempotency
-	if key != nil {
-		if remembered = b.store.IdempotencyName(key.Key, requests[0].Key); b.asks(remembered) {
+	var name string
+	memory := requests[0].Memory
+	if memory != nil {
+		if name = b.store.memoryName(memory, requests[0].Key); b.asks(name) {
 			return false, nil
 		}
 	}
@@ -179,9 +168,9 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 		}
 		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})
 	}
-	if key != nil {
-		b.args.Remember = append(b.args.Remember, lua.Idempotency{Call: len(b.args.Calls), Name: remembered,
-			Fingerprint: key.Fingerprint, TTLMs: key.Retention.Milliseconds()})
+	if memory != nil {
+		b.args.Remember = append(b.args.Remember, lua.Memory{Call: len(b.args.Calls), Name: name,
+			Fingerprint: memory.Fingerprint, TTLMs: memory.Retention.Milliseconds()})
 	}
 	b.args.Calls = append(b.args.Calls, items)
 	return true, nil

@@ -28,11 +28,11 @@ func (l *timeline) many() {
 	for i := range n {
 		calls = append(calls, l.call())
 		// One whose key another call of the run has is answered after all others.
-		if first := &calls[i][0]; first.Idempotency != nil {
-			if seen[first.Idempotency.Key] && i < n-1 {
-				first.Idempotency = nil
+		if first := &calls[i][0]; first.Memory != nil {
+			if seen[first.Memory.Key] && i < n-1 {
+				first.Memory = nil
 			} else {
-				seen[first.Idempotency.Key] = true
+				seen[first.Memory.Key] = true
 			}
 		}
 	}
@@ -42,7 +42,7 @@ func (l *timeline) many() {
 			continue
 		}
 		l.compareCall(asks, got[n], n == len(calls)-1)
-		if key := asks[0].Idempotency; key != nil && key.Retention > 0 {
+		if key := asks[0].Memory; key != nil && key.Retention > 0 {
 			l.remembered[key.Key] = answered{key.Fingerprint, got[n]}
 		}
 	}
@@ -80,7 +80,7 @@ func (l *timeline) call() (asks []windows.Request) {
 	if l.remembered == nil {
 		l.remembered = map[string]answered{}
 	}
-	key := &windows.Idempotency{Key: fmt.Sprintf("%s-%d", l.keys[0], rapid.IntRange(1, 4).Draw(l.T, "idempotency")),
+	key := &windows.Memory{Key: fmt.Sprintf("%s-%d", l.keys[0], rapid.IntRange(1, 4).Draw(l.T, "idempotency")),
 		Fingerprint: "f"}
 	for _, a := range asks {
 		key.Fingerprint += fmt.Sprint("/", a.Key, a.Cost, a.Mode)
@@ -88,18 +88,18 @@ func (l *timeline) call() (asks []windows.Request) {
 	if rapid.IntRange(0, 4).Draw(l.T, "reads") > 0 {
 		key.Retention = time.Hour
 	}
-	asks[0].Idempotency = key
+	asks[0].Memory = key
 	return asks
 }
 
 // answeredBefore says whether the call's key was another's before; then the verdict must be
 // that one's, or say that the body was another.
 func (l *timeline) answeredBefore(asks []windows.Request, v windows.Verdict) bool {
-	if asks[0].Idempotency == nil {
+	if asks[0].Memory == nil {
 		return false
 	}
-	before, known := l.remembered[asks[0].Idempotency.Key]
-	same := before.fingerprint == asks[0].Idempotency.Fingerprint
+	before, known := l.remembered[asks[0].Memory.Key]
+	same := before.fingerprint == asks[0].Memory.Fingerprint
 	if v.Replayed != (known && same) || v.OtherBody != (known && !same) {
 		l.Fatalf("replayed %v, of another body %v; the key was used: %v, for the same: %v", v.Replayed, v.OtherBody,
 			known, same)

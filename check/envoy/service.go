@@ -184,10 +184,8 @@ func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
 }
 
-var idempotencyMetadata = strings.ToLower(api.IdempotencyHeader)
-
 // withMetadata takes in what our own client says beside the request: the modes of the
-// descriptors, and an idempotency key, which anybody may send.
+// descriptors, and a key to send it again with, which anybody may send.
 func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
 	var values []string
 	if detailed {
@@ -206,10 +204,5 @@ func withMetadata(ctx context.Context, list []descriptor, detailed bool) (contex
 			return ctx, err
 		}
 	}
-	values = metadata.ValueFromIncomingContext(ctx, idempotencyMetadata)
-	if len(values) == 0 {
-		return ctx, nil
-	}
-	key, err := api.ParseIdempotency(values[0])
-	return api.WithIdempotency(ctx, key), err
+	return withKey(ctx)
 }

@@ -77,7 +77,7 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, r, err)
 		return
 	}
-	r, err := withIdempotency(r)
+	r, err := withKey(r)
 	if err != nil {
 		writeProblem(w, r, err)
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// withIdempotency gives the request's context the key that its header has, if there is one.
-func withIdempotency(r *http.Request) (*http.Request, error) {
+// withKey gives the request's context the key that its header has, if there is one.
+func withKey(r *http.Request) (*http.Request, error) {
 	values := r.Header.Values(api.IdempotencyHeader)
 	if len(values) == 0 {
 		return r, nil

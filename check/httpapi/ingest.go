@@ -30,7 +30,7 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	r, err = withIdempotency(r)
+	r, err = withKey(r)
 	if err != nil {
 		writeProblem(w, r, err)
 		return

@@ -60,7 +60,7 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) {
 	var body reservationBody
 	err := s.readJSON(w, r, &body)
 	if err == nil {
-		r, err = withIdempotency(r)
+		r, err = withKey(r)
 	}
 	var req api.ReservationRequest
 	if err == nil {

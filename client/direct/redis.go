@@ -146,9 +146,6 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 	return all, nil
 }
 
-// TakesIdempotency implements client.Idempotent.
-func (r *Redis) TakesIdempotency() bool { return true }
-
 // CheckEach implements client.Checker: on a single server one script for all of
 // them, on a Cluster one for each partition.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {

@@ -122,9 +122,6 @@ func (g *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 	})
 }
 
-// TakesIdempotency implements client.Idempotent.
-func (g *Client) TakesIdempotency() bool { return true }
-
 // Peek implements Checker.
 func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err := api.ValidateKey(key); err != nil {
@@ -164,9 +161,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 		}
 		md = append(md, modesName, strings.Join(modes, ","))
 	}
-	if key := api.IdempotencyKey(ctx); key.Key != "" {
-		md = append(md, strings.ToLower(api.IdempotencyHeader), key.Header())
-	}
+	md = appendKey(ctx, md)
 	if g.token != nil {
 		md = append(md, "authorization", "Bearer "+g.token())
 	}

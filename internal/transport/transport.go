@@ -109,17 +109,6 @@ func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]
 	return out, nil
 }
 
-// NthIdempotency is the context of one of several checks that are each a call of their own: its
-// idempotency key is made of that of all.
-func NthIdempotency(ctx context.Context, i int) context.Context {
-	key := api.IdempotencyKey(ctx)
-	if key.Key == "" {
-		return ctx
-	}
-	key.Key = fmt.Sprintf("%s.%d", key.Key, i)
-	return api.WithIdempotency(ctx, key)
-}
-
 // atOnce bounds how many checks InParallel has under way.
 const atOnce = 16
 
@@ -131,7 +120,7 @@ func InParallel(ctx context.Context, reqs []api.CheckRequest,
 	g.SetLimit(atOnce)
 	for i, r := range reqs {
 		g.Go(func() error {
-			out[i].CheckAnswer, out[i].Err = check(NthIdempotency(ctx, i), r)
+			out[i].CheckAnswer, out[i].Err = check(Nth(ctx, i), r)
 			return nil
 		})
 	}

@@ -1,0 +1,4 @@
+package direct
+
+// TakesIdempotency implements client.Idempotent.
+func (r *Redis) TakesIdempotency() bool { return true }

@@ -1,0 +1,19 @@
+package grpc
+
+import (
+	"context"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// TakesIdempotency implements client.Idempotent.
+func (g *Client) TakesIdempotency() bool { return true }
+
+// appendKey adds the key of the context to what is sent beside the request, if it has one.
+func appendKey(ctx context.Context, md []string) []string {
+	if key := api.IdempotencyKey(ctx); key.Key != "" {
+		md = append(md, strings.ToLower(api.IdempotencyHeader), key.Header())
+	}
+	return md
+}

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+)
+
+// Idempotent is a Checker of which a check with the idempotency key of an earlier one, in the
+// context (api.WithIdempotency), charges nothing again and has the same answer. HTTP, grpc.Client
+// and direct.Redis are.
+type Idempotent interface {
+	Checker
+	TakesIdempotency() bool
+}
+
+// TakesIdempotency implements Idempotent.
+func (h *HTTP) TakesIdempotency() bool { return true }
+
+// repeatable gives the context of a call a key of its own, where it has none. It says
+// whether the call may be sent again though its outcome is not known.
+func (s *shared) repeatable(ctx context.Context) (context.Context, bool) {
+	if c, ok := s.checker.(Idempotent); !ok || !c.TakesIdempotency() {
+		return ctx, false
+	}
+	if !api.Repeatable(ctx) && (s.config.NoIdempotency || s.config.Retries < 0) {
+		return ctx, false
+	}
+	return withKey(ctx, max(rememberFor, 2*s.config.Timeout)), true
+}
+
+// withKey gives the context a random key, where it has none.
+func withKey(ctx context.Context, retention time.Duration) context.Context {
+	if api.Repeatable(ctx) {
+		return ctx
+	}
+	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: retention})
+}
+
+// makeRepeatable sends the key of the context, if it has one.
+func makeRepeatable(ctx context.Context, req *http.Request) {
+	if key := api.IdempotencyKey(ctx); key.Key != "" {
+		req.Header.Set(api.IdempotencyHeader, key.Header())
+		req.GetBody = nil // with this header net/http would send it again by itself
+	}
+}
