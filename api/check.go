@@ -127,11 +127,11 @@ type WindowState struct {
 	// WindowMs is how long the window is; 0 where it is InFlight.
 	WindowMs  int64 `json:"window_ms,omitempty"`
 	Used      int64 `json:"used"`
-	Remaining int64 `json:"remaining"` // 0 where InForce denies all
+	Remaining int64 `json:"remaining"` // 0 where InForce denies
 	// EmptyMs is how long until the window is empty if nothing else is charged.
 	EmptyMs int64 `json:"empty_ms"`
 	// NextFreeMs is how long until the first units come back; 0 where none are used. Where
-	// InForce denies all, it is not less than how long that lasts.
+	// InForce denies, it is not less than how long that lasts.
 	NextFreeMs int64 `json:"next_free_ms"`
 	WindowKind
 }

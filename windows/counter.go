@@ -108,6 +108,17 @@ func (s KeyState) After(passed time.Duration) KeyState {
 	return s
 }
 
+// setInForce sets what is in force for the key, unless it has ended.
+func (s *KeyState) setInForce(f api.InForce) {
+	left := f.DeniesUntilMs() - s.NowMs
+	if s.InForce = f; left <= 0 {
+		s.InForce = api.InForce{}
+	}
+	for i, w := range s.Windows {
+		s.Windows[i] = s.WindowInForce(w, left)
+	}
+}
+
 // ShadowAnswers words what the shadow rules of the plan would have said.
 func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 	var out []api.ShadowAnswer

@@ -19,7 +19,7 @@ var wantLease = fmt.Sprintf("want %s to %s in whole milliseconds; a rule without
 
 var leaseOption = option{
 	fields: []optionField{{"lease", "duration", "none", fmt.Sprintf("serve [hot keys](hot-keys.md) from memory for "+
-		"this time, %s to %s, no longer than the shortest window; not beside `in_flight` or `penalty`",
+		"this time, %s to %s, no longer than the shortest window; not beside `in_flight`",
 		inDays(MinLease), inDays(MaxLease)),
 		func(d *document.Document, r *Rule) document.Setter {
 			return func(n *document.Node, at string) error {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/lua"
@@ -28,6 +29,7 @@ type option struct {
 	algorithm string
 	has       func(r *Rule) bool
 	tell      func(r *Rule, m *lua.Meter)
+	inForce   func(r *Rule, told []int64) api.InForce // converts what the library tells of its meter
 }
 
 // optionField is one field of a rules file. Its texts are for the docs.
@@ -58,6 +60,17 @@ func (r *Rule) meterOptions() (list []option) {
 		}
 	}
 	return list
+}
+
+// inForce converts what the library tells of a key under the rule.
+func (r *Rule) inForce(told []int64) (f api.InForce) {
+	if len(told) == 0 {
+		return f
+	}
+	for _, o := range r.meterOptions() {
+		f = o.inForce(r, told)
+	}
+	return f
 }
 
 // Says returns the parts of the sentence about the rule that come from its options. It leaves out defaults that

@@ -23,8 +23,8 @@ const (
 var penaltyOption = option{
 	fields: []optionField{
 		{"penalty", "list of durations", "none", fmt.Sprintf("a throttle lasts at least the first, the next one the "+
-			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than the one before",
-			MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
+			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than before; not beside "+
+			"`lease`", MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
 			func(d *document.Document, r *Rule) document.Setter {
 				return d.List(func(n *document.Node, at string) error {
 					r.Penalty = append(r.Penalty, 0)
@@ -74,6 +74,13 @@ var penaltyOption = option{
 		}
 		m.More = told
 	},
+	inForce: func(r *Rule, told []int64) (f api.InForce) {
+		if step, until := told[0], told[1]; step > 0 {
+			of := len(r.Penalty) // the rule can have lost steps since the penalty began
+			f.Penalty = &api.Penalty{Step: min(int(step), of), Of: of, UntilMs: until}
+		}
+		return f
+	},
 }
 
 func (r *Rule) validatePenalty() *fault {
@@ -103,24 +110,4 @@ func (r *Rule) validatePenalty() *fault {
 		}
 	}
 	return nil
-}
-
-// inForce converts what the library tells of the rule's key: the step of the penalty and when it ends.
-func (r *Rule) inForce(told []int64) api.InForce {
-	if len(told) < 2 || told[0] < 1 || !penaltyOption.has(r) {
-		return api.InForce{}
-	}
-	of := len(r.Penalty) // the rule can have lost steps since the penalty began
-	return api.InForce{Penalty: &api.Penalty{Step: min(int(told[0]), of), Of: of, UntilMs: told[1]}}
-}
-
-// setInForce sets what is in force for the key, unless it has ended.
-func (s *KeyState) setInForce(f api.InForce) {
-	if s.InForce = (api.InForce{}); f.Penalty == nil || f.Penalty.UntilMs <= s.NowMs {
-		return
-	}
-	s.InForce = f
-	for i, w := range s.Windows {
-		s.Windows[i] = f.WindowInForce(w, f.Penalty.UntilMs-s.NowMs)
-	}
 }

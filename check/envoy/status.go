@@ -214,7 +214,7 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	d.over, d.used = w.Remaining < ahead || a.DeniesAll() && !a.Allowed, w.Limit-w.Remaining+ahead
+	d.over, d.used = w.Remaining < ahead || a.DeniesUntilMs() > 0 && !a.Allowed, w.Limit-w.Remaining+ahead
 	if d.over && !d.Shadow && (d.isQuota() || d.Watched || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {

@@ -136,6 +136,21 @@ func useText(used, limit int64, per string, inFlight bool) string {
 	return fmt.Sprintf("%d of %d %s", used, limit, per)
 }
 
+// printInForce prints what is in force for a key besides its windows, on a line of its own.
+func printInForce(w io.Writer, f api.InForce) {
+	if text := f.InForceText(timeText); text != "" {
+		fmt.Fprintf(w, "  %s\n", text)
+	}
+}
+
+// inForceText words it as the end of a line.
+func inForceText(f api.InForce) string {
+	if text := f.InForceText(nil); text != "" {
+		return ", " + text
+	}
+	return ""
+}
+
 // millis is a time as people write it: 10m.
 func millis(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
