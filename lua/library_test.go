@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -348,6 +349,14 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	}
 	if entry := c.XRange(ctx, "sc:{0}:log:marked", "-", "+").Val()[0].Values; len(entry) != 2 {
 		t.Errorf("the first entry of a new log is %v", entry)
+	}
+	// Nor does a call know the plans of the one before.
+	key, plan := "sc:{0}:log:marked", rule[0]
+	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], key), []any{"", 1 + 2*16384, plan, plan,
+		1 + 8192*(2+4096), 1}))
+	if err := s.Call(ctx, "check", append(slices.Concat(partition[:3], partition[:3]), key), []any{"", 2 + 16384, plan,
+		1 + 8192*(2+4096), 1}); err == nil {
+		t.Error("a call has found a plan that it was not told")
 	}
 	if functions, scripts := functionsOf(t, c); !functions || scripts {
 		t.Errorf("functions: %v, scripts: %v", functions, scripts)

@@ -11,7 +11,7 @@
 -- read_plan makes of it:
 --   n, decides          how many windows there are, and how many of them decide; those stand first
 --   ms, limit, lowest   lists, one value per window; lowest is the use at which its lowest level begins
---   in_flight           window -> true where it counts reservations alone
+--   in_flight, slots    window -> true where it counts reservations alone; a list of these, nil where there is none
 --   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil where it is in flight
 --   meters, many        the meters, and how many there are
 --   rules               the rules, with their levels
@@ -27,7 +27,8 @@
 -- include: library
 
 -- algorithms: name in a rule -> its functions; one file each, in meters/. A meter's state m has
---   meter   of the plan: algo, setting, span, n, ms (of its windows)
+--   meter   of the plan: algo, setting, span, windows (of the plan, that it counts, the longest first), n and ms of
+--           these, and the functions of the algorithm
 --   name    its key in Redis
 --   now     ms by the clock, never below its newest event's (with by_clock: by the clock)
 --   last    ms of the newest event in it, 0 where there is none
@@ -41,9 +42,11 @@
 --   add(m, ms, id, count)  writes `count` more units at `ms`. `count` is text as it came or an integer from int();
 --                        `id` is the event's stream ID, nil for a check. It is called after the first write, so it
 --                        may not fail: open has proven the type
+--   look(m, used, more)  puts into used, for each of the plan's windows that it counts, its units and more; nil: by
+--                        used. An operation calls it before whatever follows here
 --   used(m, w)           the units in window w of the meter
 --   free_at(m, w, n)     when, with no more traffic, window w will hold at most n units, of which it holds more now
---   free_times(m, w)     when the first of the units in w leaves, and when all have; nil: by free_at
+--   free_times(m, w, all)  when the first of all units in w leaves, and when all have; nil: by free_at
 --   give_back(m, w, n)   takes the oldest n units of w, the longest window, out of the meter, of which it holds as
 --                        many; it gives how many it took. It writes, and the newest event's time stays. nil: its
 --                        units cannot be given back
@@ -85,18 +88,31 @@ local function read_window(plan, rule, told)
   plan.n, rule.windows[#rule.windows + 1] = w, window
   plan.ms[w], plan.limit[w], plan.lowest[w] = window.ms, window.limit, steps[2] or NO_LEVEL
   plan.in_flight[w] = told.in_flight and true
-  if told.in_flight then rule.in_flight[int(window.ms)] = true end
+  if told.in_flight then
+    plan.slots = plan.slots or {}
+    plan.slots[#plan.slots + 1], rule.in_flight[int(window.ms)] = w, true
+  end
   if not rule.shadow then plan.decides = w end
 end
+
+-- by_used and by_free_at are look and free_times of an algorithm that has none.
+local function by_used(m, used, more)
+  local meter = m.meter
+  for p = 1, meter.n do used[meter.windows[p]] = meter.used(m, p) + more end
+end
+local function by_free_at(m, w, all) return m.meter.free_at(m, w, all - 1), m.meter.free_at(m, w, 0) end
 
 local function read_meter(plan, i, told, windows)
   local algo = algorithms[told.algorithm]
   if not algo then error('unknown algorithm ' .. tostring(told.algorithm)) end
+  local counted = told.windows or {}
+  table.sort(counted, function(a, b) return integer(plan.ms[a], 1, 'window') > integer(plan.ms[b], 1, 'window') end)
   local meter = {algo = algo, setting = integer(told.setting, 0, 'setting'), span = integer(told.span, 1, 'span'),
-                 n = told.windows and #told.windows or 0, ms = {}, lowest = NO_LEVEL}
-  for place = 1, meter.n do
-    local w = integer(told.windows[place], 1, 'window')
-    meter.ms[place], plan.meter_of[w], plan.place_of[w] = plan.ms[w], i, place
+                 windows = counted, n = #counted, ms = {}, lowest = NO_LEVEL}
+  for name, f in pairs(algo) do meter[name] = f end -- so a call of one takes one look-up less
+  meter.look, meter.free_times = algo.look or by_used, algo.free_times or by_free_at
+  for place, w in ipairs(counted) do
+    meter.ms[place], plan.meter_of[w], plan.place_of[w] = integer(plan.ms[w], 1, 'window'), i, place
     meter.lowest = min(meter.lowest, plan.lowest[w])
   end
   if algo.more then algo.more(meter, told, plan, i, windows) end
@@ -107,7 +123,7 @@ local function read_plan(text)
   local told, windows = cjson.decode(text), {}
   local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
                 meters = {}, many = #told.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
-                told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
+                slots = nil, told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
                 refused = nil}
   for r, rule_told in ipairs(told.rules) do
     local rule = {name = rule_told.name, algorithm = rule_told.algorithm, hold = integer(rule_told.hold, 0, 'hold'),
@@ -138,11 +154,18 @@ local function plan_at(i)
   return plan
 end
 
+-- plans_at gives a list of n plans, whose texts begin at ARGV[at], and the next place. Each call uses the same list.
+local listed = {}
+local function plans_at(at, n)
+  for p = 1, n do listed[p], at = plans[ARGV[at]] or plan_at(at), at + 1 end
+  for p = #listed, n + 1, -1 do listed[p] = nil end -- of an earlier call
+  return listed, at
+end
+
 -- section_at reads a section of keys that share a plan of the list and a partition. It gives how many there are, both,
--- and the next place in ARGV. Where there is more than one plan or partition, ARGV[at] says it: how
--- many + 8192 * (plan + 4096 * partition), numbered from 1. Else all keys that are left are of the one.
-local function section_at(at, list, partitions, left)
-  if partitions == 1 and not list[2] then return left, list[1], 1, at end
+-- and the next place in ARGV: ARGV[at] is how many + 8192 * (plan + 4096 * partition), numbered from 1. Where there is
+-- one plan and one partition, no section is told: all keys are of these.
+local function section_at(at, list, partitions)
   local code = number(at, 1)
   local many = code % 8192
   code = (code - many) / 8192

@@ -27,45 +27,37 @@ local states = {}
 local hooks = {}
 
 local function new_state()
-  used_states = used_states + 1
-  local s = states[used_states]
-  if not s then
-    s = {used = {0}, before = {0}, meters = {}, plan = false, k = 0, place = 0, now = 0, below = 0, more = 0,
-         charged = 0, near = false, reserved = false, key = nil, text = nil, crossed = nil, falling = nil,
-         restate = nil, refunded = nil}
-    if used_states <= KEPT then states[used_states] = s end
-  end
+  local s = {used = {0}, before = {0}, meters = {}, plan = false, k = 0, place = 0, now = 0, below = 0, more = 0,
+             charged = 0, near = false, reserved = false, key = nil, text = nil, crossed = nil, falling = nil,
+             restate = nil, refunded = nil}
+  if used_states <= KEPT then states[used_states] = s end
   return s
 end
 
-local function new_meter()
-  return {meter = false, name = false, now = 0, last = 0, total = 0, span = 0, marked = false, rest = 0,
-          refund = false, empty = false, before = {}, with = {}, first = {}, need = {}, need_at = {}}
+local function new_meter(s, i)
+  s.meters[i] = {meter = false, name = false, now = 0, last = 0, total = 0, span = 0, marked = false, rest = 0,
+                 refund = false, empty = false, before = {}, with = {}, first = {}, need = {}, need_at = {}}
+  return s.meters[i]
 end
 
 -- open_key reads the meters of a key. With reserved_too it reads what is reserved even if no meter has the mark: the
 -- rule may have changed its algorithm since. Checks do without, as each would pay for it.
 local function open_key(plan, k, place, now, reserved_too)
-  local s = new_state()
-  s.plan, s.k, s.place, s.more, s.charged, s.near, s.reserved = plan, k, place, 0, 0, false, false
-  local meters, states, below, marked, at = plan.meters, s.meters, NO_LEVEL, reserved_too, now
-  for i = 1, plan.many do
-    local meter, m = meters[i], states[i]
-    if not m then
-      m = new_meter()
-      states[i] = m
-    end
-    local algo, name = meter.algo, KEYS[k + i - 1]
+  used_states = used_states + 1
+  local s = states[used_states] or new_state()
+  s.plan, s.k, s.place, s.now, s.more, s.charged, s.near, s.reserved = plan, k, place, now, 0, 0, false, false
+  local meters, known, many, below, marked = plan.meters, s.meters, plan.many, NO_LEVEL, reserved_too
+  for i = 1, many do
+    local meter, m, name = meters[i], known[i] or new_meter(s, i), KEYS[k]
     m.meter, m.name, m.span, m.marked = meter, name, meter.span, false
-    local bound = meter.lowest - algo.open(m, name, now)
+    local bound = meter.lowest - meter.open(m, name, now)
     if bound < below then below = bound end
-    at = m.last
-    if at < now or algo.by_clock then at = now end
-    m.now = at
+    local at = m.last
+    if at <= now or meter.by_clock then at = now elseif many == 1 then s.now = at end
+    m.now, k = at, k + 1
     if m.marked then marked = true end
   end
   s.below = below
-  s.now = plan.many == 1 and at or now
   if marked then hooks.marked(s, now) end
   return s
 end
@@ -76,44 +68,33 @@ local function charged_in(s, w)
   local i = plan.meter_of[w]
   if not i then return 0 end
   local m = s.meters[i]
-  return m.meter.algo.used(m, plan.place_of[w])
+  return m.meter.used(m, plan.place_of[w])
 end
 local function charged_free_at(s, w, n)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
-  return s.now + m.meter.algo.free_at(m, plan.place_of[w], n) - m.now
+  return s.now + m.meter.free_at(m, plan.place_of[w], n) - m.now
 end
 local function charged_leaves(s, w, t, units, n)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
-  local leaves = m.meter.algo.leaves
+  local leaves = m.meter.leaves
   if not leaves then return t + plan.ms[w] end
   return s.now + leaves(m, plan.place_of[w], t + m.now - s.now, units, n) - m.now
 end
 
--- look_at finds what each window of a key holds.
+-- look_at finds what each window of a key holds: after open_key, and again after units were added at other times
+-- than now.
 local function look_at(s)
   local plan, used, more, meters = s.plan, s.used, s.more, s.meters
-  local meter_of, place_of = plan.meter_of, plan.place_of
-  for w = 1, plan.n do
-    local i = meter_of[w]
-    if i then
-      local m = meters[i]
-      used[w] = m.meter.algo.used(m, place_of[w]) + more
-    else
-      used[w] = more
-    end
+  for i = 1, plan.many do
+    local m = meters[i]
+    m.meter.look(m, used, more)
+  end
+  if plan.slots then
+    for _, w in ipairs(plan.slots) do used[w] = more end
   end
   return s
-end
-
--- look_again is look_at after units were added at other times than now.
-local function look_again(s)
-  for i = 1, s.plan.many do
-    local m = s.meters[i]
-    for w = 1, m.meter.n do m.before[w] = nil end
-  end
-  return look_at(s)
 end
 
 -- free_at gives when, with no more traffic, window w will hold at most n units, of which
@@ -123,27 +104,20 @@ local function free_at(s, w, n)
   return charged_free_at(s, w, n)
 end
 
--- free_times gives when the first of the units of a window is free again, and when all are.
-local function free_times(s, w, all)
-  if s.more > 0 then return hooks.free_at(s, w, all - 1), hooks.free_at(s, w, 0) end
-  local plan = s.plan
-  local m = s.meters[plan.meter_of[w]]
-  local algo, place, shift = m.meter.algo, plan.place_of[w], s.now - m.now
-  if algo.free_times then
-    local first, last = algo.free_times(m, place)
-    return first + shift, last + shift
-  end
-  return shift + algo.free_at(m, place, all - 1), shift + algo.free_at(m, place, 0)
-end
-
--- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to there.
+-- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to there. It tells whether there
+-- is one.
 local function charge(s, ms, id, count)
-  local meters = s.meters
+  local meters, charged = s.meters, false
   for i = 1, s.plan.many do
     local m = meters[i]
     local now = m.now
-    if (ms or now) > now - m.span then m.meter.algo.add(m, ms or now, id, count) end
+    local at = ms or now
+    if at > now - m.span then
+      m.meter.add(m, at, id, count)
+      charged = true
+    end
   end
+  return charged
 end
 
 -- expiry gives how long a meter's key lives that is written now, in ms, as text: at least
@@ -194,21 +168,23 @@ end
 -- last to the first, and the list would grow from its far end.)
 local function window_states(reply, n, s, less)
   local plan, used = s.plan, s.used
-  local in_flight = plan.in_flight
+  local in_flight, reserved = plan.in_flight, s.more > 0
   for w = 1, plan.n do
-    local all = used[w]
+    local all, first, last = used[w], 0, 0
     local shown = all - less
     if in_flight[w] then shown = all end
-    reply[n + 1] = shown
-    if shown > 0 then
-      local first, last = free_times(s, w, all)
-      reply[n + 2] = first
-      reply[n + 3] = last
-    else
-      reply[n + 2] = 0
-      reply[n + 3] = 0
+    if shown > 0 and reserved then
+      first, last = hooks.free_at(s, w, all - 1), hooks.free_at(s, w, 0)
+    elseif shown > 0 then
+      local m = s.meters[plan.meter_of[w]]
+      local shift = s.now - m.now
+      first, last = m.meter.free_times(m, plan.place_of[w], all)
+      first, last = first + shift, last + shift
     end
+    reply[n + 1] = shown
+    reply[n + 2] = first
     n = n + 3
+    reply[n] = last
   end
   if plan.told then
     reply[n + 1], reply[n + 2] = plan.told(s)
@@ -217,11 +193,11 @@ local function window_states(reply, n, s, less)
   return n
 end
 
--- stands_at_level tells whether a window of a key stands at a level.
-local function stands_at_level(s)
-  local plan, used = s.plan, s.used
-  for w = 1, plan.n do
-    if used[w] >= plan.lowest[w] then return true end
+-- reaches_level tells whether a window of a key stands at a level with n more units in it.
+local function reaches_level(s, n)
+  local used, lowest = s.used, s.plan.lowest
+  for w = 1, s.plan.n do
+    if used[w] + n >= lowest[w] then return true end
   end
   return false
 end
@@ -234,15 +210,15 @@ local function give_back(s, w, n)
   for i = 1, plan.many do
     local m, longest = s.meters[i], nil
     local meter = m.meter
-    for p = 1, meter.algo.give_back and meter.n or 0 do
+    for p = 1, meter.give_back and meter.n or 0 do
       if not longest or meter.ms[p] > meter.ms[longest] then longest = p end
     end
     if i == own then longest = plan.place_of[w] end
     if longest then
-      local has = meter.algo.used(m, longest)
+      local has = meter.used(m, longest)
       local units = min(has, n - max(0, held - has))
       if units > 0 then
-        units = meter.algo.give_back(m, longest, units)
+        units = meter.give_back(m, longest, units)
         if i == own then taken = units end
       end
     end

@@ -3,6 +3,7 @@ package windows_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -274,4 +277,67 @@ func TestFoldCountsUnreadableCounters(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A string stands where one of the partitions that are folded together has its events. None of its events is counted,
+// those of the others are once, with their transitions, and the fold is refused: its caller must look at the partition.
+func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		ctx := context.Background()
+		var events []windows.Event
+		var keys []string
+		for p := range 3 {
+			key := s.keyIn(p)
+			keys = append(keys, key)
+			for _, count := range []int64{3, 3, 2, 1, 1} { // a group of two, one of one, and two with ids
+				events = append(events, windows.Event{Key: key, Ms: start, Count: count})
+			}
+		}
+		var batches []windows.Batch
+		for p, list := range s.append(t, events...) {
+			list[3].ProducerID, list[4].ProducerID = "a", "b"
+			batches = append(batches, windows.Batch{Partition: p, Events: list})
+		}
+		const bad, aside = 1, "aside:{1}"
+		testkit.Must(t, s.redis.Rename(ctx, s.keys.Events(bad), aside).Err())
+		testkit.Must(t, s.redis.Set(ctx, s.keys.Events(bad), "not ours", 0).Err())
+		toTheTop := func(key string) (want []string) {
+			for _, level := range []string{"raised api/%s 80%%", "raised api/%s 95%%", "raised api/%s 100%%",
+				"throttled api/%s 100%%"} {
+				want = append(want, fmt.Sprintf(level, key)+" used 10")
+			}
+			return want
+		}
+		want := append(toTheTop(keys[0]), toTheTop(keys[2])...)
+		for range 2 {
+			if _, _, err := s.store.FoldBatches(ctx, s.rules, batches); !redisclient.IsWrongType(err) {
+				t.Fatalf("the fold answers %v", err)
+			}
+			if got := s.transitions(t); !slices.Equal(got, want) {
+				t.Fatalf("transitions %q, expected %q", got, want)
+			}
+			if n := []int64{used(t, s, keys[0]), used(t, s, keys[1]), used(t, s, keys[2])}; !slices.Equal(n,
+				[]int64{10, 0, 10}) {
+				t.Fatalf("used %d, expected none in partition %d and 10 in each other", n, bad)
+			}
+			want = []string{}
+		}
+		testkit.Must(t, s.redis.Rename(ctx, aside, s.keys.Events(bad)).Err())
+		f, _, err := s.store.FoldBatches(ctx, s.rules, batches)
+		if err != nil || f.Folded != 5 || f.AlreadyCounted != 10 {
+			t.Fatalf("with the events back: %+v, %v", f, err)
+		}
+		if got := s.transitions(t); !slices.Equal(got, toTheTop(keys[bad])) {
+			t.Fatalf("transitions %q, expected %q", got, toTheTop(keys[bad]))
+		}
+	})
+}
+
+// keyIn gives a key of a partition.
+func (s *store) keyIn(p int) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprintf("k%d", i); s.keys.Partition(key) == p {
+			return key
+		}
+	}
 }

@@ -38,9 +38,8 @@ end
 --   its plan, 0 where it has none. All are numbered from 1
 -- KEYS has per key its holds and its meters. It gives the keys and the number of partitions.
 local function read_keys(now, at)
-  local partitions, list, count = number(at, 1), {}, number(at + 1, 0)
-  at = at + 2
-  for p = 1, count do list[p], at = plan_at(at), at + 1 end
+  local partitions, list = number(at, 1), nil
+  list, at = plans_at(at + 2, number(at + 1, 0))
   local keys, k = {}, 1 + PARTITION_SIZE * partitions
   for at = at, #ARGV, 4 do
     local key = read_key(k, PARTITION_SIZE * (number(at, 1) - 1) + 1, now)
@@ -71,7 +70,7 @@ end
 local function stays(s)
   for i = 1, s.plan.many do
     local m = s.meters[i]
-    local leaves = m.meter.algo.leaves
+    local leaves = m.meter.leaves
     for w = 1, m.meter.n do
       local left = leaves and leaves(m, w, m.now) or m.now + m.meter.ms[w]
       if left < m.now + 1000 then return false end

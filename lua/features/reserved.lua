@@ -56,7 +56,7 @@ function hooks.free_at(s, w, n)
   local still = n >= r.units and charged_free_at(s, w, n - r.units) -- with all of them in it
   if still and not r.frees then
     -- Charged at their end they may leave earlier: they fade together with what is charged already.
-    local fades = still > left and s.meters[s.plan.meter_of[w]].meter.algo.leaves
+    local fades = still > left and s.meters[s.plan.meter_of[w]].meter.leaves
     return fades and min(still, charged_leaves(s, w, max(left, s.now), r.units, n)) or still
   end
   if n > 0 and r.frees then
@@ -74,6 +74,6 @@ end
 local function mark(s, at_present)
   for i = 1, s.plan.many do
     local m = s.meters[i]
-    m.meter.algo.add(m, at_present and m.now or max(1, m.last), nil, '0')
+    m.meter.add(m, at_present and m.now or max(1, m.last), nil, '0')
   end
 end

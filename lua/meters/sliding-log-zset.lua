@@ -17,20 +17,18 @@ function zset.open(m, name, now)
   local e = pcall('ZRANGE', name, '-1', '-1', 'WITHSCORES')
   if not e[1] then
     if e.err and is_wrong_type(e) then return discard(m) end
-    open_totals(m, 0, 0)
-    return 0
+    return open_totals(m, 0, 0, now)
   end
   local last, total, count, mark = tonumber(e[2]), entry_of(e[1])
   total = tonumber(total or nil)
-  if not (last and total and total >= 0 and total < TOP + ERA
+  if not (last and total and total >= 0 and total < ABOVE_TOP
     and last >= 0 and last <= now + DAY and last % 1 == 0) then
     return discard(m)
   end
-  local aged = last <= now - m.span
-  open_totals(m, last, aged and -total or total)
+  local bound = open_totals(m, last, total, now)
   if mark == '!' then m.marked = true end
   if count == '0' then m.empty = true end
-  return aged and 0 or total
+  return bound
 end
 
 local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.setting)) end
@@ -88,7 +86,7 @@ function zset.give_back(m, w, n)
   return max(0, taken)
 end
 
-zset.used, zset.free_at, zset.free_times = running_totals(function(name, from)
+zset.look, zset.used, zset.free_at, zset.free_times = running_totals(function(name, from)
   local e = call('ZRANGEBYSCORE', name, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
   if not e[1] then return end
   local total, count = entry_of(e[1])

@@ -13,7 +13,7 @@ local function read_more(m, fields)
   if fields[#fields - 1] == 'reserved' then m.marked = true end
   if fields[5] ~= 'refunded_total' then return end
   local refunded_total, till, longest = tonumber(fields[6]), tonumber(fields[8]), tonumber(fields[10] or nil)
-  if refunded_total and till and longest and refunded_total >= 0 and refunded_total < TOP + ERA and longest < TOP then
+  if refunded_total and till and longest and refunded_total >= 0 and refunded_total < ABOVE_TOP and longest < TOP then
     m.refund = {refunded_total, till, longest}
   end
 end
@@ -23,19 +23,17 @@ function log.open(m, name, now)
   local e = reply[1]
   if not e then
     if reply.err and is_wrong_type(reply) then return discard(m) end
-    open_totals(m, 0, 0)
-    return 0
+    return open_totals(m, 0, 0, now)
   end
   local fields = e[2]
   local last, total = match(e[1], '^%d+') + 0, tonumber(fields[4])
-  if not (total and total >= 0 and total < TOP + ERA and total % 1 == 0 and last <= now + DAY) then
+  if not (total and total >= 0 and total < ABOVE_TOP and total % 1 == 0 and last <= now + DAY) then
     return discard(m)
   end
-  local aged = last <= now - m.span
-  open_totals(m, last, aged and -total or total)
+  local bound = open_totals(m, last, total, now)
   if fields[5] then read_more(m, fields) end
   if fields[2] == '0' then m.empty = true end
-  return aged and 0 or total
+  return bound
 end
 
 -- entry_with_more gives the XADD of an entry that tells more than its count and total.
@@ -105,9 +103,9 @@ function log.give_back(m, w, n)
   return n
 end
 
-log.used, log.free_at, log.free_times = running_totals(function(name, from)
+log.look, log.used, log.free_at, log.free_times = running_totals(function(name, from)
   local e = call('XRANGE', name, from, '+', 'COUNT', '1')[1]
   if not e then return end
-  local fields = e[2]
-  return match(e[1], '^%d+') + 0, tonumber(fields[2]), tonumber(fields[4]), e[1]
+  local fields, count = e[2], e[2][2]
+  return match(e[1], '^%d+') + 0, count == '1' and 1 or tonumber(count), tonumber(fields[4]), e[1]
 end)

@@ -15,7 +15,7 @@
 -- A log that never pauses does not start over, so its total steps back by ERA
 -- long before 2^53. It stays at least ERA, more than windows hold (limits end at
 -- 10^12), so an entry whose total is above the newest one's is of the time before.
-local ERA, TOP = 2251799813685248, 4503599627370496 -- 2^51, 2^52
+local ERA, TOP, ABOVE_TOP = 2251799813685248, 4503599627370496, 6755399441055744 -- 2^51, 2^52, the sum
 
 -- A log is trimmed in steps of at most TRIM entries, at the first entry in each
 -- stretch of trim_every_ms (the meter's setting), and each time its total has grown by
@@ -32,16 +32,22 @@ local TRIM = 10000
 --   before, with, first    per window, once it was looked at: the total before its first entry, the total with it,
 --           and its ms (nil where the window was empty and the next entry will be the first)
 --   need, need_at          per window: the total that was looked for last, and when it leaves
-local function open_totals(m, last, total)
-  m.last, m.total, m.refund, m.empty = last, total, false, false
-  local before = m.before
-  for w = 1, m.meter.n do before[w] = nil end
+-- It gives how many units any window may hold.
+local function open_totals(m, last, total, now)
+  m.last, m.refund, m.empty = last, false, false
+  if last <= now - m.span then -- it has left the longest window
+    m.total = -total
+    return 0
+  end
+  m.total = total
+  return total
 end
 
 -- The state of a corrupt log is that of one that is to be unlinked.
 local function discard(m)
   corrupt_counters = corrupt_counters + 1
-  open_totals(m, 0, -TRIM)
+  open_totals(m, 0, 0, 0)
+  m.total = -TRIM
   return 0
 end
 
@@ -57,51 +63,52 @@ local function grow(m, ms, count)
   return sum, upkeep
 end
 
--- running_totals gives `used`, `free_at` and `free_times` over a log's one look-up:
---   look(name, from)  the first entry from there on: its ms, count and total, and
---                     its place, beyond which to look for the next
-local function running_totals(look)
+-- running_totals gives `look`, `used`, `free_at` and `free_times` over a log's one look-up:
+--   look_up(name, from)  the first entry from there on: its ms, count and total, and
+--                        its place, beyond which to look for the next
+local function running_totals(look_up)
   -- first_from gives the first entry from a time on: its ms, count and total. Foreign entries are skipped; where that
   -- does not end, the window holds all that the total says, as it cannot hold more.
   local function first_from(m, ms)
-    local from, all = ms_text(ms), m.total
-    for _ = 1, 100 do
-      local at, count, total, place = look(m.name, from)
+    local from, all, tries = ms_text(ms), m.total, 100
+    repeat
+      local at, count, total, place = look_up(m.name, from)
       if not at then break end
       if count and total and count >= 0 and count <= total and total < 2 * TOP then
         while total > all do total = total - ERA end
         return at, count, total
       end
-      from = '(' .. place
-    end
+      from, tries = '(' .. place, tries - 1
+    until tries == 0
     return m.last, all, all
   end
 
-  -- What was found holds while entries are added at m.now; after others, look_again (state.lua).
-  local function used(m, w)
-    local all, before = m.total, m.before[w]
-    if all <= 0 then -- it starts over: what is added next is the first of the window
-      m.before[w], m.with[w], m.first[w], m.need[w] = 0, 0, nil, nil
-      return 0
-    end
-    if not before then
-      local ms = m.meter.ms[w]
-      local from = m.now - ms
-      m.need[w] = nil
-      if m.last <= from then
-        before, m.with[w], m.first[w] = all, all, nil
-      else
-        local at, count, total = first_from(m, from + 1)
-        before, m.with[w], m.first[w] = total - count, total, at
-        local refund = m.refund
+  -- look finds the first entry of each window. That of a longer window is also that of each shorter one that it lies
+  -- in. What it found holds while entries are added at m.now.
+  local function look(m, used, more)
+    local meter, all, now, last, refund, at, count, total = m.meter, m.total, m.now, m.last, m.refund, nil, nil, nil
+    if all < 0 then all = 0 end -- it starts over: what is added next is the first of each window
+    for w = 1, meter.n do
+      local ms = meter.ms[w]
+      local from, before, with, first = now - ms, all, all, nil
+      if last > from and all > 0 then
+        if not at or at <= from then at, count, total = first_from(m, from + 1) end
+        before, with, first = total - count, total, at
         if refund and ms <= refund[3] then
           local refunded_total = refund[1]
           while refunded_total > all do refunded_total = refunded_total - ERA end
           if refunded_total > before then before = refunded_total end
         end
       end
-      m.before[w] = before
-    elseif before > all then -- it has stepped back since
+      m.before[w], m.with[w], m.first[w], m.need[w] = before, with, first, nil
+      used[meter.windows[w]] = all - before + more
+    end
+  end
+
+  local function used(m, w)
+    local all, before = m.total, m.before[w]
+    if all <= 0 then return 0 end
+    if before > all then -- it has stepped back since
       before = before - ERA
       m.before[w], m.with[w], m.need[w] = before, m.with[w] - ERA, nil
     end
@@ -145,12 +152,12 @@ local function running_totals(look)
     m.need[w], m.need_at[w] = need, low_ms + ms
     return low_ms + ms
   end
-  local function free_times(m, w)
+  local function free_times(m, w, all)
     local ms, first = m.meter.ms[w], m.first[w]
     if m.empty or first and m.with[w] <= m.before[w] then -- marks, or what was given back
-      return free_at(m, w, used(m, w) - 1), free_at(m, w, 0)
+      return free_at(m, w, all - 1), free_at(m, w, 0)
     end
     return (first or m.last) + ms, m.last + ms
   end
-  return used, free_at, free_times
+  return look, used, free_at, free_times
 end

@@ -32,18 +32,23 @@ local KEY = 'k'           -- the number of its key follows, from 1; without, it 
 local WORDS = {l = LOOK, c = CHARGE, d = CHARGE_DENIED, ['+'] = MORE, k = KEY}
 
 -- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
-local keys                -- the state of each key
-local item_state, item_cost, item_kind -- per check; kind is false of a plain one
-local item_retry          -- its retry_ms; false where it can be computed only after the charges
-local item_charged        -- what the run has charged to its key by then
-local item_shadows        -- its shadow_waits; false where it has none
-local call_allowed, call_end -- per call: whether it is allowed, and its last check
-local reply
-local function new_lists()
-  keys, item_state, item_cost, item_kind, item_retry = {}, {}, {}, {}, {}
-  item_charged, item_shadows, call_allowed, call_end, reply = {}, {}, {}, {}, {}
-end
+local keys, checks, reply -- keys are the states of the keys
+local long                -- an earlier call had hundreds of keys or checks: its lists are not used again
+local function new_lists() keys, checks, reply, long = {}, {}, {}, false end
 new_lists()
+
+-- A check c has cost and kind, which is false of a plain one, and
+--   s        the state of its key
+--   retry    its retry_ms; false where it can be computed only after the charges
+--   charged  what the run has charged to its key by then
+--   shadows  its shadow_waits; false where it has none
+--   allowed  of the first check of a call 1 or 0: whether the call is allowed; else false
+--   known    of the last check of a call what idempotency.lua knows of the call; else false
+local function new_check(i)
+  checks[i] = {s = false, cost = 0, kind = false, retry = 0, charged = 0, shadows = false, allowed = false,
+               known = false}
+  return checks[i]
+end
 
 -- later_shadows puts off the waits of each shadow rule until all of its windows have room at once (plan.lua: later).
 local function later_shadows(s, waits)
@@ -102,46 +107,51 @@ end
 
 -- read_keys reads each key once. It gives the next place in ARGV, and how many keys there are.
 local function read_keys(at, plans, now, partitions, stop)
-  local many, k, run, plan, partition = 0, 3 * partitions + 1, nil, nil, nil
+  local many, k, alone = 0, 3 * partitions + 1, partitions == 1 and not plans[2]
   while k <= stop do
-    run, plan, partition, at = section_at(at, plans, partitions, stop - k + 1)
-    local place, size = 3 * partition - 2, plan.many
-    while run > 0 and k <= stop do
-      local s = open_key(plan, k, place, now)
-      look_at(s)
-      if plan.values then at = plan.values(s, at) end
-      many, k, run = many + 1, k + size, run - 1
+    local plan, place, last = plans[1], 1, stop
+    if not alone then
+      local run, partition
+      run, plan, partition, at = section_at(at, plans, partitions)
+      place, last = 3 * partition - 2, min(stop, k + run * plan.many - 1)
+    end
+    local values = plan.values
+    for k = k, last, plan.many do
+      local s = look_at(open_key(plan, k, place, now))
+      if values then at = values(s, at) end
+      many = many + 1
       keys[many] = s
     end
+    k = last + 1
   end
   return at, many
 end
 
 -- settle_denied takes back what a denied call was to charge. Checks first..last are its own.
 local function settle_denied(first, last, denied)
-  for item = first, last do
-    local s, kind = item_state[item], item_kind[item]
+  for i = first, last do
+    local c = checks[i]
+    local s, kind = c.s, c.kind
     denied[s] = kind ~= LOOK or denied[s]
     if not kind then
-      s.charged = s.charged - item_cost[item]
+      s.charged = s.charged - c.cost
     elseif kind ~= LOOK then
       -- Its waits are those after the charge.
       if kind == CHARGE_DENIED then
-        item_retry[item] = false
+        c.retry = false
         if s.plan.refused then s.plan.refused(s) end
       end
-      for w, ms in pairs(item_shadows[item] or {}) do
-        if ms ~= 0 then item_shadows[item][w] = false end
+      for w, ms in pairs(c.shadows or {}) do
+        if ms ~= 0 then c.shadows[w] = false end
       end
     end
   end
 end
 
--- admits tells whether a key has room for n units more, besides those that the run charges.
+-- admits tells whether a key has room for n units, what the run charges among them.
 local function admits(s, n)
   local plan, used = s.plan, s.used
   if plan.denied_until and plan.decides > 0 and plan.denied_until(s) > s.now then return false end
-  n = n + s.charged
   local limit = plan.limit
   for w = 1, plan.decides do
     if used[w] + n > limit[w] and lacks_room(used[w], units_of(s, w, n), limit[w]) then return false end
@@ -167,68 +177,58 @@ local function words_at(at, word, place)
   return at, kind, place, more
 end
 
--- decide goes through the calls in their order. It gives how many there are, and the keys of denied ones (nil
--- where there is none).
+-- decide goes through the calls in their order. It gives how many checks there are, the keys of denied ones (nil
+-- where there is none), and whether one may be near a level.
 local function decide(at, many, known)
-  local calls, item, stop, denied, place = 0, 0, #ARGV, nil, 0
+  local calls, i, stop, denied, may_be_near, place = 0, 0, #ARGV, nil, false, 0
   while at <= stop do
     calls = calls + 1
-    local answered = known and known[calls] and known[calls].answered -- before: it is not charged again
-    local first, allowed, more = item + 1, true, false
+    local before = known and known[calls]
+    local first, allowed, more, c = i + 1, true, nil, nil
     repeat
       local kind, word = false, WORDS[ARGV[at]]
       place, more = place + 1, false
       if word then at, kind, place, more = words_at(at, word, place) end
-      local cost, s = number(at, 0), place <= many and keys[place]
+      local cost, s = ARGV[at] + 0, place <= many and keys[place]
+      if not (cost >= 0 and cost < 9007199254740992 and cost % 1 == 0) then number(at, 0) end -- which fails
       if not s then error('ARGV[' .. at .. '] is of key ' .. place) end
-      if answered then kind = LOOK end
+      if before and before.answered then kind = LOOK end -- it is not charged again
       local plan, charged, n, retry = s.plan, s.charged, cost, 0
       if n == 0 then n = 1 end
-      if not admits(s, n) then
+      if not admits(s, n + charged) then
         allowed = false
         retry = charged == 0 and (not kind or kind == LOOK) and wait(s, n, 1, plan.decides)
       end
-      item = item + 1
-      item_shadows[item] = plan.n > plan.decides and shadow_waits(s, n)
+      i, at = i + 1, at + 1
+      c = checks[i] or new_check(i)
+      c.shadows = plan.n > plan.decides and shadow_waits(s, n)
       if kind ~= LOOK then
         charged = charged + cost
         s.charged = charged
       end
-      item_state[item], item_cost[item], item_kind[item] = s, cost, kind
-      item_retry[item], item_charged[item] = retry, charged
-      at = at + 1
+      if charged >= s.below or s.more > 0 then may_be_near = true end
+      c.s, c.cost, c.kind, c.retry, c.charged, c.allowed, c.known = s, cost, kind, retry, charged, false, false
     until not more
-    call_allowed[calls], call_end[calls] = allowed, item
+    checks[first].allowed, c.known = allowed and 1 or 0, before
     if not allowed then
       denied = denied or {}
-      settle_denied(first, item, denied)
+      settle_denied(first, i, denied)
     end
     -- A denied call charges nothing, and each check is answered as after the whole call.
-    if not allowed or item > first then
-      for i = first, item do item_charged[i] = item_state[i].charged end
+    if not allowed or i > first then
+      for j = first, i do checks[j].charged = checks[j].s.charged end
     end
   end
   if at ~= stop + 1 then error('ARGV has ' .. stop .. ' values, expected ' .. at - 1) end
-  return calls, denied
+  return i, denied, may_be_near
 end
 
--- is_near tells whether the decisions lead a key to a level.
-local function is_near(s)
-  local plan, used, charged = s.plan, s.used, s.charged
-  local lowest = plan.lowest
-  for w = 1, plan.n do
-    if used[w] + charged >= lowest[w] then return true end
-  end
-  return false
-end
-
--- find_levels reads, where the decisions lead to a level, the records of those keys, which judge compares
--- (levels.lua).
+-- find_levels reads the records of the keys that the decisions lead to a level, for judge (levels.lua).
 local function find_levels(many, denied)
   local proven
   for i = 1, many do
     local s = keys[i]
-    if (s.more > 0 or s.charged >= s.below) and is_near(s) then
+    if (s.more > 0 or s.charged >= s.below) and reaches_level(s, s.charged) then
       local place = s.place
       local key, text = user_key(KEYS[s.k]), nil
       if s.plan.decides > 0 then text = call('HGET', KEYS[place], key) end
@@ -247,7 +247,7 @@ local function find_levels(many, denied)
 end
 
 -- write charges the keys. It gives how many transitions it wrote.
-local function write(many, denied, may_write)
+local function write(many, denied, only_look)
   local transitions = 0
   for i = 1, many do
     local s = keys[i]
@@ -256,13 +256,13 @@ local function write(many, denied, may_write)
       charge(s, nil, nil, charged == 1 and '1' or int(charged))
       local plan, used = s.plan, s.used
       if plan.takes then
-        look_again(s)
+        look_at(s)
       else
         for w = 1, plan.n do
           if not plan.in_flight[w] then used[w] = used[w] + charged end
         end
       end
-    elseif denied and denied[s] and may_write then
+    elseif denied and denied[s] and not only_look then
       keep(s)
     end
     if s.near then transitions = transitions + judge(s) end
@@ -271,57 +271,58 @@ local function write(many, denied, may_write)
 end
 
 -- answer writes the reply. What came in the same run after a check is not in its `used`.
-local function answer(transitions, calls, known)
-  local n, item = 1, 0
+local function answer(transitions, many)
+  local n, from = 1, nil -- from: where the answer to the call begins
   reply[1] = transitions
-  for c = 1, calls do
-    n = n + 1
-    local from = n
-    reply[n] = call_allowed[c] and 1 or 0
-    while item < call_end[c] do
-      item = item + 1
-      local s, retry, waits = item_state[item], item_retry[item], item_shadows[item]
-      local cost, plan = item_cost[item], s.plan
-      if cost == 0 or item_kind[item] == CHARGE then cost = 1 end
-      reply[n + 1] = s.now
-      retry = retry or wait(s, cost, 1, plan.decides)
-      -- What denies the key for a time can have begun in this run.
-      if retry > 0 and s.near and plan.denied_until then retry = max(retry, plan.denied_until(s) - s.now) end
-      reply[n + 2] = retry
-      n = window_states(reply, n + 2, s, s.charged - item_charged[item])
-      if waits then
-        for w = plan.decides + 1, plan.n do
-          n = n + 1
-          reply[n] = waits[w] or wait(s, cost, w, w)
-        end
+  for i = 1, many do
+    local c = checks[i]
+    local s, retry, waits, cost = c.s, c.retry, c.shadows, c.cost
+    local plan = s.plan
+    if c.allowed then
+      n = n + 1
+      from, reply[n] = n, c.allowed
+    end
+    if cost == 0 or c.kind == CHARGE then cost = 1 end
+    retry = retry or wait(s, cost, 1, plan.decides)
+    -- What denies the key for a time can have begun in this run.
+    if retry > 0 and s.near and plan.denied_until then retry = max(retry, plan.denied_until(s) - s.now) end
+    reply[n + 1] = s.now
+    n = n + 2
+    reply[n] = retry
+    n = window_states(reply, n, s, s.charged - c.charged)
+    if waits then
+      for w = plan.decides + 1, plan.n do
+        n = n + 1
+        reply[n] = waits[w] or wait(s, cost, w, w)
       end
     end
-    if known and known[c] then known[c].finish(reply, from, n) end
+    if c.known then c.known.finish(reply, from, n) end
   end
   for i = #reply, n + 1, -1 do reply[i] = nil end -- of an earlier call
   return reply
 end
 
-local function check(may_write)
-  if keys[KEPT + 1] or item_state[2 * KEPT] then new_lists() end -- of a call of thousands of keys
+local function check(only_look)
+  if long then new_lists() end
   -- Validate the clock and the plans. The costs are validated where they are decided on:
   -- nothing has been written then.
-  local now, header, at, plans = clock(), number(2, 1), 3, {}
+  local now, header, stop = clock(), number(2, 1), #KEYS -- stop: where the keys' meters end
+  local plans, known, at, many
+  long = #ARGV > KEPT
   local partitions = header % 16384
   header = (header - partitions) / 16384
   local many_plans = header % 4096
-  for p = 1, many_plans do plans[p], at = plan_at(at), at + 1 end
-  local stop, known, many = #KEYS, nil, nil -- stop: where the keys' meters end
+  plans, at = plans_at(3, many_plans)
   if header > many_plans then known, at, stop = remembered_calls(at, (header - many_plans) / 4096) end
   at, many = read_keys(at, plans, now, partitions, stop)
   if refusal then return refusal end
-  local calls, denied = decide(at, many, known)
-  find_levels(many, denied)
-  return answer(write(many, denied, may_write), calls, known)
+  local many_checks, denied, may_be_near = decide(at, many, known)
+  if may_be_near then find_levels(many, denied) end
+  return answer(write(many, denied, only_look), many_checks)
 end
 
-function operations.check() return check(true) end
+operations.check = check
 
 -- look answers where a call may not write: one that is denied, and changes no level. Any other fails at its first
 -- write, before it has changed anything.
-function operations.look() return check(false) end
+function operations.look() return check(true) end

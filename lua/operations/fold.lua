@@ -22,6 +22,8 @@
 -- that slept adds nothing. Events whose producer gave them ids pass a second
 -- gate, one by one: the id must be new for the key.
 --
+-- Where a partition's events are no stream, the call is refused, and the other partitions are counted all the same.
+--
 -- include: library, plan, state, reserved, records, levels
 
 -- Where the names of a partition stand: from that of levels, its place (records.lua).
@@ -30,15 +32,15 @@ local EVENTS, IDS, PARTITION_SIZE = -1, 3, 5
 -- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
 local keys                    -- the state of each key
 local first_group, last_group -- per key
-local group_head              -- per group: where it begins in ARGV
+local group_head, group_many  -- per group: where it begins in ARGV, and how many events it has
 local group_ms                -- its time
 local group_id                -- the ID of its entry; nil where that is not at the time of its newest event
 local group_put               -- where it was put; false where nothing of it was counted
 local group_units             -- what was counted of it
-local group_has_ids           -- true where its producers gave ids
+local group_has_ids           -- nil where its producers gave none
 local group_values            -- where its values begin in ARGV, if the plan has any
 local function new_lists()
-  keys, first_group, last_group, group_head, group_ms = {}, {}, {}, {}, {}
+  keys, first_group, last_group, group_head, group_many, group_ms = {}, {}, {}, {}, {}, {}
   group_id, group_put, group_units, group_has_ids, group_values = {}, {}, {}, {}, {}
 end
 new_lists()
@@ -74,12 +76,13 @@ local function read_groups(g, at, now, values)
     local id = ARGV[at + 1 + n]
     local ms = match(id, '^%d+') + 0
     planned = planned + ARGV[at] * n
-    group_has_ids[g] = find(id, ' ', 1, true) and true or false
-    if group_has_ids[g] then id, with_ids = match(id, '^%S+'), with_ids + n end
+    local has_ids = find(id, ' ', 1, true)
+    group_has_ids[g] = has_ids
+    if has_ids then id, with_ids = match(id, '^%S+'), with_ids + n end
     -- An event whose producer gave it an ID of the future happened now, at the latest:
     -- taken at its word, it would put every other event of the batch out of its window.
     if ms > now then ms, id = now, nil end
-    group_head[g], group_ms[g], group_id[g] = at, ms, id
+    group_head[g], group_many[g], group_ms[g], group_id[g] = at, n, ms, id
     group_values[g] = at + 2 + n
     g, at = g + 1, at + 2 + n + values
   until not more
@@ -88,11 +91,8 @@ end
 
 -- find_level reads what the windows of a key hold. The events of this call may bring the key near a level.
 local function find_level(s, i, planned, proven)
-  look_at(s)
+  if not reaches_level(look_at(s), planned) then return end
   s.used, s.before = s.before, s.used
-  local near = false
-  for w = 1, s.plan.n do near = near or s.before[w] + planned >= s.plan.lowest[w] end
-  if not near then return end
   if not proven[s.place] then
     prove_types(s.place)
     proven[s.place] = true
@@ -107,9 +107,10 @@ end
 -- there are, the next place in ARGV, and per place of a partition how many of its events have ids; nil where none has.
 local function read(at, plans, now, partitions)
   local many, k, g, ids, proven, keys_end = 0, PARTITION_SIZE * partitions + 1, 1, nil, {}, #KEYS
+  local alone = partitions == 1 and not plans[2]
   while k <= keys_end do
-    local run, plan, partition
-    run, plan, partition, at = section_at(at, plans, partitions, keys_end - k + 1)
+    local run, plan, partition = keys_end, plans[1], 1
+    if not alone then run, plan, partition, at = section_at(at, plans, partitions) end
     local place, values = PARTITION_SIZE * (partition - 1) + 2, plan.valued and #plan.valued or 0
     while run > 0 and k <= keys_end do
       run = run - 1
@@ -128,43 +129,44 @@ local function read(at, plans, now, partitions)
   return many, at, ids
 end
 
+-- acked gives how many events an XACK, called by pcall, acknowledged. Of a key that is no stream it is none, and the
+-- fold is refused once all others are counted.
+local function acked(reply)
+  if type(reply) == 'number' then return reply end
+  is_wrong_type(reply)
+  refusal = {err = reply.err}
+  return 0
+end
+
 -- acknowledge_new takes events with ids from ARGV[from] to ARGV[to]. It gives how many
 -- were still pending, and how many of those have an id that is new.
 local function acknowledge_new(place, from, to, key)
-  local acked, new = 0, 0
+  local pending, new = 0, 0
   for i = from, to do
     local event, id = match(ARGV[i], '^(%S+) (.*)$')
-    if call('XACK', KEYS[place + EVENTS], ARGV[2], event) == 1 then
-      acked = acked + 1
+    if acked(pcall('XACK', KEYS[place + EVENTS], ARGV[2], event)) == 1 then
+      pending = pending + 1
       new = new + call('ZADD', KEYS[place + IDS], 'NX', match(event, '^%d+'), id .. '\n' .. key)
     end
   end
-  return acked, new
+  return pending, new
 end
 
 -- acknowledge gives how many events of a group there are, how many were still pending, and how many of those are new.
 local function acknowledge(s, g)
-  local head, events = group_head[g], KEYS[s.place + EVENTS]
-  local n = ARGV[head + 1] + 0
-  if n < 0 then n = -n end
-  local from, to = head + 2, head + 1 + n
-  if group_has_ids[g] then return n, acknowledge_new(s.place, from, to, user_key(KEYS[s.k])) end
-  if n == 1 then
-    local acked = call('XACK', events, ARGV[2], ARGV[from])
-    return n, acked, acked
+  local from, n, events = group_head[g] + 2, group_many[g], KEYS[s.place + EVENTS]
+  if group_has_ids[g] then
+    return n, acknowledge_new(s.place, from, from + n - 1, user_key(KEYS[s.k]))
+  elseif n == 1 then
+    local reply = pcall('XACK', events, ARGV[2], ARGV[from])
+    local pending = reply == 1 and 1 or acked(reply)
+    return 1, pending, pending
   end
-  local acked = 0
-  for b = from, to, 1000 do acked = acked + call('XACK', events, ARGV[2], unpack(ARGV, b, min(b + 999, to))) end
-  return n, acked, acked
-end
-
--- counts tells whether a time is still in a window of the key.
-local function counts(s, ms)
-  for i = 1, s.plan.many do
-    local m = s.meters[i]
-    if ms > m.now - m.span then return true end
+  local to, pending = from + n - 1, 0
+  for b = from, to, 1000 do
+    pending = pending + acked(pcall('XACK', events, ARGV[2], unpack(ARGV, b, min(b + 999, to))))
   end
-  return false
+  return n, pending, pending
 end
 
 -- forget_ids forgets ids that have been remembered for as long as events are kept, twice as fast as they come.
@@ -183,17 +185,16 @@ local function write(many)
   for i = 1, many do
     local s = keys[i]
     for g = first_group[i], last_group[i] do
-      local n, acked, new = acknowledge(s, g)
-      already_counted, duplicates = already_counted + n - acked, duplicates + acked - new
+      local n, pending, new = acknowledge(s, g)
+      already_counted, duplicates = already_counted + n - pending, duplicates + pending - new
       group_put[g] = false
       if new > 0 then
-        local ms, count = group_ms[g], ARGV[group_head[g]]
-        if counts(s, ms) then
+        local ms, count, plan = group_ms[g], ARGV[group_head[g]], s.plan
+        if new > 1 then count = int(new * count) end
+        if plan.values then plan.values(s, group_values[g]) end
+        if s.near then group_units[g] = plan.takes and units_per_window(s, count + 0) or count + 0 end
+        if charge(s, ms, group_id[g], count) then
           folded = folded + new
-          if new > 1 then count = int(new * count) end
-          if s.plan.values then s.plan.values(s, group_values[g]) end
-          if s.near then group_units[g] = s.plan.takes and units_per_window(s, count + 0) or count + 0 end
-          charge(s, ms, group_id[g], count)
           if s.near then group_put[g] = max(ms, s.meters[1].last) end
         else
           late = late + new
@@ -207,18 +208,14 @@ end
 function operations.fold()
   if keys[KEPT + 1] or group_head[2 * KEPT] then new_lists() end -- of a call of thousands of keys
   -- Validate, and read.
-  local now, remember, header, at, plans = clock(), number(3, 1), number(4, 1), 5, {}
+  local now, remember, header = clock(), number(3, 1), number(4, 1)
   local partitions = header % 16384
-  for p = 1, (header - partitions) / 16384 do plans[p], at = plan_at(at), at + 1 end
+  local plans, at = plans_at(5, (header - partitions) / 16384)
   local many, ids
   many, at, ids = read(at, plans, now, partitions)
   if at == #ARGV and match(ARGV[at], '^%x+%-%x+%-%x+%-%x+ ') then trace, at = ARGV[at], at + 1 end
   if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
-  -- What is written below and not read before has its type proven. (The only partition's
-  -- events are proven by its first XACK, as that is the first write.)
-  if partitions > 1 then
-    for p = 1, partitions do call('XLEN', KEYS[PARTITION_SIZE * p - 4]) end
-  end
+  -- What is written below and not read before has its type proven, but for the events (acked).
   for place in pairs(ids or {}) do call('ZCARD', KEYS[place + IDS]) end
   if refusal then return refusal end
 
@@ -229,7 +226,7 @@ function operations.fold()
   local transitions = 0
   for i = 1, many do
     local s = keys[i]
-    if s.near then transitions = transitions + judge(look_again(s)) end
+    if s.near then transitions = transitions + judge(look_at(s)) end
   end
-  return {folded, late, already_counted, duplicates, transitions, corrupt_counters}
+  return refusal or {folded, late, already_counted, duplicates, transitions, corrupt_counters}
 end

@@ -15,7 +15,7 @@ local function longest_of(plan)
   local longest
   for w = 1, plan.decides > 0 and plan.decides or plan.n do
     local meter = plan.meters[plan.meter_of[w]]
-    if meter and meter.algo.give_back and (not longest or plan.ms[w] > plan.ms[longest]) then longest = w end
+    if meter and meter.give_back and (not longest or plan.ms[w] > plan.ms[longest]) then longest = w end
   end
   return longest
 end

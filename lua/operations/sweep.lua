@@ -71,7 +71,7 @@ function operations.sweep()
   for _, item in ipairs(items) do -- the types are proven, so reading cannot fail here
     local text, moved = read_record(item, now)
     local written, corrupt, s = 0, nil, item.s
-    if s and (text or stands_at_level(s)) then
+    if s and (text or reaches_level(s, 0)) then
       keep(s)
       near_level(s, item.key, text)
       s.falling, s.restate = true, item.restated
