@@ -6,18 +6,19 @@ type InForce struct {
 	Penalty *Penalty `json:"penalty,omitempty"`
 }
 
-// DeniesUntilMs is when what is in force ends, in ms since 1970 by Redis's clock: until then nothing is admitted. 0
-// where nothing is in force.
+// DeniesUntilMs is the time until which nothing is admitted, in ms since 1970 by Redis's clock; 0 if nothing is in
+// force.
 func (f InForce) DeniesUntilMs() int64 { return f.Penalty.until() }
 
 // DenialDetail says why a key of a rule is denied; "" where nothing is in force.
 func (f InForce) DenialDetail(key, rule string) string { return f.Penalty.detail(key, rule) }
 
-// InForceText words it for people, with when it ends if there is a format for times; "" where nothing is in force.
+// InForceText says for people what is in force. timeText, if not nil, formats the time when that ends. The text is
+// empty if nothing is in force.
 func (f InForce) InForceText(timeText func(ms int64) string) string { return f.Penalty.text(timeText) }
 
-// WindowInForce gives the state of a window while this is in force for that many milliseconds more: nothing is left,
-// and nothing is free before it ends.
+// WindowInForce gives the state of a window while this is in force for leftMs more: nothing is left, and nothing is
+// free before it ends.
 func (f InForce) WindowInForce(w WindowState, leftMs int64) WindowState {
 	if f.DeniesUntilMs() > 0 {
 		w.Remaining, w.NextFreeMs = 0, max(w.NextFreeMs, leftMs)

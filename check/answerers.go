@@ -8,10 +8,10 @@ import (
 // answerer decides calls without a check in Redis. A call goes down the list of them: a lease, then denials from
 // memory. The first that can decides. The rest goes to Redis, and where Redis does not answer, to on_error (resolve).
 type answerer interface {
-	// answer decides a call that came at a moment; false passes it on. It waits for news of Redis until the
-	// deadline, if there is one.
+	// answer decides a call that came at `came`, or passes it on (false). It may wait for Redis until the
+	// deadline; a zero deadline forbids that.
 	answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool)
-	// changed is called after a key was changed through this process, or may have been.
+	// changed hears of each key that this process has changed, or may have changed.
 	changed(key string, how change)
 }
 

@@ -60,7 +60,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	return d
 }
 
-// withMode is asks with another mode; they keep their Memory, which a look only reads.
+// withMode copies asks with another mode. They keep their Memory, but a look only reads it.
 func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
 	asks = slices.Clone(asks)
 	for i := range asks {
@@ -225,7 +225,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 }
 
 // look answers asks without charging any, each shard by itself: what each key
-// would be told now, or was told where the call has a Memory that has an answer.
+// would be told now. If the Memory of the call has an answer, it gives that.
 func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	asks []windows.Request) (windows.Verdict, error) {
 	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}

@@ -149,8 +149,8 @@ func (l *leases) ask(plan *windows.Plan, one windows.Lease, renewal windows.Rene
 	return got, err
 }
 
-// changed ends the lease of a key that was reset, if there is one: it is asked for anew. Units that came back
-// are for the next renewal.
+// changed ends the lease of a key that was reset, if there is one: it is asked for anew. The next
+// renewal finds units that came back.
 func (l *leases) changed(key string, how change) {
 	if how == freed {
 		return

@@ -10,8 +10,8 @@ import (
 )
 
 // answer denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
-// something came back lately, it waits for the marks that tell it, until the deadline, if there is one: they cost Redis
-// less than a check, and take no longer. Where they do, Redis is asked.
+// something came back lately, it waits for the marks that tell it, until the deadline, if there is one. The marks cost
+// Redis less than a check, and take no longer. Where they do, Redis is asked.
 func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
 		return a.ChargesDenied() || a.Memory != nil
@@ -36,8 +36,8 @@ func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time)
 
 // denied is the answer to a call of which a key is denied for certain. Of its other keys nothing may be known; then
 // unasked says so. Where one of these has shadow rules, or the caller wants to know where each key stands, Redis must
-// evaluate them. Without Items there is no answer: then newer knowledge of request isOld may give one, if that is not
-// below 0.
+// evaluate them. Without Items there is no answer. If isOld is 0 or more, newer marks
+// may give one for that request.
 func (d *denials) denied(c *call, came time.Time) (out decision, isOld int) {
 	out, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
 	out.Atomic = true // nothing is charged anywhere

@@ -42,7 +42,7 @@ type Config struct {
 	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: only
 	// keys whose rule has lease.
 	Denials int
-	// Retention is how long the answers to calls that are api.Repeatable are remembered, unless the
+	// Retention is how long the answers to api.Repeatable calls are remembered, unless the
 	// caller wants less; default 10m.
 	Retention time.Duration
 	// Now stands in for this process's clock in tests, as far as Denials and leases go by it.

@@ -37,7 +37,7 @@ type HTTPConfig struct {
 func StaticToken(token string) func() string { return func() string { return token } }
 
 // HTTP is a Checker over the server's HTTP interface. It never sends a check
-// twice by itself, and what makes a context api.Repeatable goes with it.
+// twice by itself. It sends the key of a context that is api.Repeatable.
 type HTTP struct {
 	base      string
 	token     func() string

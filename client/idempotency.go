@@ -20,8 +20,8 @@ type Idempotent interface {
 // TakesIdempotency implements Idempotent.
 func (h *HTTP) TakesIdempotency() bool { return true }
 
-// repeatable gives the context of a call a key of its own, where it has none. It says
-// whether the call may be sent again though its outcome is not known.
+// repeatable gives the context of a call a key, if it has none. It reports whether the call
+// may be sent again while its outcome is not known.
 func (s *shared) repeatable(ctx context.Context) (context.Context, bool) {
 	if c, ok := s.checker.(Idempotent); !ok || !c.TakesIdempotency() {
 		return ctx, false
@@ -40,10 +40,10 @@ func withKey(ctx context.Context, retention time.Duration) context.Context {
 	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: retention})
 }
 
-// makeRepeatable sends the key of the context, if it has one.
+// makeRepeatable adds the key of the context to a request, if the context has one.
 func makeRepeatable(ctx context.Context, req *http.Request) {
 	if key := api.IdempotencyKey(ctx); key.Key != "" {
 		req.Header.Set(api.IdempotencyHeader, key.Header())
-		req.GetBody = nil // with this header net/http would send it again by itself
+		req.GetBody = nil // net/http repeats a request with this header if it can read the body again
 	}
 }

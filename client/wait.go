@@ -62,7 +62,7 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 	}
 	woken := false
 	for n := 0; ; n++ {
-		// A key of the caller's has the same answer for ever, so each check has one of its own.
+		// All calls with one key have the same answer, so each check gets a key of its own.
 		a, err := c.Check(transport.Nth(ctx, n), req)
 		if err != nil || a.Allowed {
 			return err

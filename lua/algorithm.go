@@ -66,7 +66,7 @@ func IsExact(name string) bool { return slices.Contains(exactNames, name) }
 // PromiseOf gives what an algorithm promises; "" where there is none of that name.
 func PromiseOf(name string) Promise { return named(name).Promise }
 
-// Form gives the form of an algorithm's counters in Redis; "" where there is none of that name, or it has several.
+// Form gives an algorithm's form. It is empty for an unknown name, and for an algorithm with several forms.
 func Form(algorithm string) string { return named(algorithm).Form }
 
 // Forms gives those of all algorithms that have one.

@@ -1,6 +1,6 @@
 package lua
 
-// Memory is where one call's answer is remembered; see idempotency.lua.
+// Memory remembers the answer to one call under an idempotency key; see idempotency.lua.
 type Memory struct {
 	Call        int    // index into CheckArgs.Calls; the list is in their order
 	Name        string // of its key in Redis

@@ -20,8 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// IsOutOfPeriod gives the server's clock in ms where a script was handed other periods than that
-// stands in. Nothing was written.
+// IsOutOfPeriod reports whether a script found that the server's clock is outside the periods
+// that it was given. It gives that clock, in ms. The script wrote nothing.
 func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
 	var answered redis.Error
 	if !errors.As(err, &answered) {

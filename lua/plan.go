@@ -24,7 +24,7 @@ type Meter struct {
 	SpanMs int64 `json:"span"`
 	// Windows are those of the plan that it counts, numbered from 1 over all rules.
 	Windows []int `json:"windows,omitempty"`
-	// More is what the algorithm is told besides, a struct of its file; nil: nothing.
+	// More is what only this algorithm needs: a struct from its own file, or nil.
 	More any `json:"more,omitempty"`
 }
 

@@ -11,7 +11,8 @@
 -- read_plan makes of it:
 --   n, decides          how many windows there are, and how many of them decide; those stand first
 --   ms, limit, lowest   lists, one value per window; lowest is the use at which its lowest level begins
---   in_flight, slots    window -> true where it counts reservations alone; a list of these, nil where there is none
+--   in_flight, slots    in_flight[w] is true if window w counts reservations alone; slots lists those windows, and is
+--                       nil if there are none
 --   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil where it is in flight
 --   meters, many        the meters, and how many there are
 --   rules               the rules, with their levels
@@ -27,8 +28,8 @@
 -- include: library
 
 -- algorithms: name in a rule -> its functions; one file each, in meters/. A meter's state m has
---   meter   of the plan: algo, setting, span, windows (of the plan, that it counts, the longest first), n and ms of
---           these, and the functions of the algorithm
+--   meter   of the plan: algo, setting, span, windows (the plan's windows that it counts, the longest first), their
+--           number n and lengths ms, and the functions of the algorithm
 --   name    its key in Redis
 --   now     ms by the clock, never below its newest event's (with by_clock: by the clock)
 --   last    ms of the newest event in it, 0 where there is none
@@ -42,8 +43,8 @@
 --   add(m, ms, id, count)  writes `count` more units at `ms`. `count` is text as it came or an integer from int();
 --                        `id` is the event's stream ID, nil for a check. It is called after the first write, so it
 --                        may not fail: open has proven the type
---   look(m, used, more)  puts into used, for each of the plan's windows that it counts, its units and more; nil: by
---                        used. An operation calls it before whatever follows here
+--   look(m, used, more)  sets used[w] to the units in window w plus more, for each window w that the meter counts. An
+--                        operation calls it before the functions below; nil: it calls used
 --   used(m, w)           the units in window w of the meter
 --   free_at(m, w, n)     when, with no more traffic, window w will hold at most n units, of which it holds more now
 --   free_times(m, w, all)  when the first of all units in w leaves, and when all have; nil: by free_at
@@ -95,7 +96,7 @@ local function read_window(plan, rule, told)
   if not rule.shadow then plan.decides = w end
 end
 
--- by_used and by_free_at are look and free_times of an algorithm that has none.
+-- by_used and by_free_at serve as look and free_times for algorithms that have none.
 local function by_used(m, used, more)
   local meter = m.meter
   for p = 1, meter.n do used[meter.windows[p]] = meter.used(m, p) + more end
@@ -109,7 +110,7 @@ local function read_meter(plan, i, told, windows)
   table.sort(counted, function(a, b) return integer(plan.ms[a], 1, 'window') > integer(plan.ms[b], 1, 'window') end)
   local meter = {algo = algo, setting = integer(told.setting, 0, 'setting'), span = integer(told.span, 1, 'span'),
                  windows = counted, n = #counted, ms = {}, lowest = NO_LEVEL}
-  for name, f in pairs(algo) do meter[name] = f end -- so a call of one takes one look-up less
+  for name, f in pairs(algo) do meter[name] = f end -- saves a look-up at each call
   meter.look, meter.free_times = algo.look or by_used, algo.free_times or by_free_at
   for place, w in ipairs(counted) do
     meter.ms[place], plan.meter_of[w], plan.place_of[w] = integer(plan.ms[w], 1, 'window'), i, place
@@ -154,7 +155,7 @@ local function plan_at(i)
   return plan
 end
 
--- plans_at gives a list of n plans, whose texts begin at ARGV[at], and the next place. Each call uses the same list.
+-- plans_at reads n plans from ARGV[at] on. It gives a list of them, which all calls share, and the next place.
 local listed = {}
 local function plans_at(at, n)
   for p = 1, n do listed[p], at = plans[ARGV[at]] or plan_at(at), at + 1 end
@@ -162,9 +163,9 @@ local function plans_at(at, n)
   return listed, at
 end
 
--- section_at reads a section of keys that share a plan of the list and a partition. It gives how many there are, both,
--- and the next place in ARGV: ARGV[at] is how many + 8192 * (plan + 4096 * partition), numbered from 1. Where there is
--- one plan and one partition, no section is told: all keys are of these.
+-- section_at reads a section: keys that share a plan of the list and a partition. It gives the number of keys, their
+-- plan, their partition, and the next place in ARGV. ARGV[at] is number + 8192 * (plan + 4096 * partition). Plans and
+-- partitions are numbered from 1. A call with one plan and one partition has no sections.
 local function section_at(at, list, partitions)
   local code = number(at, 1)
   local many = code % 8192

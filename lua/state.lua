@@ -83,8 +83,8 @@ local function charged_leaves(s, w, t, units, n)
   return s.now + leaves(m, plan.place_of[w], t + m.now - s.now, units, n) - m.now
 end
 
--- look_at finds what each window of a key holds: after open_key, and again after units were added at other times
--- than now.
+-- look_at finds what each window of a key holds. Call it after open_key, and again after units were added at a time
+-- other than now.
 local function look_at(s)
   local plan, used, more, meters = s.plan, s.used, s.more, s.meters
   for i = 1, plan.many do
@@ -104,8 +104,8 @@ local function free_at(s, w, n)
   return charged_free_at(s, w, n)
 end
 
--- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to there. It tells whether there
--- is one.
+-- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to ms. It tells whether a meter
+-- does.
 local function charge(s, ms, id, count)
   local meters, charged = s.meters, false
   for i = 1, s.plan.many do
@@ -193,7 +193,7 @@ local function window_states(reply, n, s, less)
   return n
 end
 
--- reaches_level tells whether a window of a key stands at a level with n more units in it.
+-- reaches_level tells whether n more units bring a window of the key to a level.
 local function reaches_level(s, n)
   local used, lowest = s.used, s.plan.lowest
   for w = 1, s.plan.n do

@@ -6,7 +6,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 )
 
-// Memory is where the answer to a call is remembered, in the same step as the call is charged.
+// Memory remembers the answer to a call under its idempotency key, in the step that charges the call.
 type Memory struct {
 	Key         string // an idempotency key
 	Fingerprint string // of what is asked for; without spaces
@@ -22,10 +22,10 @@ func (m *Memory) ReadOnly() *Memory {
 	return &Memory{Key: m.Key, Fingerprint: m.Fingerprint}
 }
 
-// memoryName is the name in Redis of a memory. On one
-// server the key alone chooses its partition. On a Cluster it stands where the first key of
-// the call does, as one script can touch no other: there the same key with another first
-// key can be another memory.
+// memoryName is the name of a memory in Redis. On one server the idempotency key alone
+// chooses its partition. A script on a Cluster reaches one slot only, so there the memory
+// lies beside the first key of the call, and calls with one idempotency key and different
+// first keys have different memories.
 func (s *Redis) memoryName(m *Memory, first string) string {
 	if eventlog.IsCluster(s.redis) {
 		return s.keys.Idempotency(s.keys.Partition(first), m.Key)

@@ -56,7 +56,7 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 			return todo, err
 		case ok:
 			taken = append(taken, i)
-		default: // its key is in this batch under another plan (the rules have just changed), or its memory is
+		default: // its key is in this batch under another plan (the rules have just changed), or so is its memory
 			later = append(later, i)
 		}
 	}
@@ -137,14 +137,14 @@ func (r Request) kind() lua.CheckKind {
 	return lua.Take
 }
 
-// asks says whether a call of the batch has a memory of this name: its answer must stand
-// in Redis before the next one of that key is asked for.
+// asks reports whether a call of the batch has the memory of this name. Its answer must be
+// in Redis before the next call with that memory.
 func (b *checkBatch) asks(name string) bool {
 	return slices.ContainsFunc(b.args.Remember, func(m lua.Memory) bool { return m.Name == name })
 }
 
 // add takes a call in, if each of its keys is asked for under one plan only, and its
-// memory is no earlier one's.
+// memory is not that of an earlier call.
 func (b *checkBatch) add(requests []Request) (bool, error) {
 	var name string
 	memory := requests[0].Memory

@@ -185,7 +185,7 @@ func wantsDetail(ctx context.Context) bool {
 }
 
 // withMetadata takes in what our own client says beside the request: the modes of the
-// descriptors, and a key to send it again with, which anybody may send.
+// descriptors, and the key that makes the call api.Repeatable, which anybody may send.
 func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
 	var values []string
 	if detailed {

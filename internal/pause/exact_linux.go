@@ -10,10 +10,10 @@ import (
 // longestSleep bounds one sleep of Exact: ctx is looked at in between.
 const longestSleep = 10 * time.Millisecond
 
-// Exact is For, true to some 0.1 ms: for pauses of a few milliseconds at most. The timers
-// of an otherwise idle Go process end at whole milliseconds of epoll, so For takes one
-// millisecond or more for 0.3. Exact occupies a thread while it sleeps. It sees that ctx
-// has ended 10 ms late at most.
+// Exact is For with an error of some 0.1 ms. The timers of an idle Go process end at whole
+// milliseconds of epoll, so For waits one millisecond or more if d is 0.3 ms. Exact occupies
+// a thread while it sleeps, so use it for a few milliseconds at most. It notices the end of
+// ctx within 10 ms.
 func Exact(ctx context.Context, d time.Duration) bool {
 	for end := time.Now().Add(d); ctx.Err() == nil; {
 		left := time.Until(end)

@@ -32,7 +32,7 @@ local TRIM = 10000
 --   before, with, first    per window, once it was looked at: the total before its first entry, the total with it,
 --           and its ms (nil where the window was empty and the next entry will be the first)
 --   need, need_at          per window: the total that was looked for last, and when it leaves
--- It gives how many units any window may hold.
+-- It gives the largest number of units that a window may hold.
 local function open_totals(m, last, total, now)
   m.last, m.refund, m.empty = last, false, false
   if last <= now - m.span then -- it has left the longest window
@@ -83,8 +83,8 @@ local function running_totals(look_up)
     return m.last, all, all
   end
 
-  -- look finds the first entry of each window. That of a longer window is also that of each shorter one that it lies
-  -- in. What it found holds while entries are added at m.now.
+  -- look finds the first entry of each window. If the first entry of a longer window lies in a shorter window, it is
+  -- the first entry of that window too. The result stays valid while entries are added at m.now.
   local function look(m, used, more)
     local meter, all, now, last, refund, at, count, total = m.meter, m.total, m.now, m.last, m.refund, nil, nil, nil
     if all < 0 then all = 0 end -- it starts over: what is added next is the first of each window

@@ -33,7 +33,7 @@ local WORDS = {l = LOOK, c = CHARGE, d = CHARGE_DENIED, ['+'] = MORE, k = KEY}
 
 -- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
 local keys, checks, reply -- keys are the states of the keys
-local long                -- an earlier call had hundreds of keys or checks: its lists are not used again
+local long                -- the last call had hundreds of keys or checks, so the next one does not use its lists
 local function new_lists() keys, checks, reply, long = {}, {}, {}, false end
 new_lists()
 
@@ -177,8 +177,8 @@ local function words_at(at, word, place)
   return at, kind, place, more
 end
 
--- decide goes through the calls in their order. It gives how many checks there are, the keys of denied ones (nil
--- where there is none), and whether one may be near a level.
+-- decide goes through the calls in their order. It gives the number of checks, the keys of the denied checks (nil if
+-- no check is denied), and whether a key may be near a level.
 local function decide(at, many, known)
   local calls, i, stop, denied, may_be_near, place = 0, 0, #ARGV, nil, false, 0
   while at <= stop do
@@ -284,7 +284,7 @@ local function answer(transitions, many)
     end
     if cost == 0 or c.kind == CHARGE then cost = 1 end
     retry = retry or wait(s, cost, 1, plan.decides)
-    -- What denies the key for a time can have begun in this run.
+    -- This run may have begun a time in which the key is denied.
     if retry > 0 and s.near and plan.denied_until then retry = max(retry, plan.denied_until(s) - s.now) end
     reply[n + 1] = s.now
     n = n + 2

@@ -22,7 +22,7 @@
 -- that slept adds nothing. Events whose producer gave them ids pass a second
 -- gate, one by one: the id must be new for the key.
 --
--- Where a partition's events are no stream, the call is refused, and the other partitions are counted all the same.
+-- If the events of a partition are no stream, the call counts the other partitions, and is then refused.
 --
 -- include: library, plan, state, reserved, records, levels
 
@@ -129,8 +129,8 @@ local function read(at, plans, now, partitions)
   return many, at, ids
 end
 
--- acked gives how many events an XACK, called by pcall, acknowledged. Of a key that is no stream it is none, and the
--- fold is refused once all others are counted.
+-- acked reads the reply of an XACK that was called by pcall. It gives the number of events that were acknowledged. If
+-- the key is no stream, it gives 0, and the fold is refused after the events of all other keys are counted.
 local function acked(reply)
   if type(reply) == 'number' then return reply end
   is_wrong_type(reply)
@@ -215,7 +215,7 @@ function operations.fold()
   many, at, ids = read(at, plans, now, partitions)
   if at == #ARGV and match(ARGV[at], '^%x+%-%x+%-%x+%-%x+ ') then trace, at = ARGV[at], at + 1 end
   if at ~= #ARGV + 1 then error('ARGV has ' .. #ARGV .. ' values, expected ' .. at - 1) end
-  -- What is written below and not read before has its type proven, but for the events (acked).
+  -- The types of all keys are proven before the first write, except those of the events (see acked).
   for place in pairs(ids or {}) do call('ZCARD', KEYS[place + IDS]) end
   if refusal then return refusal end
 
