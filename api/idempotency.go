@@ -96,5 +96,16 @@ func IdempotencyKey(ctx context.Context) Idempotency {
 	return i
 }
 
+// Nth gives call i of several that are made of one a context of its own. It appends separator and i to the key of ctx,
+// if there is one.
+func Nth(ctx context.Context, separator string, i int) context.Context {
+	key := IdempotencyKey(ctx)
+	if key.Key == "" {
+		return ctx
+	}
+	key.Key += separator + strconv.Itoa(i)
+	return WithIdempotency(ctx, key)
+}
+
 // Repeatable reports whether calls with this context carry a key, so that they may be sent again.
 func Repeatable(ctx context.Context) bool { return IdempotencyKey(ctx).Key != "" }

@@ -88,7 +88,7 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 			var c *call
 			s.apply(rules, matched)
 			if c, err = newCall(matched); err == nil {
-				c.remember(nth(ctx, i), s.config.Retention)
+				c.remember(api.Nth(ctx, " ", i), s.config.Retention) // a caller's key has no space
 				calls, index = append(calls, c), append(index, i)
 			}
 		}

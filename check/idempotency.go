@@ -14,16 +14,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// nth is the context of request i of a call whose requests are decided each by itself.
-func nth(ctx context.Context, i int) context.Context {
-	key := api.IdempotencyKey(ctx)
-	if key.Key == "" {
-		return ctx
-	}
-	key.Key = fmt.Sprintf("%s %d", key.Key, i) // no key has a space
-	return api.WithIdempotency(ctx, key)
-}
-
 // remember gives a call the key of its caller, if there is one. What is no charge in Redis is
 // not remembered: a call of which nothing is counted, and units that are given back.
 func (c *call) remember(ctx context.Context, retention time.Duration) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
-	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // Releases tells when a throttled key is released; guard.Guard does.
@@ -63,7 +62,7 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 	woken := false
 	for n := 0; ; n++ {
 		// All calls with one key have the same answer, so each check gets a key of its own.
-		a, err := c.Check(transport.Nth(ctx, n), req)
+		a, err := c.Check(api.Nth(ctx, ".", n), req)
 		if err != nil || a.Allowed {
 			return err
 		}

@@ -120,7 +120,7 @@ func InParallel(ctx context.Context, reqs []api.CheckRequest,
 	g.SetLimit(atOnce)
 	for i, r := range reqs {
 		g.Go(func() error {
-			out[i].CheckAnswer, out[i].Err = check(Nth(ctx, i), r)
+			out[i].CheckAnswer, out[i].Err = check(api.Nth(ctx, ".", i), r)
 			return nil
 		})
 	}
