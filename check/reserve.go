@@ -18,10 +18,10 @@ import (
 const defaultTTL = time.Minute
 
 // Reserve reserves the costs of one key or of several, all or none. The answer has an entry
-// per check, and no id where it is denied. If the context is api.Repeatable, the
-// same request may be sent again and reserves once. The error wraps api.ErrUnavailable where Redis is away: then on_error
-// decides nothing, as nobody could hold what is reserved, and the outcome is unknown unless it wraps
-// api.ErrNotSent too.
+// per check, and no id where it is denied. If the context is api.Repeatable, the same
+// request may be sent again and reserves once. The error wraps api.ErrUnavailable where Redis
+// is away: then on_error decides nothing, as nobody could hold what is reserved, and the
+// outcome is unknown unless it wraps api.ErrNotSent too.
 func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out api.ReservationOfAll, err error) {
 	reqs := req.Checks
 	if reqs == nil {

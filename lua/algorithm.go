@@ -7,7 +7,7 @@ type Algorithm struct {
 	Name    string // as in a rule
 	Form    string // of its counters in Redis: a word in their names
 	Promise Promise
-	tells   int // how many integers its hook told (plan.lua) gives
+	tells   bool // its hook told (plan.lua) adds two integers to each state of a key
 }
 
 // Promise says what a window holds at a time, to the unit. The recount of each is in

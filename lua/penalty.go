@@ -4,7 +4,7 @@ package lua
 const Penalty = "penalty"
 
 // It tells the step that is in force, from 1, and when that ends, in ms since 1970; 0 and 0 where none is.
-var penalty = Algorithm{Name: Penalty, Form: Penalty, tells: 2}
+var penalty = Algorithm{Name: Penalty, Form: Penalty, tells: true}
 
 // PenaltyOf is what Meter.More says of one.
 type PenaltyOf struct {

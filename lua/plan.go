@@ -102,10 +102,12 @@ func (p *Plan) shadows() (n int) {
 	return n
 }
 
-// tells is how many integers hook told (plan.lua) gives for a key of the plan.
+// tells is the number of integers that hook told (plan.lua) adds to a state of a key.
 func (p *Plan) tells() (n int) {
 	for i := range p.Meters {
-		n += named(p.Meters[i].Algorithm).tells
+		if named(p.Meters[i].Algorithm).tells {
+			n += 2
+		}
 	}
 	return n
 }

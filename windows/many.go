@@ -56,7 +56,7 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 			return todo, err
 		case ok:
 			taken = append(taken, i)
-		default: // its key is in this batch under another plan (the rules have just changed), or so is its memory
+		default: // its key is in this batch under another plan (the rules have just changed), or its memory is
 			later = append(later, i)
 		}
 	}

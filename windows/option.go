@@ -29,7 +29,7 @@ type option struct {
 	algorithm string
 	has       func(r *Rule) bool
 	tell      func(r *Rule, m *lua.Meter)
-	inForce   func(r *Rule, told []int64) api.InForce // converts what the library tells of its meter
+	inForce   func(r *Rule, told []int64) api.InForce // converts what its meter tells; nil: it tells nothing
 }
 
 // optionField is one field of a rules file. Its texts are for the docs.
@@ -68,7 +68,9 @@ func (r *Rule) inForce(told []int64) (f api.InForce) {
 		return f
 	}
 	for _, o := range r.meterOptions() {
-		f = o.inForce(r, told)
+		if o.inForce != nil {
+			return o.inForce(r, told)
+		}
 	}
 	return f
 }
