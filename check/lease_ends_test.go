@@ -74,6 +74,24 @@ func TestLeasesEnd(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a refund does not end it, a reset by its own process does", func(t *testing.T) {
+		l, one := hotKey(t, c, 1)
+		refund := Request{Key: "k", Plan: l.rules.Match("k"), Cost: 1, Refund: true}
+		if _, err := one.Decide(t.Context(), []Request{refund}); err != nil {
+			t.Fatal(err)
+		}
+		one.leases.running.Wait()
+		if one.leases.find("k") == nil {
+			t.Error("it has ended with a refund")
+		}
+		if _, err := one.Reset(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		one.leases.running.Wait()
+		if one.leases.find("k") != nil {
+			t.Error("it goes on after a reset")
+		}
+	})
 	t.Run("it is to end while it is renewed", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
 		renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
