@@ -70,8 +70,8 @@ type Config struct {
 	Retention time.Duration
 	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that.
 	SweepEvery time.Duration
-	// LeaseTTL is how long a relay that died keeps others waiting; default 3s.
-	LeaseTTL time.Duration
+	// LockTTL is how long a relay that died keeps others waiting; default 3s.
+	LockTTL time.Duration
 	// QuarantineFor is how long a partition stays quarantined, because a key of its own is of
 	// another type than ours, before it is examined again; default 2s.
 	QuarantineFor time.Duration
@@ -113,7 +113,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MinIdle = cmp.Or(c.MinIdle, 10*time.Second)
 	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
 	c.SweepEvery = cmp.Or(c.SweepEvery, 100*time.Millisecond)
-	c.LeaseTTL = cmp.Or(c.LeaseTTL, 3*time.Second)
+	c.LockTTL = cmp.Or(c.LockTTL, 3*time.Second)
 	c.QuarantineFor = cmp.Or(c.QuarantineFor, 2*time.Second)
 	c.GaugesEvery = cmp.Or(c.GaugesEvery, 5*time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
@@ -122,7 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.readPause == nil {
 		c.readPause = pause.Exact
 	}
-	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LeaseTTL < 0 || c.QuarantineFor < 0 ||
+	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LockTTL < 0 || c.QuarantineFor < 0 ||
 		c.CompareEvery < 0 || c.DrainTimeout < 0 {
 		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
 	}
@@ -167,9 +167,9 @@ func NewPool(c Config) (*Pool, error) {
 		drain: c.DrainTimeout,
 	}
 	pool.comparer = &comparer{counter: c.Counter, turns: looks, decisions: c.Decisions,
-		held: pool.relay.leases.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
+		held: pool.relay.locks.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
 		again: c.CompareEvery / 12}
-	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.leases.held, quarantine: q,
+	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.locks.held, quarantine: q,
 		gauge: c.Metrics.throttled, activity: c.Activity, every: c.GaugesEvery, log: c.Log, seen: map[string]bool{}}
 	q.back = pool.Recheck // the rules may have changed meanwhile
 	return pool, nil

@@ -46,7 +46,7 @@ func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
 }
 
 // A clean stop leaves nothing: no event pending, no transition unpublished, no
-// consumer in the group, no lease, no goroutine.
+// consumer in the group, no lock, no goroutine.
 func TestACleanStopLeavesNothing(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -70,7 +70,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 				t.Errorf("%d transitions in the outbox of %d", n, p)
 			}
 			if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
-				t.Errorf("the lease of %d is still held", p)
+				t.Errorf("the lock of %d is still held", p)
 			}
 			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil ||
 				len(c) != 0 {
@@ -295,7 +295,7 @@ func TestOneRelayAtATime(t *testing.T) {
 		w := newWorld(t, url)
 		first, second := &recorder{}, &recorder{}
 		stopFirst := w.start(first, nil)
-		w.eventually("the first relay has all leases", func() (bool, string) {
+		w.eventually("the first relay has all locks", func() (bool, string) {
 			n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
 				w.keys.Relay(3)).Val()
 			return n == 4, fmt.Sprint(n)

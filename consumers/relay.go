@@ -32,7 +32,7 @@ type Publisher interface {
 }
 
 // relay publishes what waits in the outboxes: of each partition in order, by
-// one relay at a time (lease.go). An entry leaves the outbox only after it is
+// one relay at a time (lock.go). An entry leaves the outbox only after it is
 // stored, so the relay remembers nothing: it always goes on from the beginning.
 type relay struct {
 	redis, blocking redis.UniversalClient
@@ -41,7 +41,7 @@ type relay struct {
 	config          Config
 	metrics         *Metrics
 	log             *slog.Logger
-	leases          *leases
+	locks           *locks
 	quarantine      *quarantine
 	dead            *deadLetters
 	outages         *outages
@@ -53,22 +53,22 @@ const relayStep = 500
 func newRelay(c Config, q *quarantine, dead *deadLetters, down *outages) *relay {
 	return &relay{redis: c.Redis, blocking: c.Blocking, keys: c.Keys, publisher: c.Publisher, config: c,
 		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down,
-		leases: &leases{lua: dead.lua, keys: c.Keys, owner: c.Consumer, ttl: c.LeaseTTL, log: c.Log, outages: down,
+		locks: &locks{lua: dead.lua, keys: c.Keys, owner: c.Consumer, ttl: c.LockTTL, log: c.Log, outages: down,
 			holds: map[int]*hold{}}}
 }
 
 // run relays until ctx ends, then empties the outboxes it holds, while work lasts.
 func (r *relay) run(ctx, work context.Context) {
-	leaseCtx, stopLeases := context.WithCancel(work)
-	defer stopLeases()
+	lockCtx, stopLocks := context.WithCancel(work)
+	defer stopLocks()
 	var running sync.WaitGroup
-	running.Go(func() { r.leases.run(leaseCtx) })
+	running.Go(func() { r.locks.run(lockCtx) })
 	var shards sync.WaitGroup
 	for _, parts := range eventlog.Shards(r.redis, r.keys.All()) {
 		shards.Go(func() { r.runShard(ctx, work, parts) })
 	}
 	shards.Wait()
-	stopLeases()
+	stopLocks()
 	running.Wait()
 }
 
@@ -77,7 +77,7 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 	attempts := map[int]*attempt{}
 	for {
 		stopping := ctx.Err() != nil
-		held := r.leases.held()
+		held := r.locks.held()
 		var streams []string
 		byName := map[string]int{}
 		open := r.quarantine.open(work, parts)
@@ -96,7 +96,7 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		}
 		if len(streams) == 0 {
 			r.outages.note("reading the outboxes", parts[0], nil)
-			if stopping || !pause.For(ctx, min(50*time.Millisecond, r.config.LeaseTTL/6)) {
+			if stopping || !pause.For(ctx, min(50*time.Millisecond, r.config.LockTTL/6)) {
 				return
 			}
 			continue
@@ -141,7 +141,7 @@ func (r *relay) read(ctx context.Context, streams []string, block time.Duration)
 	return got, err
 }
 
-// publishAll publishes what was read of several outboxes, each under its own lease,
+// publishAll publishes what was read of several outboxes, each under its own lock,
 // and gives the first error. byName: name of an outbox → partition.
 func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map[string]int,
 	held map[int]context.Context, attempts map[int]*attempt) error {
@@ -149,43 +149,43 @@ func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map
 	for _, s := range got {
 		p := byName[s.Stream]
 		publishing.Go(func() error {
-			// The lease's end stops it, and so does the end of all work.
+			// The lock's end stops it, and so does the end of all work.
 			ctx, cancel := context.WithCancel(held[p])
 			defer cancel()
 			defer context.AfterFunc(work, cancel)()
-			return r.publish(underLease{ctx, held[p]}, p, s.Messages, attempts[p])
+			return r.publish(underLock{ctx, held[p]}, p, s.Messages, attempts[p])
 		})
 	}
 	return publishing.Wait()
 }
 
-// underLease is done as its context is, and has failed as soon as the lease has ended.
-type underLease struct {
+// underLock is done as its context is, and has failed as soon as the lock has ended.
+type underLock struct {
 	context.Context
-	lease context.Context
+	lock context.Context
 }
 
-func (u underLease) Err() error { return cmp.Or(u.Context.Err(), u.lease.Err()) }
+func (u underLock) Err() error { return cmp.Or(u.Context.Err(), u.lock.Err()) }
 
 // attempt is how far an outbox may have been sent, by this relay or by one before it.
 type attempt struct {
-	lease context.Context // under which it holds
-	upTo  string          // the ID of an entry
+	lock context.Context // under which it holds
+	upTo string          // the ID of an entry
 }
 
-// begin notes, for each outbox whose lease is new, what stands in it: the relay that had
-// the lease before may have sent that.
+// begin notes, for each outbox whose lock is new, what stands in it: the relay that had
+// the lock before may have sent that.
 func (r *relay) begin(ctx context.Context, attempts map[int]*attempt, held map[int]context.Context,
 	outboxes map[string]int) error {
 	for name, p := range outboxes {
-		if attempts[p] != nil && attempts[p].lease == held[p] {
+		if attempts[p] != nil && attempts[p].lock == held[p] {
 			continue
 		}
 		newest, err := r.redis.XRevRangeN(ctx, name, "+", "-", 1).Result()
 		if err != nil && !redisclient.IsRefusal(err) {
 			return fmt.Errorf("reading %s: %w", name, err)
 		}
-		attempts[p] = &attempt{lease: held[p], upTo: "0-0"}
+		attempts[p] = &attempt{lock: held[p], upTo: "0-0"}
 		if len(newest) > 0 {
 			attempts[p].upTo = newest[0].ID
 		}

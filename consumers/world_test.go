@@ -143,7 +143,7 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	c := consumers.Config{
 		Redis: w.work, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond,
-		LeaseTTL:   300 * time.Millisecond,
+		LockTTL:    300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	}

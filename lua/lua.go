@@ -4,7 +4,7 @@
 //
 // It is for tools that work on counters below the level of rules; services want package
 // windows or client/direct. Times are milliseconds, units integers below 2^53. An error of
-// Fold, Sweep, Lease or DeadLetters may be answered by sending the same again; after one
+// Fold, Sweep, Lock or DeadLetters may be answered by sending the same again; after one
 // of Check or Refund it is unknown whether units were charged.
 package lua
 
@@ -216,16 +216,6 @@ func (s *Server) Gap(ctx context.Context, events, dead, group string, keep int64
 		return 0, err
 	}
 	return n[0], nil
-}
-
-// Lease runs lease.lua: it takes, keeps, or with ms 0 gives back a lease, and
-// reports whether owner holds it now.
-func (s *Server) Lease(ctx context.Context, key, owner string, ms int64) (bool, error) {
-	n, err := s.integers(ctx, "lock", nil, []string{key}, []any{owner, ms}, 1)
-	if err != nil {
-		return false, err
-	}
-	return n[0] == 1, nil
 }
 
 func windowStates(n []int64, windows int) []WindowState {

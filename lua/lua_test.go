@@ -17,14 +17,14 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-func TestLeaseHasOneHolder(t *testing.T) {
+func TestLockHasOneHolder(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		key := streamtest.Prefix(t) + ":{0}:relay"
 		ask := func(who string, ms int64, want bool) {
 			t.Helper()
-			held, err := lua.NewServer(c).Lease(ctx, key, who, ms)
-			if err != nil || held != want {
+			held, err := lua.NewServer(c).Lock(ctx, []string{key}, who, ms)
+			if err != nil || held[key] != want {
 				t.Fatalf("%s asks for %d ms: %v, %v; expected %v", who, ms, held, err, want)
 			}
 		}
@@ -34,11 +34,30 @@ func TestLeaseHasOneHolder(t *testing.T) {
 		ask("b", 0, false)     // nobody gives back what another holds
 		ask("b", 60_000, false)
 		if ttl := c.PTTL(ctx, key).Val(); ttl < 50*time.Second {
-			t.Fatalf("the lease ends in %v", ttl)
+			t.Fatalf("the lock ends in %v", ttl)
 		}
 		ask("a", 0, false)
 		ask("b", 60_000, true)
 	})
+}
+
+// Locks are asked for together, also of a server that has lost the library.
+func TestLocksTogether(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	s, keys := lua.NewServer(c), []string{"sc:{0}:relay", "sc:{1}:relay", "sc:{2}:relay"}
+	testkit.Must(t, c.Set(t.Context(), keys[1], "b", time.Minute).Err())
+	for range 2 {
+		held, err := s.Lock(t.Context(), keys, "a", 60_000)
+		if err != nil || len(held) != 3 || !held[keys[0]] || held[keys[1]] || !held[keys[2]] {
+			t.Errorf("%v, %v: want the first and the last", held, err)
+		}
+		testkit.Must(t, c.FunctionFlush(t.Context()).Err())
+	}
+	testkit.Must(t, c.Set(t.Context(), keys[2], "c", 0).Err())
+	held, err := s.Lock(t.Context(), keys, "a", 0)
+	if err != nil || len(held) != 3 || c.Exists(t.Context(), keys...).Val() != 2 {
+		t.Errorf("%v, %v: want the first given back alone", held, err)
+	}
 }
 
 func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
@@ -264,11 +283,11 @@ func TestALeaseOfNobody(t *testing.T) {
 			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
 		} {
 			testkit.Must(t, set())
-			if _, err := lua.NewServer(c).Lease(ctx, key, "b", 0); err != nil { // given back without having it
+			if _, err := lua.NewServer(c).Lock(ctx, []string{key}, "b", 0); err != nil { // given back without having it
 				t.Errorf("%s: giving back: %v", what, err)
 			}
-			held, err := lua.NewServer(c).Lease(ctx, key, "a", 3000)
-			if err != nil || !held {
+			held, err := lua.NewServer(c).Lock(ctx, []string{key}, "a", 3000)
+			if err != nil || !held[key] {
 				t.Errorf("%s: %v, %v", what, held, err)
 			}
 			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 ||

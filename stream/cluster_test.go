@@ -100,19 +100,19 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	for i := range 15 {
 		testkit.Must(t, client.Set(ctx, k.Counter(p, "fixed", fmt.Sprint(i)), "1", time.Hour).Err())
 	}
-	lease := func() {
-		held, err := lua.NewServer(client).Lease(ctx, k.Relay(p), "me", 60_000)
-		if testkit.Must(t, err); !held {
-			t.Error("the lease is gone")
+	lock := func() {
+		held, err := lua.NewServer(client).Lock(ctx, []string{k.Relay(p)}, "me", 60_000)
+		if testkit.Must(t, err); !held[k.Relay(p)] {
+			t.Error("the lock is gone")
 		}
 	}
-	lease()
+	lock()
 	asked := 0
 	c.Migrate(slot, c.OtherMaster(slot), func(int) {
 		out := log.Append(ctx, events(64)) // every slot, this one too
 		testkit.Must(t, out.Err)
 		asked++
-		lease() // one key: it is sent on with ASKING
+		lock() // one key: it is sent on with ASKING
 		for i := range 15 {
 			testkit.Must(t, client.Get(ctx, k.Counter(p, "fixed", fmt.Sprint(i))).Err())
 		}

@@ -83,7 +83,7 @@ func (k *Keys) Reservations(p int) string { return k.tags[p] + "reservations" }
 // Holds is the sorted set of what is reserved of a key in partition p, by when it expires.
 func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + key }
 
-// Relay is the lease of the one relay that publishes a partition's outbox.
+// Relay is the lock of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 
 // Overrides is the hash of what operators have set for single keys and for patterns.

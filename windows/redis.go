@@ -193,8 +193,12 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 		heads[p] = pipe.ZRangeWithScores(ctx, s.keys.Due(p), 0, 0)
 	}
 	_, err := pipe.Exec(ctx)
-	clocks, clockErr := eventlog.Clocks(ctx, s.redis, s.keys)
 	next := map[int]Next{}
+	var clocks map[int]int64
+	var clockErr error
+	if someDue(heads) {
+		clocks, clockErr = eventlog.Clocks(ctx, s.redis, s.keys)
+	}
 	for p, head := range heads {
 		now, ok := clocks[p]
 		if s.Now != nil {
@@ -208,6 +212,16 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 		err = fmt.Errorf("reading what is due: %w", err)
 	}
 	return next, err
+}
+
+// someDue reports whether a partition has any key that must be looked at, now or later.
+func someDue(heads map[int]*redis.ZSliceCmd) bool {
+	for _, head := range heads {
+		if len(head.Val()) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Due gives up to n records of partition p that are to be looked at by `until`, the

@@ -10,14 +10,14 @@ type Metrics struct {
 	deliveries *prometheus.CounterVec
 	oldest     *prometheus.GaugeVec
 	delivering *prometheus.GaugeVec
-	leases     *prometheus.CounterVec
+	locks      *prometheus.CounterVec
 }
 
 // outcomes of a delivery.
 var outcomes = []string{"delivered", "retried", "dropped", "expired"}
 
-// leaseOutcomes are those of an attempt to take a lease.
-var leaseOutcomes = []string{"taken", "taken_over", "refused", "failed"}
+// lockOutcomes are those of an attempt to take a lock.
+var lockOutcomes = []string{"taken", "taken_over", "refused", "failed"}
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -33,8 +33,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		delivering: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_sink_delivering",
 			Help: "1 while this process delivers for the sink, 0 while another one does or JetStream is away."},
 			[]string{"sink"}),
-		leases: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_sink_leases_total",
-			Help: "Attempts to take the sink's lease, by outcome: taken, taken_over (nobody renewed it, and NATS " +
+		locks: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_sink_locks_total",
+			Help: "Attempts to take the sink's lock, by outcome: taken, taken_over (nobody renewed it, and NATS " +
 				"did not remove it), refused (another process holds it), failed."}, []string{"sink", "outcome"}),
 	}
 }
@@ -44,8 +44,8 @@ func (m *Metrics) begin(sink string) {
 	for _, outcome := range outcomes {
 		m.deliveries.WithLabelValues(sink, outcome)
 	}
-	for _, outcome := range leaseOutcomes {
-		m.leases.WithLabelValues(sink, outcome)
+	for _, outcome := range lockOutcomes {
+		m.locks.WithLabelValues(sink, outcome)
 	}
 	m.oldest.WithLabelValues(sink).Set(0)
 	m.delivering.WithLabelValues(sink).Set(0)

@@ -151,9 +151,9 @@ func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	}
 }
 
-// A process that stops has an attempt under way for longer than a lease lives by itself: nobody else sends
+// A process that stops has an attempt under way for longer than a lock lives by itself: nobody else sends
 // meanwhile.
-func TestAStopKeepsTheLease(t *testing.T) {
+func TestAStopKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	w.drain = 9 * time.Second
@@ -202,7 +202,7 @@ func TestAStopKeepsTheLease(t *testing.T) {
 	}
 }
 
-// On a cluster, which refuses two messages at a time that name one lease: all comes, also while the leader of the
+// On a cluster, which refuses two messages at a time that name one lock: all comes, also while the leader of the
 // sinks' stream is killed, and what stands is kept.
 func TestOnACluster(t *testing.T) {
 	t.Parallel()
@@ -230,6 +230,6 @@ func TestOnACluster(t *testing.T) {
 	a.await(t, 0, "last 80")
 	c.Start(leader)
 	if n := strings.Count(w.log.String(), "is being written"); n > 0 {
-		t.Errorf("the lease was in the way of itself %d times:\n%s", n, w.log)
+		t.Errorf("the lock was in the way of itself %d times:\n%s", n, w.log)
 	}
 }

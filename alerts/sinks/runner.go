@@ -16,7 +16,7 @@ import (
 // consumerName is that of a sink's durable consumer of SC_ALERTS.
 func consumerName(sink string) string { return "sink-" + sink }
 
-// runner delivers for one sink, whenever this process has its lease.
+// runner delivers for one sink, whenever this process has its lock.
 type runner struct {
 	sink   *Sink
 	group  *Group
@@ -25,7 +25,7 @@ type runner struct {
 	log    *slog.Logger
 
 	standing *standing // nil but for Alertmanager
-	rival    rival     // the lease of another process
+	rival    rival     // the lock of another process
 	holder   string    // whom the log has named last
 }
 
@@ -38,7 +38,7 @@ func newRunner(g *Group, s *Sink) *runner {
 	return r
 }
 
-// run holds the lease as often as it can, and delivers while it does, until ctx ends.
+// run holds the lock as often as it can, and delivers while it does, until ctx ends.
 func (r *runner) run(ctx context.Context) {
 	var last string
 	for ctx.Err() == nil {
@@ -56,11 +56,11 @@ func (r *runner) run(ctx context.Context) {
 		if err != nil {
 			last = err.Error()
 		}
-		pause.For(ctx, leaseEvery)
+		pause.For(ctx, lockEvery)
 	}
 }
 
-// hold takes the lease and delivers until it is lost, or ctx ends.
+// hold takes the lock and delivers until it is lost, or ctx ends.
 func (r *runner) hold(ctx context.Context) error {
 	l, err := r.take(ctx)
 	if err != nil {
@@ -76,14 +76,14 @@ func (r *runner) hold(ctx context.Context) error {
 	return err
 }
 
-// take takes the lease, and says in log and metric what came of it.
-func (r *runner) take(ctx context.Context) (*lease, error) {
+// take takes the lock, and says in log and metric what came of it.
+func (r *runner) take(ctx context.Context) (*lock, error) {
 	outcome := "failed"
-	defer func() { r.config.Metrics.leases.WithLabelValues(r.sink.Name, outcome).Inc() }()
+	defer func() { r.config.Metrics.locks.WithLabelValues(r.sink.Name, outcome).Inc() }()
 	if err := ensure(ctx, r.group.js, r.config.Prefix, r.config.Replicas); err != nil {
 		return nil, err
 	}
-	l, err := r.state.lease(ctx, r.config.Name, &r.rival)
+	l, err := r.state.lock(ctx, r.config.Name, &r.rival)
 	switch {
 	case errors.Is(err, errHeld):
 		outcome = "refused"
@@ -94,7 +94,7 @@ func (r *runner) take(ctx context.Context) (*lease, error) {
 	case err != nil:
 	case r.rival.over:
 		outcome = "taken_over"
-		r.log.Warn("took over the sink: NATS had kept its expired lease", "from",
+		r.log.Warn("took over the sink: NATS had kept its expired lock", "from",
 			r.rival.holder, "after", time.Since(r.rival.since).Round(time.Second).String())
 	default:
 		outcome = "taken"
@@ -116,7 +116,7 @@ type start struct {
 // start makes the sink's durable consumer. It is made anew, rather than taken as it
 // stands: what the process before has not acknowledged would come after AckWait, and so after later alerts of its
 // key. What that has delivered beyond comes again.
-func (r *runner) start(ctx context.Context, l *lease) (start, error) {
+func (r *runner) start(ctx context.Context, l *lock) (start, error) {
 	at, err := r.startAt(ctx, l)
 	if err != nil {
 		_, stream := alerts.StreamNames(r.config.Prefix)
@@ -134,7 +134,7 @@ func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
 	}
 }
 
-func (r *runner) startAt(ctx context.Context, l *lease) (at start, err error) {
+func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	_, stream := alerts.StreamNames(r.config.Prefix)
 	js, name := r.group.js, consumerName(r.sink.Name)
 	config := r.consumerConfig(name)
@@ -206,8 +206,8 @@ func (r *runner) startAt(ctx context.Context, l *lease) (at start, err error) {
 	return at, r.state.setPosition(ctx, l, at.floor)
 }
 
-// deliver reads alerts and sends them until ctx ends or the lease is lost.
-func (r *runner) deliver(ctx context.Context, l *lease) error {
+// deliver reads alerts and sends them until ctx ends or the lock is lost.
+func (r *runner) deliver(ctx context.Context, l *lock) error {
 	_, stream := alerts.StreamNames(r.config.Prefix)
 	work, stop := context.WithCancel(l.ctx)
 	defer stop()

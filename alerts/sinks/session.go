@@ -20,7 +20,7 @@ const maxHeld = 1000
 // session is one time that this process delivers for the sink.
 type session struct {
 	*runner
-	lease    *lease
+	lock     *lock
 	consumer jetstream.Consumer
 	queue    *queue
 	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
@@ -35,9 +35,9 @@ type session struct {
 	logged    time.Time // when the log last said that the endpoint fails
 }
 
-// newSession begins one, which ends after ctx and not after the lease.
-func newSession(ctx context.Context, r *runner, l *lease, at start) *session {
-	s := &session{runner: r, lease: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
+// newSession begins one, which ends after ctx and not after the lock.
+func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
+	s := &session{runner: r, lock: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
 		noted: at.floor}
 	s.done, _ = simplelru.NewLRU[uint64, struct{}](4*maxHeld, nil) // the error is for a size below 1
 	s.attempts, s.cancel = context.WithCancel(l.ctx)
@@ -51,14 +51,14 @@ func newSession(ctx context.Context, r *runner, l *lease, at start) *session {
 }
 
 // end, after the session's context, waits for the attempts under way. What was not delivered comes again, to
-// whoever has the lease next.
+// whoever has the lock next.
 func (s *session) end() {
 	timer := time.AfterFunc(s.config.Stop, s.cancel)
 	defer timer.Stop()
 	s.queue.working.Wait()
 	s.cancel()
 	s.beating.Wait()
-	within, cancel := context.WithTimeout(context.WithoutCancel(s.lease.ctx), leaseEvery)
+	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), lockEvery)
 	defer cancel()
 	s.notePosition(within)
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
@@ -132,7 +132,7 @@ func (s *session) notePosition(ctx context.Context) {
 	if _, err := s.consumer.Info(ctx); err != nil {
 		return // whoever begins next finds the position before, and may deliver again
 	}
-	if err := s.state.setPosition(ctx, s.lease, position); err == nil {
+	if err := s.state.setPosition(ctx, s.lock, position); err == nil {
 		s.noted = position
 	}
 }
@@ -140,17 +140,17 @@ func (s *session) notePosition(ctx context.Context) {
 // missed is called where alerts did not come: one of them may have said that another has cleared.
 func (s *session) missed(ctx context.Context) {
 	if s.standing != nil {
-		s.standing.missed(ctx, s.lease)
+		s.standing.missed(ctx, s.lock)
 	}
 }
 
 // attempt sends an alert once.
 func (s *session) attempt(_ context.Context, t api.Transition) error {
-	if !s.lease.holds() {
-		return context.Cause(s.lease.ctx)
+	if !s.lock.holds() {
+		return context.Cause(s.lock.ctx)
 	}
 	if s.standing != nil {
-		return s.standing.deliver(s.attempts, s.lease, t)
+		return s.standing.deliver(s.attempts, s.lock, t)
 	}
 	return s.sink.deliver(s.attempts, s.config.Prefix, t, time.Time{})
 }
@@ -188,7 +188,7 @@ func (s *session) acknowledge(h *held, outcome string, err error) {
 // nobody took it, and one that was raised is sent again while it stands, unless Alertmanager refuses it.
 func (s *session) confirm(ctx context.Context, h *held, outcome string) error {
 	if s.standing != nil && (outcome == "expired" || outcome == "dropped" && h.alert.State == api.StateCleared) {
-		if err := s.standing.record(ctx, s.lease, h.alert); err != nil {
+		if err := s.standing.record(ctx, s.lock, h.alert); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ type standing struct {
 
 // load reads what stood when this process, or the one before it, last delivered. What the file no longer sends
 // there is forgotten, as nobody will hear when it clears.
-func (s *standing) load(ctx context.Context, l *lease) error {
+func (s *standing) load(ctx context.Context, l *lock) error {
 	list, err := s.state.standing(ctx)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *standing) load(ctx context.Context, l *lease) error {
 }
 
 // deliver sends an alert and keeps that it stands, or has cleared.
-func (s *standing) deliver(ctx context.Context, l *lease, t api.Transition) error {
+func (s *standing) deliver(ctx context.Context, l *lock, t api.Transition) error {
 	s.posting.RLock()
 	defer s.posting.RUnlock()
 	id := identity(t)
@@ -71,7 +71,7 @@ func (s *standing) deliver(ctx context.Context, l *lease, t api.Transition) erro
 }
 
 // record keeps that an alert stands, or has cleared.
-func (s *standing) record(ctx context.Context, l *lease, t api.Transition) error {
+func (s *standing) record(ctx context.Context, l *lock, t api.Transition) error {
 	if err := s.state.note(ctx, l, t); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *standing) record(ctx context.Context, l *lease, t api.Transition) error
 }
 
 // missed forgets what was to end by itself before now: that it did may be among the alerts that did not come.
-func (s *standing) missed(ctx context.Context, l *lease) {
+func (s *standing) missed(ctx context.Context, l *lock) {
 	var over []api.Transition
 	s.mu.Lock()
 	s.gapMs = time.Now().UnixMilli()

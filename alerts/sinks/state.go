@@ -76,7 +76,7 @@ func (s state) position(ctx context.Context) (*position, error) {
 	return &position{sequence, m.Time}, nil
 }
 
-func (s state) setPosition(ctx context.Context, l *lease, sequence uint64) error {
+func (s state) setPosition(ctx context.Context, l *lock, sequence uint64) error {
 	return l.publish(ctx, &nats.Msg{Subject: s.subject("position"), Data: strconv.AppendUint(nil, sequence, 10)})
 }
 
@@ -91,7 +91,7 @@ func (s state) standingSubject(t api.Transition) string {
 }
 
 // note keeps that an alert stands, or, where it has cleared, that it does no more.
-func (s state) note(ctx context.Context, l *lease, t api.Transition) error {
+func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 	m := &nats.Msg{Subject: s.standingSubject(t), Header: nats.Header{}}
 	if t.State == api.StateCleared {
 		m.Header.Set(jetstream.MsgTTLHeader, "1s")

@@ -294,7 +294,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	wantFinding(t, report, "state.unread", doctor.OK, "")
 
 	if left := operator.Keys(ctx, "sc:*:relay").Val(); len(left) > 0 {
-		t.Errorf("leases that were not given back: %v", left)
+		t.Errorf("locks that were not given back: %v", left)
 	}
 	if list := secured.Refused(t); len(list) > 0 {
 		t.Errorf("Redis refused:\n%s", strings.Join(list, "\n"))

@@ -279,8 +279,9 @@ func TestCluster(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	if held, err := lua.NewServer(as("work")).Lease(ctx, "sc:{3}:relay", "me", 1000); !held || err != nil {
-		t.Errorf("work on a Cluster: %t, %v", held, err)
+	held, err := lua.NewServer(as("work")).Lock(ctx, []string{"sc:{3}:relay"}, "me", 1000)
+	if !held["sc:{3}:relay"] || err != nil {
+		t.Errorf("work on a Cluster: %t, %v", held["sc:{3}:relay"], err)
 	}
 	for _, f := range append(findings, look(t, as("doctor"))...) {
 		if strings.Contains(f.Found, "not checked") && f.Check != "redis.acl-log" {

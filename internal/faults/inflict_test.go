@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
-// relayLease is what a relay's lease of a partition lasts (consumers.Config).
-const relayLease = 3 * time.Second
+// relayLock is what a relay's lock of a partition lasts (consumers.Config).
+const relayLock = 3 * time.Second
 
 // fault is one kind. It does its harm and repairs what it must not leave; what it
 // stopped is running again when it returns.
@@ -40,10 +40,10 @@ var faults = []fault{
 		p.thaw()
 		return nil
 	}},
-	{"relay frozen beyond its lease", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+	{"relay frozen beyond its lock", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		p := s.work[r.IntN(len(s.work))]
 		p.freeze()
-		pace(ctx, relayLease+time.Duration(r.IntN(1000))*time.Millisecond)
+		pace(ctx, relayLock+time.Duration(r.IntN(1000))*time.Millisecond)
 		p.thaw()
 		return nil
 	}},

@@ -15,7 +15,7 @@ import (
 )
 
 // Keys that begin with b: have a window of seconds, so they rise and fall all the
-// time, also while the clock steps and relays lose their lease.
+// time, also while the clock steps and relays lose their lock.
 const (
 	burstLimit = 10
 	burstPer   = 3 * time.Second

@@ -1,11 +1,11 @@
--- lock.lua: takes, keeps or gives back a lease, so that one process at a time
+-- lock.lua: takes, keeps or gives back a lock, so that one process at a time
 -- does a duty.
 --
--- KEYS   1 lease
+-- KEYS   1 lock
 -- ARGV   1 who asks  2 for how many ms (0 = give it back)
 -- Reply  1 if the asker holds it now
 --
--- A lease that would never end, or not for long (no end, more than ten times what is
+-- A lock that would never end, or not for long (no end, more than ten times what is
 -- asked for), or of another type, is corrupt, and nobody holds it.
 --
 -- include: library

@@ -3,8 +3,9 @@ package consumers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +15,10 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// leases keeps this process's share of the partitions: one process at a time
+// locks keeps this process's share of the partitions: one process at a time
 // relays a partition, as order needs one hand. A hold's context ends before
-// another process can have the lease, by this machine's clocks.
-type leases struct {
+// another process can have the lock, by this machine's clocks.
+type locks struct {
 	lua     *lua.Server
 	keys    *stream.Keys
 	owner   string
@@ -29,7 +30,7 @@ type leases struct {
 	holds map[int]*hold // partition → what is held
 }
 
-// hold is one lease for as long as it is held without a gap. It is the context to work
+// hold is one lock for as long as it is held without a gap. It is the context to work
 // under, which is done when it ends.
 type hold struct {
 	context.Context
@@ -64,7 +65,7 @@ func (h *hold) Err() error {
 }
 
 // held gives the partitions held now, each with the context to work under.
-func (l *leases) held() map[int]context.Context {
+func (l *locks) held() map[int]context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := make(map[int]context.Context, len(l.holds))
@@ -76,8 +77,8 @@ func (l *leases) held() map[int]context.Context {
 	return out
 }
 
-// run takes and renews leases until ctx ends, then gives them back.
-func (l *leases) run(ctx context.Context) {
+// run takes and renews locks until ctx ends, then gives them back.
+func (l *locks) run(ctx context.Context) {
 	tick := time.NewTicker(l.ttl / 3)
 	defer tick.Stop()
 	for {
@@ -92,72 +93,84 @@ func (l *leases) run(ctx context.Context) {
 }
 
 // renew goes through all shards at once: on a Cluster, a master that does not
-// answer must not let the leases at the others run out.
-func (l *leases) renew(ctx context.Context) {
+// answer must not let the locks at the others run out.
+func (l *locks) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.ttl)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, parts := range eventlog.Shards(l.lua.Client(), l.keys.All()) {
 		all.Go(func() {
 			if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
-				l.outages.note("renewing the relay's leases", parts[0], err)
+				l.outages.note("renewing the relay's locks", parts[0], err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// renewShard stops at the first failure: what is held runs out by its timer. Holds
-// live as long as ctx lets them.
-func (l *leases) renewShard(within, ctx context.Context, parts []int) error {
+// renewShard asks for the locks of the partitions of one server. What it has no answer for runs out by its timer.
+// Holds live as long as ctx lets them.
+func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
+	asked := time.Now()
+	held, err := l.lua.Lock(within, l.names(parts), l.owner, l.ttl.Milliseconds())
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, p := range parts {
-		asked := time.Now()
-		ok, err := l.lua.Lease(within, l.keys.Relay(p), l.owner, l.ttl.Milliseconds())
-		if err != nil {
-			return err
+		if ok, answered := held[l.keys.Relay(p)]; answered {
+			l.note(ctx, p, ok, asked.Add(l.ttl*3/4))
 		}
-		l.mu.Lock()
-		h, until := l.holds[p], asked.Add(l.ttl*3/4)
-		switch {
-		case ok && h != nil && h.Err() == nil:
-			// The answer came in time, so nobody else can have had it since the last.
-			h.until.Store(newDeadline(until))
-			h.expire.Reset(time.Until(until))
-		case ok:
-			if h != nil {
-				h.expire.Stop()
-				h.cancel()
-			}
-			h := &hold{}
-			h.until.Store(newDeadline(until))
-			h.Context, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
-			h.expire = time.AfterFunc(time.Until(until), h.cancel)
-			l.holds[p] = h
-		case h != nil:
-			h.expire.Stop()
-			h.cancel()
-			delete(l.holds, p)
-		}
-		l.mu.Unlock()
 	}
-	return nil
+	return err
 }
 
-func (l *leases) release() {
+// note notes an answer, under l.mu: the lock of a partition is held until then, or is not held.
+func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
+	h := l.holds[p]
+	if ok && h != nil && h.Err() == nil {
+		// The answer came in time, so nobody else can have had it since the last.
+		h.until.Store(newDeadline(until))
+		h.expire.Reset(time.Until(until))
+		return
+	}
+	if h != nil {
+		h.expire.Stop()
+		h.cancel()
+		delete(l.holds, p)
+	}
+	if ok {
+		h = &hold{}
+		h.until.Store(newDeadline(until))
+		h.Context, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		h.expire = time.AfterFunc(time.Until(until), h.cancel)
+		l.holds[p] = h
+	}
+}
+
+// names gives the keys of the locks of partitions.
+func (l *locks) names(parts []int) []string {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = l.keys.Relay(p)
+	}
+	return names
+}
+
+func (l *locks) release() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var failed error
-	for p, h := range l.holds {
+	for _, h := range l.holds {
 		h.expire.Stop()
 		h.cancel()
-		if _, err := l.lua.Lease(ctx, l.keys.Relay(p), l.owner, 0); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("partition %d: %w", p, err))
-		}
+	}
+	for _, parts := range eventlog.Shards(l.lua.Client(), slices.Collect(maps.Keys(l.holds))) {
+		_, err := l.lua.Lock(ctx, l.names(parts), l.owner, 0)
+		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		l.log.Warn("releasing leases failed, they will expire", "error", failed)
+		l.log.Warn("releasing locks failed, they will expire", "error", failed)
 	}
 	clear(l.holds)
 }

@@ -13,28 +13,28 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// A lease lives for leaseTTL by the server's clock unless it is renewed. Its holder stops when it has not renewed
-// it for leaseEnd by its own, before another can have it.
+// A lock lives for lockTTL by the server's clock unless it is renewed. Its holder stops when it has not renewed
+// it for lockEnd by its own, before another can have it.
 const (
-	leaseTTL   = 6 * time.Second
-	leaseEnd   = 4 * time.Second
-	leaseEvery = time.Second
+	lockTTL   = 6 * time.Second
+	lockEnd   = 4 * time.Second
+	lockEvery = time.Second
 )
 
-// errHeld is the lease of another process.
+// errHeld is the lock of another process.
 var errHeld = errors.New("another process delivers for this sink")
 
-// errBusy is that of a cluster, which stores another message of the lease at this moment.
-var errBusy = errors.New("the lease is being written")
+// errBusy is that of a cluster, which stores another message of the lock at this moment.
+var errBusy = errors.New("the lock is being written")
 
-// errLate: the lease was not renewed for leaseEnd.
+// errLate: the lock was not renewed for lockEnd.
 var errLate = errors.New("JetStream has not renewed it")
 
-// lease is the right to deliver for one sink.
-type lease struct {
-	ctx  context.Context // ends when the lease is lost or given back
+// lock is the right to deliver for one sink.
+type lock struct {
+	ctx  context.Context // ends when the lock is lost or given back
 	lose context.CancelCauseFunc
-	// put publishes a message if the last one of the lease's subject has this sequence; else errHeld.
+	// put publishes a message if the last one of the lock's subject has this sequence; else errHeld.
 	put  func(ctx context.Context, m *nats.Msg, last uint64) (sequence uint64, err error)
 	take func(ctx context.Context, last uint64) (sequence uint64, err error)
 	give func(ctx context.Context, last uint64) error
@@ -47,37 +47,37 @@ type lease struct {
 	watchdog *time.Timer
 }
 
-// newLease takes the lease and keeps it until end, or until it is lost. It outlives ctx.
-func newLease(ctx context.Context, l *lease) (*lease, error) {
+// newLock takes the lock and keeps it until end, or until it is lost. It outlives ctx.
+func newLock(ctx context.Context, l *lock) (*lock, error) {
 	l.renewed = time.Now()
 	var err error
 	if l.sequence, err = l.take(ctx, 0); err != nil {
 		return nil, err
 	}
 	l.ctx, l.lose = context.WithCancelCause(context.WithoutCancel(ctx))
-	l.watchdog = time.AfterFunc(leaseEnd-time.Since(l.renewed), func() { l.lost(errLate) })
+	l.watchdog = time.AfterFunc(lockEnd-time.Since(l.renewed), func() { l.lost(errLate) })
 	l.renewing.Go(l.renew)
 	return l, nil
 }
 
-func (l *lease) lost(why error) { l.lose(fmt.Errorf("the lease is lost: %w", why)) }
+func (l *lock) lost(why error) { l.lose(fmt.Errorf("the lock is lost: %w", why)) }
 
-// holds reports whether the lease stands. It looks at the clock, as a process that was frozen may run on before
+// holds reports whether the lock stands. It looks at the clock, as a process that was frozen may run on before
 // its timers do.
-func (l *lease) holds() bool {
+func (l *lock) holds() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.renewed) >= leaseEnd {
+	if time.Since(l.renewed) >= lockEnd {
 		l.lost(errLate)
 	}
 	return l.ctx.Err() == nil
 }
 
-func (l *lease) renew() {
-	for pause.For(l.ctx, leaseEvery) {
+func (l *lock) renew() {
+	for pause.For(l.ctx, lockEvery) {
 		l.sending.Lock()
 		now := time.Now()
-		within, cancel := context.WithTimeout(l.ctx, leaseEvery)
+		within, cancel := context.WithTimeout(l.ctx, lockEvery)
 		next, err := l.take(within, l.sequence)
 		cancel()
 		if err == nil {
@@ -90,17 +90,17 @@ func (l *lease) renew() {
 		if err == nil && l.holds() {
 			l.mu.Lock()
 			l.renewed = now
-			l.watchdog.Reset(leaseEnd - time.Since(now))
+			l.watchdog.Reset(lockEnd - time.Since(now))
 			l.mu.Unlock()
 		}
 	}
 }
 
-// publish publishes a message to the stream of the lease if nobody else has the lease by then.
-func (l *lease) publish(ctx context.Context, m *nats.Msg) error {
+// publish publishes a message to the stream of the lock if nobody else has the lock by then.
+func (l *lock) publish(ctx context.Context, m *nats.Msg) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
-	within, cancel := context.WithTimeout(ctx, leaseEvery)
+	within, cancel := context.WithTimeout(ctx, lockEvery)
 	defer cancel()
 	_, err := l.put(within, m, l.sequence)
 	if errors.Is(err, errHeld) {
@@ -109,8 +109,8 @@ func (l *lease) publish(ctx context.Context, m *nats.Msg) error {
 	return err
 }
 
-// end gives the lease back.
-func (l *lease) end() {
+// end gives the lock back.
+func (l *lock) end() {
 	l.lose(nil)
 	l.renewing.Wait()
 	l.watchdog.Stop()
@@ -119,7 +119,7 @@ func (l *lease) end() {
 	_ = l.give(within, l.sequence) // else it ends by itself
 }
 
-// rival is the lease of another process as this one last saw it, by its own clock.
+// rival is the lock of another process as this one last saw it, by its own clock.
 type rival struct {
 	holder   string
 	sequence uint64
@@ -128,20 +128,20 @@ type rival struct {
 	over     bool      // it was taken over
 }
 
-// see notes the stored lease, and reports whether nobody renews it. A holder renews it every leaseEvery, and
-// stops by leaseEnd. The server should remove it after leaseTTL. It does not always: after a clean stop and a
+// see notes the stored lock, and reports whether nobody renews it. A holder renews it every lockEvery, and
+// stops by lockEnd. The server should remove it after lockTTL. It does not always: after a clean stop and a
 // kill, it can have an older message again, without a time to live.
 func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
 	now := time.Now()
 	if m.Sequence != r.sequence || !m.Time.Equal(r.stored) {
 		*r = rival{holder: string(m.Data), sequence: m.Sequence, stored: m.Time, since: now}
 	}
-	return now.Sub(r.since) > leaseTTL
+	return now.Sub(r.since) > lockTTL
 }
 
-// lease takes the sink's lease, and keeps it until its end. r is what the caller knows of another's.
-func (s state) lease(ctx context.Context, name string, r *rival) (*lease, error) {
-	subject := s.subject("lease")
+// lock takes the sink's lock, and keeps it until its end. r is what the caller knows of another's.
+func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
+	subject := s.subject("lock")
 	put := func(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
 		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(last, subject),
 			jetstream.WithRetryAttempts(0))
@@ -162,7 +162,7 @@ func (s state) lease(ctx context.Context, name string, r *rival) (*lease, error)
 		return m
 	}
 	take := func(ctx context.Context, last uint64) (uint64, error) {
-		next, err := put(ctx, message(name, leaseTTL.String()), last)
+		next, err := put(ctx, message(name, lockTTL.String()), last)
 		if last == 0 && errors.Is(err, errBusy) {
 			return 0, errHeld
 		}
@@ -170,7 +170,7 @@ func (s state) lease(ctx context.Context, name string, r *rival) (*lease, error)
 			return next, err
 		}
 		// It may be ours, where the answer to a renewal was lost.
-		held, err := s.last(ctx, "lease")
+		held, err := s.last(ctx, "lock")
 		switch {
 		case err != nil:
 			return 0, err
@@ -182,12 +182,12 @@ func (s state) lease(ctx context.Context, name string, r *rival) (*lease, error)
 		default:
 			return 0, errHeld
 		}
-		return put(ctx, message(name, leaseTTL.String()), held.Sequence)
+		return put(ctx, message(name, lockTTL.String()), held.Sequence)
 	}
 	// An empty message that is gone in a second.
 	give := func(ctx context.Context, last uint64) error {
 		_, err := put(ctx, message("", "1s"), last)
 		return err
 	}
-	return newLease(ctx, &lease{put: put, take: take, give: give})
+	return newLock(ctx, &lock{put: put, take: take, give: give})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A lease that JetStream does not renew ends before another process can have it, though no answer comes at all;
+// A lock that JetStream does not renew ends before another process can have it, though no answer comes at all;
 // one that it renews stands for as long as it does.
-func TestALeaseEndsBeforeAnotherBegins(t *testing.T) {
+func TestALockEndsBeforeAnotherBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var last atomic.Int64 // when JetStream stored it last
@@ -29,16 +29,16 @@ func TestALeaseEndsBeforeAnotherBegins(t *testing.T) {
 			last.Store(time.Now().UnixNano())
 			return sequence + 1, nil
 		}
-		l, err := newLease(t.Context(), &lease{take: take, give: func(context.Context, uint64) error { return nil }})
+		l, err := newLock(t.Context(), &lock{take: take, give: func(context.Context, uint64) error { return nil }})
 		testkit.Must(t, err)
 		time.Sleep(time.Hour)
 		if !l.holds() {
-			t.Fatalf("a lease that is renewed is lost: %v", context.Cause(l.ctx))
+			t.Fatalf("a lock that is renewed is lost: %v", context.Cause(l.ctx))
 		}
 		synctest.Wait()
 		silent.Store(true)
 		<-l.ctx.Done()
-		if d := time.Since(time.Unix(0, last.Load())); d < leaseEnd || d >= leaseTTL-leaseEvery {
+		if d := time.Since(time.Unix(0, last.Load())); d < lockEnd || d >= lockTTL-lockEvery {
 			t.Errorf("it ended %s after JetStream stored it", d)
 		}
 		if l.holds() || !errors.Is(context.Cause(l.ctx), errLate) {
@@ -48,29 +48,29 @@ func TestALeaseEndsBeforeAnotherBegins(t *testing.T) {
 	})
 }
 
-// A process that was frozen finds its lease over by the clock, whichever of its goroutines runs first.
+// A process that was frozen finds its lock over by the clock, whichever of its goroutines runs first.
 func TestAFrozenProcessLooksAtTheClock(t *testing.T) {
-	l := &lease{renewed: time.Now().Add(-leaseEnd)}
+	l := &lock{renewed: time.Now().Add(-lockEnd)}
 	l.ctx, l.lose = context.WithCancelCause(t.Context())
 	if l.holds() || l.ctx.Err() == nil {
 		t.Error("it holds")
 	}
 }
 
-// Who had the lease before can write neither what stands nor how far all is delivered, also where what the new
-// holder wrote is gone again. Who lost the answer to a renewal has its lease still.
+// Who had the lock before can write neither what stands nor how far all is delivered, also where what the new
+// holder wrote is gone again. Who lost the answer to a renewal has its lock still.
 func TestOnlyTheHolderWrites(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	js, err := jetstream.New(nc)
 	testkit.Must(t, err)
 	s := state{js, streamtest.Prefix(t), "am"}
 	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
-	first, err := s.lease(t.Context(), "first", &rival{})
+	first, err := s.lock(t.Context(), "first", &rival{})
 	testkit.Must(t, err)
 	defer first.end()
 	a := Sample(api.StateRaised, time.Now())
 	testkit.Must(t, s.note(t.Context(), first, a))
-	if _, err := s.lease(t.Context(), "second", &rival{}); !errors.Is(err, errHeld) {
+	if _, err := s.lock(t.Context(), "second", &rival{}); !errors.Is(err, errHeld) {
 		t.Fatalf("two hold it: %v", err)
 	}
 	first.sending.Lock() // it is frozen from here on
@@ -83,7 +83,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	stream, err := js.Stream(t.Context(), StreamName(s.prefix))
 	testkit.Must(t, err)
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
-	second, err := s.lease(t.Context(), "second", &rival{})
+	second, err := s.lock(t.Context(), "second", &rival{})
 	testkit.Must(t, err)
 	defer second.end()
 	a.State = api.StateCleared
@@ -104,9 +104,9 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	}
 }
 
-// After a clean stop and a kill of nats-server a lease message can lack its time to live. A sink takes such a
-// lease over once nobody has renewed it for leaseTTL by its own clock. It never takes over one that is renewed.
-func TestALeaseThatNobodyRenews(t *testing.T) {
+// After a clean stop and a kill of nats-server a lock message can lack its time to live. A sink takes such a
+// lock over once nobody has renewed it for lockTTL by its own clock. It never takes over one that is renewed.
+func TestALockThatNobodyRenews(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	js, err := jetstream.New(nc)
 	testkit.Must(t, err)
@@ -114,13 +114,13 @@ func TestALeaseThatNobodyRenews(t *testing.T) {
 	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
 	publish := func() {
 		t.Helper()
-		_, err := js.Publish(t.Context(), s.subject("lease"), []byte("dead"))
+		_, err := js.Publish(t.Context(), s.subject("lock"), []byte("dead"))
 		testkit.Must(t, err)
 	}
 	r := &rival{}
 	refused := func(when string) {
 		t.Helper()
-		if _, err := s.lease(t.Context(), "living", r); !errors.Is(err, errHeld) {
+		if _, err := s.lock(t.Context(), "living", r); !errors.Is(err, errHeld) {
 			t.Fatalf("%s: %v", when, err)
 		}
 	}
@@ -129,13 +129,13 @@ func TestALeaseThatNobodyRenews(t *testing.T) {
 	if r.holder != "dead" {
 		t.Errorf("the holder is %q", r.holder)
 	}
-	r.since = r.since.Add(-leaseTTL + leaseEvery) // as if it had been seen so long ago
+	r.since = r.since.Add(-lockTTL + lockEvery) // as if it had been seen so long ago
 	refused("before its time")
-	r.since = r.since.Add(-leaseTTL)
+	r.since = r.since.Add(-lockTTL)
 	publish()
 	refused("renewed meanwhile")
-	r.since = r.since.Add(-leaseTTL - time.Millisecond)
-	l, err := s.lease(t.Context(), "living", r)
+	r.since = r.since.Add(-lockTTL - time.Millisecond)
+	l, err := s.lock(t.Context(), "living", r)
 	testkit.Must(t, err)
 	defer l.end()
 	if !r.over || !l.holds() {

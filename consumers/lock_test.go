@@ -12,47 +12,47 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// A relay that cannot renew its leases stops by its own clock, before another can take them.
-func TestALeaseEndsLocally(t *testing.T) {
+// A relay that cannot renew its locks stops by its own clock, before another can take them.
+func TestALockEndsLocally(t *testing.T) {
 	server := streamtest.EmbeddedRedis(t)
 	c := streamtest.Connect(t, server.Addr())
 	keys, err := stream.NewKeys("sc", 2)
 	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond
-	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
+	l := &locks{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
 		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
 	// The first call has the server compile the script, which takes long under the race detector.
-	_, err = l.lua.Lease(t.Context(), "first", "me", 1)
+	_, err = l.lua.Lock(t.Context(), []string{"first"}, "me", 1)
 	testkit.Must(t, err)
 	l.renew(t.Context())
 	held := l.held()
 	if len(held) != 2 {
-		t.Fatalf("%d leases are held, expected 2", len(held))
+		t.Fatalf("%d locks are held, expected 2", len(held))
 	}
 	asked := time.Now()
 	server.SetError("gone")
 	l.renew(t.Context())
-	for p, lease := range held {
+	for p, lock := range held {
 		waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		select {
-		case <-lease.Done():
+		case <-lock.Done():
 		case <-waiting.Done():
-			t.Fatalf("the lease of partition %d does not end", p)
+			t.Fatalf("the lock of partition %d does not end", p)
 		}
 		cancel()
 	}
 	if d := time.Since(asked); d > 20*ttl {
-		t.Errorf("the leases ended after %s, expected less than %s", d, ttl) // a loaded machine may be late
+		t.Errorf("the locks ended after %s, expected less than %s", d, ttl) // a loaded machine may be late
 	}
 	if n := len(l.held()); n != 0 {
-		t.Errorf("%d leases are held", n)
+		t.Errorf("%d locks are held", n)
 	}
 }
 
-// A process that slept over the end of a lease and goes on before its timers do: the lease
+// A process that slept over the end of a lock and goes on before its timers do: the lock
 // has ended, and what is taken next is another, as somebody may have had it between.
 // So it is on a machine that was suspended, whose monotonic clock stood still.
-func TestALeaseIsNotHeldOverItsEnd(t *testing.T) {
+func TestALockIsNotHeldOverItsEnd(t *testing.T) {
 	for name, end := range map[string]*deadline{
 		"slept":     {time.Now(), time.Now().Add(time.Hour).UnixMilli()},
 		"suspended": {time.Now().Add(time.Hour), time.Now().UnixMilli()},
@@ -65,28 +65,28 @@ func endsBetween(t *testing.T, end *deadline) {
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)
-	l := &leases{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
+	l := &locks{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
 		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
 	l.renew(t.Context())
 	first := l.held()[0]
 	l.renew(t.Context())
 	if l.held()[0] != first || first.Err() != nil {
-		t.Fatal("a lease that is renewed in time is another")
+		t.Fatal("a lock that is renewed in time is another")
 	}
 	l.holds[0].until.Store(end)
 	under, cancel := context.WithCancel(first)
 	defer cancel()
-	if first.Err() == nil || (underLease{under, first}).Err() == nil || len(l.held()) != 0 {
-		t.Error("the lease is still held after its end")
+	if first.Err() == nil || (underLock{under, first}).Err() == nil || len(l.held()) != 0 {
+		t.Error("the lock is still held after its end")
 	}
 	l.renew(t.Context())
 	if second := l.held()[0]; second == nil || second == first {
-		t.Error("the lease goes on over its end")
+		t.Error("the lock goes on over its end")
 	}
 	select {
 	case <-first.Done():
 	default:
-		t.Error("what worked under the first lease goes on")
+		t.Error("what worked under the first lock goes on")
 	}
 	l.release()
 }
