@@ -1,7 +1,6 @@
 package access
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -18,7 +17,7 @@ import (
 // Extractors say how GET /v1/check?extractor=NAME takes the key from the
 // request that a proxy asks for. A nil one knows none.
 type Extractors struct {
-	files *reload.Files[map[string]*extractor]
+	*reload.Files[map[string]*extractor]
 }
 
 // NewExtractors loads the extractors of the YAML file at path:
@@ -40,21 +39,9 @@ func NewExtractors(path string, log *slog.Logger) (*Extractors, error) {
 	return &Extractors{files}, nil
 }
 
-// Reload reads the file again; on an error the present ones stay.
-func (e *Extractors) Reload() error { return e.files.Reload() }
-
-// Refused is the error of the last attempt to reload; nil: the file is in force.
-func (e *Extractors) Refused() error { return e.files.Refused() }
-
-// OnReload adds what is called after each attempt to reload.
-func (e *Extractors) OnReload(outcome func(error)) { e.files.OnReload(outcome) }
-
-// Run reloads the file when it has changed, until ctx ends.
-func (e *Extractors) Run(ctx context.Context) { e.files.Run(ctx) }
-
 func (e *Extractors) find(name string) (*extractor, error) {
 	if e != nil {
-		if x := e.files.Value()[name]; x != nil {
+		if x := e.Value()[name]; x != nil {
 			return x, nil
 		}
 	}

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -69,7 +68,7 @@ func (t *table) find(bearer string) (grant, bool) {
 // Tokens say who may do what. Its methods may be called from any goroutine.
 // A nil *Tokens lets everybody do everything.
 type Tokens struct {
-	files   *reload.Files[*table]
+	*reload.Files[*table]
 	refused map[string]prometheus.Counter // reason → how often
 
 	log   *slog.Logger
@@ -101,7 +100,7 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 		t.refused[reason] = vec.WithLabelValues(reason)
 	}
 	var err error
-	t.files, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
+	t.Files, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
 			log.Warn("the tokens file can be read by every user of this machine", "path", path, "mode",
 				info.Mode().Perm().String(), "fix", "chmod o-r "+path)
@@ -114,18 +113,6 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 	return t, nil
 }
 
-// Reload reads the file again; on an error the present tokens stay.
-func (t *Tokens) Reload() error { return t.files.Reload() }
-
-// Refused is the error of the last attempt to reload; nil: the file is in force.
-func (t *Tokens) Refused() error { return t.files.Refused() }
-
-// OnReload adds what is called after each attempt to reload.
-func (t *Tokens) OnReload(outcome func(error)) { t.files.OnReload(outcome) }
-
-// Run reloads the file when it has changed, until ctx ends.
-func (t *Tokens) Run(ctx context.Context) { t.files.Run(ctx) }
-
 // Allow reports whether a bearer token may be used for scope. The error wraps
 // api.ErrUnauthenticated where there is no token or none that we know, and
 // api.ErrForbidden where it has other scopes.
@@ -133,7 +120,7 @@ func (t *Tokens) Allow(bearer string, scope Scope) error {
 	if t == nil {
 		return nil
 	}
-	reason, err := t.files.Value().allow(bearer, scope)
+	reason, err := t.Value().allow(bearer, scope)
 	if err != nil {
 		t.refused[reason].Inc()
 	}

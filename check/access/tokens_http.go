@@ -36,7 +36,7 @@ func bearerIn(values func(header string) []string) string {
 // which the server has verified; empty where there is neither.
 func (t *Tokens) NameOf(r *http.Request) string {
 	if t != nil {
-		if g, ok := t.files.Value().find(Bearer(r.Header)); ok {
+		if g, ok := t.Value().find(Bearer(r.Header)); ok {
 			return g.name
 		}
 	}
@@ -72,7 +72,7 @@ func (t *Tokens) Has(bearer string, scope Scope) bool {
 	if t == nil {
 		return true
 	}
-	_, err := t.files.Value().allow(bearer, scope)
+	_, err := t.Value().allow(bearer, scope)
 	return err == nil
 }
 

@@ -19,15 +19,15 @@ import (
 )
 
 // moved serves limits as movers from envoyproxy/ratelimit have them.
-func moved(t *testing.T, text string, c envoy.Config, options ...config.Option) (
+func moved(t *testing.T, text string, c envoy.Config, options ...config.Options) (
 	ask func(*rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	limits, err := config.Load(path, options...)
+	source, err := config.NewSource(config.SourceConfig{Limits: path, Options: append(options, config.Options{})[0]})
 	testkit.Must(t, err)
-	w := newWorld(t, streamtest.AnyRedis(t), limits.Rules()...)
-	c.Limits = func() *config.Limits { return limits }
+	w := newWorld(t, streamtest.AnyRedis(t), source.Rules().List()...)
+	c.Limits = source.Limits
 	client := w.dial(t, c)
 	return func(r *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
 		t.Helper()
@@ -137,7 +137,7 @@ descriptors:
 // descriptor without a limit.
 func TestQuotaModeForAll(t *testing.T) {
 	ask := moved(t, "domain: edge\ndescriptors: [{key: client, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		envoy.Config{}, config.Quota(true))
+		envoy.Config{}, config.Options{Quota: true})
 	ask(asking("client=a"))
 	for _, c := range []struct {
 		request *rlsv3.RateLimitRequest
@@ -157,7 +157,8 @@ func TestQuotaModeForAll(t *testing.T) {
 // While nobody denies, a limit of 0 and one that a descriptor brings admit too.
 func TestShadowModeForAll(t *testing.T) {
 	ask := moved(t, "domain: edge\ndescriptors: [{key: none, rate_limit: {unit: minute, requests_per_unit: 0}},\n"+
-		"  {key: one, rate_limit: {unit: minute, requests_per_unit: 1}}]\n", envoy.Config{}, config.Shadow(true))
+		"  {key: one, rate_limit: {unit: minute, requests_per_unit: 1}}]\n", envoy.Config{},
+		config.Options{Shadow: true})
 	brought := asking("client=a")
 	brought.Descriptors[0].Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2}
 	ask(brought)

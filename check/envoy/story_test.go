@@ -39,9 +39,9 @@ func TestStories(t *testing.T) {
 			testkit.Must(t, err)
 			rules = parsed.List()
 		} else {
-			limits, err := config.Load(testkit.WriteFile(t, "limits.yaml", under))
+			source, err := config.NewSource(config.SourceConfig{Limits: testkit.WriteFile(t, "limits.yaml", under)})
 			testkit.Must(t, err)
-			c.Limits, rules = func() *config.Limits { return limits }, limits.Rules()
+			c.Limits, rules = source.Limits, source.Rules().List()
 		}
 		return tell(t, newWorld(t, streamtest.AnyRedis(t), rules...), c, steps)
 	})

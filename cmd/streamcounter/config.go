@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/check/envoy"
+	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -59,14 +60,9 @@ type natsConfig struct {
 }
 
 type rulesConfig struct {
-	File      string
-	Limits    string // a file or directory of envoyproxy/ratelimit
-	Tag       string
-	Algorithm string // of Limits
-	OnDeny    string // of Limits
-	// Of all Limits: files of one domain are one; none denies; all are quotas; none has levels.
-	Merge, Shadow, Quota, Unlevelled bool
-	Calendar                         string // time zone of months and years of Limits
+	File                string
+	Limits              string // a file or directory of envoyproxy/ratelimit
+	envoyconfig.Options        // of Limits
 }
 
 type grpcConfig struct {
@@ -177,7 +173,7 @@ func (c *config) table() []group {
 			set(&c.Rules.OnDeny, "rls-on-deny", "skip",
 				"what happens to denied hits of a limit without on_deny: skip, or charge, as in "+
 					"envoyproxy/ratelimit; the same for serve and work"),
-			set(&c.Rules.Merge, "rls-merge-domains", false,
+			set(&c.Rules.MergeDomains, "rls-merge-domains", false,
 				"allow several files of --rls-config with one domain, and merge them; the same for serve "+
 					"and work"),
 			set(&c.Rules.Shadow, "rls-shadow", false,

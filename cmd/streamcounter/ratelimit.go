@@ -98,7 +98,7 @@ func ratelimitRules(c *config, log *slog.Logger) (ruleSource, error) {
 	if c.Rules.File != "" || c.Rules.Limits != "" {
 		return nil, errors.New("--rules and --rls-config are files: they do not go with CONFIG_TYPE=" + typeXDS)
 	}
-	x.Options, x.Log = limitOptions(c.Rules), log
+	x.Options, x.Log = c.Rules.Options, log
 	s := &xdsRules{}
 	if c.RateLimit.TLS != nil {
 		var err error

@@ -92,7 +92,7 @@ func checkedRules(c rulesConfig) (*windows.Rules, error) {
 	case c.Limits == "":
 		return windows.Load(c.File, windows.WithoutHashKey)
 	}
-	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c),
+	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: c.Options,
 		RuleOptions: []windows.ParseOption{windows.WithoutHashKey}})
 	if err != nil {
 		return nil, err

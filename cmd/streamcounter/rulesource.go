@@ -28,7 +28,7 @@ type ruleSource interface {
 func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSource, error) {
 	switch {
 	case c.Limits != "":
-		config := envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: limitOptions(c), Log: log}
+		config := envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: c.Options, Log: log}
 		if c.File == "" {
 			config.Base = example
 		}
@@ -52,12 +52,6 @@ func openRules(c rulesConfig, example *windows.Rules, log *slog.Logger) (ruleSou
 	}
 	return nil, badUsage("missing --rules FILE (%s) or --rls-config; `streamcounter dev` runs with an example",
 		envName("rules"))
-}
-
-func limitOptions(c rulesConfig) []envoyconfig.Option {
-	return []envoyconfig.Option{envoyconfig.Algorithm(c.Algorithm), envoyconfig.Tag(c.Tag),
-		envoyconfig.OnDeny(c.OnDeny), envoyconfig.MergeDomains(c.Merge), envoyconfig.Shadow(c.Shadow),
-		envoyconfig.Quota(c.Quota), envoyconfig.Unlevelled(c.Unlevelled), envoyconfig.Calendar(c.Calendar)}
 }
 
 // limits are those that belong to the present rules, nil without --rls-config.

@@ -48,7 +48,7 @@ type Config struct {
 	// MaxBytes of a response; default 32 MiB.
 	MaxBytes int
 	// Options of the limits.
-	Options []config.Option
+	Options config.Options
 	Log     *slog.Logger // nil: silence
 }
 
@@ -83,7 +83,7 @@ func New(c Config) (*Source, error) {
 	c.Node = cmp.Or(c.Node, "default")
 	c.FirstWait, c.LongestWait = cmp.Or(c.FirstWait, 500*time.Millisecond), cmp.Or(c.LongestWait, 10*time.Second)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
-	pushed, err := config.NewPushed(c.Log, c.Options...)
+	pushed, err := config.NewPushed(c.Log, c.Options)
 	if err != nil {
 		return nil, err
 	}

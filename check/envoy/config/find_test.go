@@ -30,9 +30,18 @@ func descriptorOf(text string) *commonv3.RateLimitDescriptor {
 	return d
 }
 
-func load(t testing.TB, path string, o ...Option) *Limits {
+// open reads one file, or those of a directory.
+func open(path string, o ...Options) (*Limits, error) {
+	s, err := NewSource(SourceConfig{Limits: path, Options: append(o, Options{})[0]})
+	if err != nil {
+		return nil, err
+	}
+	return s.Limits(), nil
+}
+
+func load(t testing.TB, path string, o ...Options) *Limits {
 	t.Helper()
-	l, err := Load(path, o...)
+	l, err := open(path, o...)
 	testkit.Must(t, err)
 	return l
 }
@@ -113,7 +122,7 @@ func TestReplaced(t *testing.T) {
 }
 
 func TestTheTagStandsInBraces(t *testing.T) {
-	l := load(t, "testdata/working", Tag("client"))
+	l := load(t, "testdata/working", Options{Tag: "client"})
 	for entries, want := range map[string]string{
 		"client=a":               "edge/{client=a}",
 		"client=a plan=gold":     "edge/{client=a}/plan=gold",
@@ -173,7 +182,7 @@ descriptors:
   - {key: k, value: "b*b*b", rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: k, value: "b*/*b", rate_limit: {unit: day, requests_per_unit: 4}}
   - {key: k, rate_limit: {unit: day, requests_per_unit: 5}}
-`)}}, options{})
+`)}}, Options{})
 	testkit.Must(t, err)
 	long := strings.Repeat("c", 600)
 	for value, want := range map[string]uint32{
@@ -200,7 +209,7 @@ func TestStars(t *testing.T) {
 		limited("k", "v*", 5, day), limited("k*", "v*", 6, day), limited("k*", "v", 7, day), limited("k*", "", 8, day),
 		limited("k", "", 9, day), limited("k", "v*v*", 10, day),
 	}
-	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "d", Descriptors: list}})
+	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "d", Descriptors: list}}, Options{})
 	testkit.Must(t, err)
 	testkit.Must(t, l.Refused())
 	for _, c := range []struct {
@@ -239,7 +248,8 @@ func TestLongPaths(t *testing.T) {
 		limited("*a*", "", 4, day)}
 	for _, tag := range []string{"", "method", client, "none"} {
 		seen := map[string]bool{}
-		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "eg", Descriptors: list}}, Tag(tag))
+		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "eg", Descriptors: list}},
+			Options{Tag: tag})
 		testkit.Must(t, errors.Join(err, l.Refused()))
 		for _, c := range []struct {
 			key, value string

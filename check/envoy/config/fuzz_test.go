@@ -34,11 +34,11 @@ func FuzzConfig(f *testing.F) {
 		if len(data) > 16<<10 || len(tag) > maxTagName {
 			return
 		}
-		l, err := parse([]reload.File{{Path: "f.yaml", Data: data}}, options{tag: tag})
+		l, err := parse([]reload.File{{Path: "f.yaml", Data: data}}, Options{Tag: tag})
 		if err != nil {
 			return
 		}
-		if _, err := windows.NewRules(l.Rules()); err != nil && len(l.Rules()) > 0 {
+		if _, err := windows.NewRules(l.rules.List()); err != nil && len(l.rules.List()) > 0 {
 			t.Fatal(err)
 		}
 	})
@@ -51,11 +51,11 @@ func FuzzDescriptor(f *testing.F) {
 	f.Add("paths", "path", "/files/\xff", "", "", "")
 	f.Add("streamcounter", "key", "a", "", "", "")
 	f.Add("e{d}", "a=b", "c/d;per=60s", "~", "\x00\u0085", "a=b")
-	plain, err := Load("testdata/working")
+	plain, err := open("testdata/working")
 	if err != nil {
 		f.Fatal(err)
 	}
-	tagged, err := Load("testdata/working", Tag("client"))
+	tagged, err := open("testdata/working", Options{Tag: "client"})
 	if err != nil {
 		f.Fatal(err)
 	}

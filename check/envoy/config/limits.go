@@ -18,10 +18,12 @@ import (
 type Limits struct {
 	tag     string
 	domains map[string]*domain
-	rules   *windows.Rules // none where no limit needs one
-	count   int            // of limits, the unlimited and the zero ones among them
-	shadow  bool           // no limit denies
-	quota   bool           // all are quotas
+	// rules are the limits as rules, none where no limit needs one. Those that decide first stand first: the first
+	// that matches a key which Find gives is that limit's. Workers count and sweep by them.
+	rules  *windows.Rules
+	count  int  // of limits, the unlimited and the zero ones among them
+	shadow bool // no limit denies
+	quota  bool // all are quotas
 	// warnings are fields of resources that nothing here knows.
 	warnings []string
 	// refused are descriptors and domains of resources that cannot be counted; all else is in force.
@@ -68,21 +70,8 @@ type pattern struct {
 	text  string
 }
 
-// Rules are the limits as rules, those first that decide first: the first that
-// matches a key which Find gives is that limit's. Workers count and sweep by
-// them. Not to be changed.
-func (l *Limits) Rules() []*windows.Rule {
-	return l.rules.List()
-}
-
 // Len is how many limits there are.
 func (l *Limits) Len() int { return l.count }
-
-// Has says whether anything is configured for a domain.
-func (l *Limits) Has(domain string) bool { return l.domains[domain] != nil }
-
-// Tag is the entry that stands in braces in keys, empty if none.
-func (l *Limits) Tag() string { return l.tag }
 
 // Shadow says that no limit denies, whatever it finds.
 func (l *Limits) Shadow() bool { return l != nil && l.shadow }

@@ -1,108 +1,73 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Option changes how a configuration is taken.
-type Option func(*options) error
-
-type options struct {
-	algorithm, tag string
-	onDeny         windows.OnDeny
-	// shadow, quota: of all limits. merge: files of one domain are one. unlevelled: no
-	// limit has levels.
-	shadow, quota, merge, unlevelled bool
-	zone                             string // of months and years
+// Options change how a configuration is taken. The zero value takes it as it stands.
+type Options struct {
+	// Algorithm counts all limits; empty: sliding-log.
+	Algorithm string
+	// Tag names the entry that stands in braces in keys, so that descriptors with the same value of it are
+	// counted in one partition; empty: none.
+	Tag string
+	// OnDeny says whether hits that are denied count, of limits that do not say so themselves (on_deny);
+	// empty: skip.
+	OnDeny string
+	// MergeDomains takes several files of one domain as one; they may not have the same descriptor at their top.
+	MergeDomains bool
+	// Shadow makes all limits deny nothing: they count, and statuses say what is over.
+	Shadow bool
+	// Quota makes all limits quotas (quota_mode).
+	Quota bool
+	// Unlevelled limits publish nothing, for a process without workers: nobody would end their levels.
+	Unlevelled bool
+	// Calendar counts one month and one year by the calendar in that time zone, from its first day; empty:
+	// they are 30 and 365 days.
+	Calendar string
 }
 
-// Shadow makes all limits deny nothing: they count, and statuses say what is over.
-func Shadow(on bool) Option { return func(o *options) error { o.shadow = on; return nil } }
-
-// Quota makes all limits quotas (quota_mode).
-func Quota(on bool) Option { return func(o *options) error { o.quota = on; return nil } }
-
-// MergeDomains takes several files of one domain as one; they may not have the same
-// descriptor at their top.
-func MergeDomains(on bool) Option { return func(o *options) error { o.merge = on; return nil } }
-
-// Unlevelled limits publish nothing, for a process without workers: nobody would end
-// their levels.
-func Unlevelled(on bool) Option { return func(o *options) error { o.unlevelled = on; return nil } }
-
-// OnDeny says whether hits that are denied count, of limits that do not say so themselves (on_deny);
-// default skip.
-func OnDeny(what string) Option {
-	return func(o *options) error {
-		o.onDeny = windows.OnDeny(cmp.Or(what, string(windows.OnDenySkip)))
-		if o.onDeny != windows.OnDenySkip && o.onDeny != windows.OnDenyCharge {
-			return fmt.Errorf("on_deny %q: want %s or %s", what, windows.OnDenySkip, windows.OnDenyCharge)
-		}
-		return nil
+func (o Options) validate() error {
+	if o.OnDeny != "" && o.OnDeny != string(windows.OnDenySkip) && o.OnDeny != string(windows.OnDenyCharge) {
+		return fmt.Errorf("on_deny %q: want %s or %s", o.OnDeny, windows.OnDenySkip, windows.OnDenyCharge)
 	}
-}
-
-// Algorithm counts all limits with it; default sliding-log.
-func Algorithm(name string) Option {
-	return func(o *options) error {
-		if name != "" {
-			if err := windows.CheckAlgorithm(name); err != nil {
-				return err
-			}
-		}
-		o.algorithm = name
-		return nil
-	}
-}
-
-// Tag puts the entry of that name in braces in keys, so that descriptors with
-// the same value of it are counted in one partition; empty: none.
-func Tag(name string) Option {
-	return func(o *options) error {
-		if len(name) > maxTagName {
-			return fmt.Errorf("tag %q: want the key of a descriptor's entry, at most %d bytes", name, maxTagName)
-		}
-		o.tag = name
-		return nil
-	}
-}
-
-func optionsOf(list []Option) (o options, err error) {
-	for _, set := range list {
-		if err := set(&o); err != nil {
-			return o, err
+	if o.Algorithm != "" {
+		if err := windows.CheckAlgorithm(o.Algorithm); err != nil {
+			return err
 		}
 	}
-	return o, nil
+	if len(o.Tag) > maxTagName {
+		return fmt.Errorf("tag %q: want the key of a descriptor's entry, at most %d bytes", o.Tag, maxTagName)
+	}
+	if o.Calendar != "" {
+		if _, err := windows.CalendarWindow(1, "month", o.Calendar, ""); err != nil {
+			return fmt.Errorf("calendar: %w", err)
+		}
+	}
+	return nil
 }
 
-// Load reads the configuration of envoyproxy/ratelimit: one YAML file, or all
-// *.yaml and *.yml of a directory in the order of their names. The first thing
-// wrong is an error that begins with FILE:LINE:COLUMN.
-func Load(path string, list ...Option) (*Limits, error) {
-	o, err := optionsOf(list)
-	if err != nil {
-		return nil, err
+// window gives the window of a limit.
+func (o Options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_RateLimit_Unit, per time.Duration) (
+	windows.Window, error,
+) {
+	byCalendar := unit == rlsv3.RateLimitResponse_RateLimit_MONTH || unit == rlsv3.RateLimitResponse_RateLimit_YEAR
+	if o.Calendar == "" || multiplier != 1 || !byCalendar {
+		return windows.Window{Limit: limit, Per: per}, nil
 	}
-	names, err := filesOf(path)
-	if err != nil {
-		return nil, fmt.Errorf("load limits: %w", err)
-	}
-	files, err := reload.Read("limits", names...)
-	if err != nil {
-		return nil, err
-	}
-	return parse(files, o)
+	return windows.CalendarWindow(limit, strings.ToLower(unit.String()), o.Calendar, "")
 }
 
-func parse(texts []reload.File, o options) (*Limits, error) {
+func parse(texts []reload.File, o Options) (*Limits, error) {
 	var files []*file
 	for _, t := range texts {
 		f, err := readFile(t.Path, t.Data)

@@ -19,7 +19,7 @@ func TestBusted(t *testing.T) {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, path := range files {
-		if _, err := Load(path); err == nil {
+		if _, err := open(path); err == nil {
 			t.Errorf("%s is loaded", path)
 		} else {
 			testkit.Golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
@@ -35,7 +35,7 @@ func TestLoadOfADirectory(t *testing.T) {
 	}
 	fails := func(want ...string) {
 		t.Helper()
-		_, err := Load(dir)
+		_, err := open(dir)
 		for _, w := range want {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%v, want %q", err, w)
@@ -47,8 +47,8 @@ func TestLoadOfADirectory(t *testing.T) {
 	fails(dir, "no *.yaml")
 	write("b.yml", "domain: x\n")
 	write("a.yaml", "domain: y\n")
-	l, err := Load(dir)
-	if err != nil || !l.Has("x") || !l.Has("y") || l.Len() != 0 || l.Rules() != nil {
+	l, err := open(dir)
+	if err != nil || l.domains["x"] == nil || l.domains["y"] == nil || l.Len() != 0 || l.rules.List() != nil {
 		t.Error(l, err)
 	}
 	write("c.yaml", "domain: y\n")
@@ -60,35 +60,35 @@ func TestLoadOfADirectory(t *testing.T) {
 		write(fmt.Sprintf("c%02d.yaml", i), "# "+strings.Repeat("x", reload.MaxBytes-2))
 	}
 	fails("yaml: more than 16 MB")
-	if _, err := Load(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
+	if _, err := open(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Error(err)
 	}
 }
 
 func TestOptions(t *testing.T) {
-	l, err := Load("testdata/working", Algorithm("fixed-window"))
+	l, err := open("testdata/working", Options{Algorithm: "fixed-window"})
 	testkit.Must(t, err)
-	for _, r := range l.Rules() {
+	for _, r := range l.rules.List() {
 		if r.Algorithm != "fixed-window" {
 			t.Errorf("%s: %s", r.Name, r.Algorithm)
 		}
 	}
-	if _, err := Load("testdata/working", Algorithm("leaky")); err == nil ||
+	if _, err := open("testdata/working", Options{Algorithm: "leaky"}); err == nil ||
 		!strings.Contains(err.Error(), `"leaky": want sliding-log`) {
 		t.Error(err)
 	}
-	if _, err := Load("testdata/working", Tag(strings.Repeat("t", 65))); err == nil ||
+	if _, err := open("testdata/working", Options{Tag: strings.Repeat("t", 65)}); err == nil ||
 		!strings.Contains(err.Error(), `at most 64`) {
 		t.Error(err)
 	}
 	// Of the tag's value only the beginning is sure to stand in a key.
 	path := filepath.Join(t.TempDir(), "f.yaml")
 	writeFile(t, path, "domain: d\ndescriptors: [{key: cl*, rate_limit: {unit: day, requests_per_unit: 5}}]\n")
-	if _, err := Load(path, Tag("client")); err == nil ||
+	if _, err := open(path, Options{Tag: "client"}); err == nil ||
 		!strings.Contains(err.Error(), `f.yaml:2:21: key "cl*" takes the entry "client" that --rls-tag names`) {
 		t.Error(err)
 	}
-	if _, err := Load("testdata/working", Tag("path")); err == nil || !strings.Contains(err.Error(),
+	if _, err := open("testdata/working", Options{Tag: "path"}); err == nil || !strings.Contains(err.Error(),
 		`paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`) {
 		t.Error(err)
 	}
@@ -96,10 +96,10 @@ func TestOptions(t *testing.T) {
 
 // The rules of the working configurations, as they stand.
 func TestRulesOfAConfiguration(t *testing.T) {
-	l, err := Load("testdata/working", Tag("client"))
+	l, err := open("testdata/working", Options{Tag: "client"})
 	testkit.Must(t, err)
 	var b strings.Builder
-	for _, r := range l.Rules() {
+	for _, r := range l.rules.List() {
 		b.WriteString(r.Match + "\t" + r.Name + "\n")
 	}
 	testkit.Golden(t, "testdata/rules.txt", b.String())
@@ -185,7 +185,7 @@ func TestAliasesAreBounded(t *testing.T) {
 			yaml += "}\n"
 		}
 	}
-	_, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(yaml)}}, options{})
+	_, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(yaml)}}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "values, aliases counted at each use") {
 		t.Error(err)
 	}
@@ -197,10 +197,10 @@ func TestAStarTakesAll(t *testing.T) {
 descriptors:
   - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: k, value: "*", rate_limit: {unit: day, requests_per_unit: 2}}
-`)}}, options{})
+`)}}, Options{})
 	testkit.Must(t, err)
-	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.Rules()) != 1 ||
-		l.Rules()[0] != got.Plan.Live {
-		t.Errorf("%+v of %+v", got, l.Rules())
+	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.rules.List()) != 1 ||
+		l.rules.List()[0] != got.Plan.Live {
+		t.Errorf("%+v of %+v", got, l.rules.List())
 	}
 }

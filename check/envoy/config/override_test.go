@@ -25,7 +25,7 @@ func overridden(entries string, requests uint32, unit typev3.RateLimitUnit,
 }
 
 func TestOverride(t *testing.T) {
-	l := load(t, "testdata/working", Tag("client"))
+	l := load(t, "testdata/working", Options{Tag: "client"})
 	find := func(d *commonv3.RateLimitDescriptor) Limit {
 		t.Helper()
 		limit, ok := l.Find("edge", d)

@@ -74,7 +74,7 @@ func (g generator) limits(t *rapid.T) (*Limits, []*descriptor) {
 	tag := rapid.SampledFrom([]string{"", "t"}).Draw(t, "tag")
 	list := g.descriptors(t, tag, 1)
 	l, err := build([]*file{{Document: new(document.Document), name: "f", domain: "d", descriptors: list}},
-		options{tag: tag})
+		Options{Tag: tag})
 	testkit.Must(t, err)
 	return l, list
 }
@@ -252,7 +252,7 @@ func TestKeysAreInjective(t *testing.T) {
 func TestRuleNamesAreUnique(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, _ := hostile.limits(t)
-		if _, err := windows.NewRules(l.Rules()); err != nil && len(l.Rules()) > 0 {
+		if _, err := windows.NewRules(l.rules.List()); err != nil && len(l.rules.List()) > 0 {
 			t.Fatal(err)
 		}
 	})

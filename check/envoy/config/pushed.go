@@ -13,30 +13,30 @@ import (
 
 // Pushed are limits that an xDS server sends: none before it has.
 type Pushed struct {
-	value   *reload.Pushed[*Limits]
-	options []Option
+	*reload.Pushed[*Limits]
+	options Options
 	log     *slog.Logger
 	once    sync.Once
 	arrived chan struct{} // closed when the first have been taken
 }
 
 // NewPushed checks the options. A nil log means silence.
-func NewPushed(log *slog.Logger, options ...Option) (*Pushed, error) {
-	none, err := FromResources(nil, options...)
+func NewPushed(log *slog.Logger, options Options) (*Pushed, error) {
+	none, err := FromResources(nil, options)
 	if err != nil {
 		return nil, err
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Pushed{value: reload.NewPushed("limits", log, none), options: options, log: log,
+	return &Pushed{Pushed: reload.NewPushed("limits", log, none), options: options, log: log,
 		arrived: make(chan struct{})}, nil
 }
 
 // Take makes the limits of resources; taken says that they are in force. An error, which it also logs, says what of
 // them is not: some that cannot be counted, or all; then what was there stays.
 func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) (taken bool, err error) {
-	err = p.value.Take(func() (*Limits, error) { return FromResources(resources, p.options...) },
+	err = p.Pushed.Take(func() (*Limits, error) { return FromResources(resources, p.options) },
 		"resources", len(resources))
 	if err != nil {
 		return false, err
@@ -53,26 +53,22 @@ func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) (taken bool, err err
 
 // Refuse logs that what was sent cannot be read, and tells the hooks; what was there stays.
 func (p *Pushed) Refuse(err error) error {
-	return p.value.Take(func() (*Limits, error) { return nil, err })
+	return p.Pushed.Take(func() (*Limits, error) { return nil, err })
 }
 
 // Refused says what of the last resources is not in force; nil: all of it is.
 func (p *Pushed) Refused() error {
-	if err := p.value.Refused(); err != nil {
+	if err := p.Pushed.Refused(); err != nil {
 		return err
 	}
 	return p.Limits().Refused()
 }
 
 // Limits are the present ones.
-func (p *Pushed) Limits() *Limits { return p.value.Value() }
+func (p *Pushed) Limits() *Limits { return p.Value() }
 
 // Rules are those of the limits.
 func (p *Pushed) Rules() *windows.Rules { return p.Limits().rules }
-
-// OnReload adds a function to call after each Take, with nil or the error. Calls come
-// one at a time.
-func (p *Pushed) OnReload(hook func(error)) { p.value.OnReload(hook) }
 
 // Arrived is closed when limits have been taken for the first time.
 func (p *Pushed) Arrived() <-chan struct{} { return p.arrived }

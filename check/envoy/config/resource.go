@@ -11,12 +11,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// FromResources makes limits of the resources of an xDS server, by the same steps as Load of files. What
+// FromResources makes limits of the resources of an xDS server, by the same steps as NewSource of files. What
 // cannot be counted is left out, each with the resource's name and the field (Refused): one limit must not
 // take all others out of force.
-func FromResources(resources []*rlsconf.RateLimitConfig, list ...Option) (*Limits, error) {
-	o, err := optionsOf(list)
-	if err != nil {
+func FromResources(resources []*rlsconf.RateLimitConfig, o Options) (*Limits, error) {
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	var files []*file

@@ -55,7 +55,7 @@ func TestResourcesAreWhatFilesAre(t *testing.T) {
 			limited("masked_remote_address", "192.168.0.0/16", 5, month),
 			unknown(limited("files", "a*", 7, second), quotaMode, 1),
 		}},
-	})
+	}, Options{})
 	testkit.Must(t, err)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "1.yaml"), `
@@ -133,7 +133,7 @@ func TestBustedResources(t *testing.T) {
 				`first in descriptors[0].descriptors[0]`},
 	} {
 		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge", Descriptors: append(c.list,
-			limited("good", "", 3, second))}})
+			limited("good", "", 3, second))}}, Options{})
 		testkit.Must(t, err)
 		if good, ok := l.Find("edge", descriptorOf("good=x")); !ok || good.PerUnit != 3 {
 			t.Errorf("%s: the limit beside it is %+v", what, good)
@@ -148,16 +148,16 @@ func TestBustedResources(t *testing.T) {
 	}
 	for _, domain := range []string{"", ownDomain} {
 		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: domain}, {Name: "b", Domain: "edge"},
-			{Name: "c", Domain: "edge"}})
+			{Name: "c", Domain: "edge"}}, Options{})
 		testkit.Must(t, err)
 		if err := l.Refused(); err == nil || !strings.HasPrefix(err.Error(), `2 mistakes: resource "eg": domain: `) ||
 			!strings.Contains(err.Error(), `; resource "c": domain: domain "edge": b has it already`) ||
-			!l.Has("edge") {
+			l.domains["edge"] == nil {
 			t.Errorf("domain %q: %v", domain, err)
 		}
 	}
 	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge",
-		Descriptors: []*rlsconf.RateLimitDescriptor{unknown(limited("a", "", 1, second), 12, 1)}}})
+		Descriptors: []*rlsconf.RateLimitDescriptor{unknown(limited("a", "", 1, second), 12, 1)}}}, Options{})
 	testkit.Must(t, err)
 	if w := l.Warnings(); len(w) != 1 || !strings.Contains(w[0], `resource "eg": descriptors[0]: unknown field 12`) {
 		t.Errorf("warnings %v", w)
@@ -172,10 +172,10 @@ func TestMergedDomains(t *testing.T) {
 	writeFile(t, first, oneLimit)
 	writeFile(t, other, "domain: edge\non_deny: charge\ndescriptors:\n"+
 		"  - {key: path, rate_limit: {unit: minute, requests_per_unit: 4}}\n")
-	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "--rls-merge-domains") {
+	if _, err := open(dir); err == nil || !strings.Contains(err.Error(), "--rls-merge-domains") {
 		t.Errorf("without: %v", err)
 	}
-	l := load(t, dir, MergeDomains(true))
+	l := load(t, dir, Options{MergeDomains: true})
 	for entry, want := range map[string]windows.OnDeny{"client=a": windows.OnDenySkip, "path=b": windows.OnDenyCharge} {
 		limit, ok := l.Find("edge", descriptorOf(entry))
 		if !ok || limit.Plan.Live.OnDeny != want {
@@ -183,7 +183,7 @@ func TestMergedDomains(t *testing.T) {
 		}
 	}
 	writeFile(t, other, oneLimit)
-	if _, err := Load(dir, MergeDomains(true)); err == nil || !strings.HasPrefix(err.Error(), other+":3:") ||
+	if _, err := open(dir, Options{MergeDomains: true}); err == nil || !strings.HasPrefix(err.Error(), other+":3:") ||
 		!strings.Contains(err.Error(), "first in "+first+", line 3") {
 		t.Errorf("twice: %v", err)
 	}
@@ -191,7 +191,7 @@ func TestMergedDomains(t *testing.T) {
 	l, err := FromResources([]*rlsconf.RateLimitConfig{
 		{Name: "a", Domain: "edge", Descriptors: []*rlsconf.RateLimitDescriptor{limited("x", "", 1, second)}},
 		{Name: "b", Domain: "edge", Descriptors: []*rlsconf.RateLimitDescriptor{limited("x", "", 1, second)}},
-	}, MergeDomains(true))
+	}, Options{MergeDomains: true})
 	testkit.Must(t, err)
 	if err = l.Refused(); err == nil || !strings.Contains(err.Error(), `first in descriptors[0] of resource "a"`) {
 		t.Errorf("resources: %v", err)
@@ -235,14 +235,14 @@ func TestModesOfAllLimits(t *testing.T) {
 	testkit.Must(t, os.WriteFile(path, []byte(oneLimit), 0o600))
 	brought := overridden("client=a", 2, typev3.RateLimitUnit_MINUTE)
 	for _, c := range []struct {
-		option          Option
+		option          Options
 		watched, quota  bool
 		shadow, levels  bool
 		describesLimits string
 	}{
-		{Shadow(true), true, false, true, true, "shadow"},
-		{Quota(true), false, true, true, true, "quota"},
-		{Unlevelled(true), false, false, false, false, "no levels"},
+		{Options{Shadow: true}, true, false, true, true, "shadow"},
+		{Options{Quota: true}, false, true, true, true, "quota"},
+		{Options{Unlevelled: true}, false, false, false, false, "no levels"},
 	} {
 		l := load(t, path, c.option)
 		limit, _ := l.Find("edge", descriptorOf("client=a"))

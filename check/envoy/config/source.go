@@ -1,7 +1,6 @@
 package config
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -18,15 +17,15 @@ type SourceConfig struct {
 	Rules string
 	// Base are rules beside the limits where there is no rules file; nil: none.
 	Base *windows.Rules
-	// Options are those of Load, RuleOptions those of windows.Parse.
-	Options     []Option
+	Options
+	// RuleOptions are those of windows.Parse.
 	RuleOptions []windows.ParseOption
 	Log         *slog.Logger // nil: silence
 }
 
 // Source is where the present limits are asked for, and the rules that they and
 // the rules file make. It reloads all of them when one changes.
-type Source struct{ files *reload.Files[loaded] }
+type Source struct{ *reload.Files[loaded] }
 
 type loaded struct {
 	limits *Limits
@@ -35,15 +34,14 @@ type loaded struct {
 
 // NewSource loads limits and rules; in Rules those of the rules file come first.
 func NewSource(c SourceConfig) (*Source, error) {
-	o, err := optionsOf(c.Options)
-	if err != nil {
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	name := "limits"
 	if c.Rules != "" {
 		name = "rules and limits"
 	}
-	files, err := reload.OpenList(name, c.Log, func(files []reload.File) (loaded, error) { return c.parse(files, o) },
+	files, err := reload.OpenList(name, c.Log, func(files []reload.File) (loaded, error) { return c.parse(files) },
 		func() ([]string, error) {
 			paths, err := filesOf(c.Limits)
 			if c.Rules != "" {
@@ -58,26 +56,12 @@ func NewSource(c SourceConfig) (*Source, error) {
 }
 
 // Limits are the present ones.
-func (s *Source) Limits() *Limits { return s.files.Value().limits }
+func (s *Source) Limits() *Limits { return s.Value().limits }
 
 // Rules are the present ones, those of the rules file first.
-func (s *Source) Rules() *windows.Rules { return s.files.Value().rules }
+func (s *Source) Rules() *windows.Rules { return s.Value().rules }
 
-// Refused is the error of the last attempt to reload; nil: the files are in force.
-func (s *Source) Refused() error { return s.files.Refused() }
-
-// OnReload adds a function to call after each attempt to reload, with nil or the
-// error. Calls come one at a time; none may call Reload or OnReload.
-func (s *Source) OnReload(hook func(error)) { s.files.OnReload(hook) }
-
-// Reload loads all files again, changed or not. On an error, which it also logs,
-// what was there stays.
-func (s *Source) Reload() error { return s.files.Reload() }
-
-// Run reloads the files when they have changed, until ctx ends.
-func (s *Source) Run(ctx context.Context) { s.files.Run(ctx) }
-
-func (c SourceConfig) parse(files []reload.File, o options) (l loaded, err error) {
+func (c SourceConfig) parse(files []reload.File) (l loaded, err error) {
 	base := c.Base
 	if c.Rules != "" {
 		if base, err = windows.Parse(c.Rules, files[0].Data, c.RuleOptions...); err != nil {
@@ -86,7 +70,7 @@ func (c SourceConfig) parse(files []reload.File, o options) (l loaded, err error
 		base.LogWarnings(c.Log)
 		files = files[1:]
 	}
-	if l.limits, err = parse(files, o); err != nil {
+	if l.limits, err = parse(files, c.Options); err != nil {
 		return l, err
 	}
 	l.rules, err = l.limits.combine(base)

@@ -57,7 +57,7 @@ func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	rules, limits := filepath.Join(dir, "rules.yml"), filepath.Join(dir, "limits.yaml")
 	writeFile(t, rules, oneRule)
 	writeFile(t, limits, oneLimit)
-	s, err := NewSource(SourceConfig{Limits: limits, Rules: rules, Options: []Option{Tag("client")}})
+	s, err := NewSource(SourceConfig{Limits: limits, Rules: rules, Options: Options{Tag: "client"}})
 	testkit.Must(t, err)
 	list := s.Rules().List()
 	if len(list) != 2 || list[0].Name != "users" || list[1].Match != "edge/{client=*}" || perUnit(t, s) != 3 {
@@ -98,7 +98,7 @@ func TestLimitsAlone(t *testing.T) {
 	if len(s.Rules().List()) != 1 || perUnit(t, s) != 3 {
 		t.Errorf("%+v", s.Rules().List())
 	}
-	if _, err := NewSource(SourceConfig{Limits: limits, Options: []Option{Algorithm("leaky")}}); err == nil {
+	if _, err := NewSource(SourceConfig{Limits: limits, Options: Options{Algorithm: "leaky"}}); err == nil {
 		t.Error("an option that cannot be was taken")
 	}
 	writeFile(t, limits, "domain: edge")

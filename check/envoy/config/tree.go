@@ -14,7 +14,7 @@ import (
 
 // builder makes Limits from files.
 type builder struct {
-	options
+	Options
 	limits  *Limits
 	rules   []placed
 	nodes   int // made so far
@@ -47,10 +47,10 @@ type walk struct {
 	tagBytes int
 }
 
-func build(files []*file, o options) (*Limits, error) {
-	b := &builder{options: o, limits: &Limits{tag: o.tag, shadow: o.shadow, quota: o.quota,
+func build(files []*file, o Options) (*Limits, error) {
+	b := &builder{Options: o, limits: &Limits{tag: o.Tag, shadow: o.Shadow, quota: o.Quota,
 		domains: map[string]*domain{}}}
-	b.onDeny = cmp.Or(o.onDeny, windows.OnDenySkip)
+	b.OnDeny = cmp.Or(o.OnDeny, string(windows.OnDenySkip))
 	from := map[string]*file{} // domain → the first file that has it
 	for _, f := range files {
 		own(f, f.descriptors)
@@ -61,7 +61,7 @@ func build(files []*file, o options) (*Limits, error) {
 		case first == nil:
 			from[f.domain] = &file{Document: f.Document, name: f.name, domain: f.domain, onDeny: f.onDeny,
 				descriptors: f.descriptors}
-		case !o.merge:
+		case !o.MergeDomains:
 			if err := b.refuse(f, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, "+
 				"or --rls-merge-domains", f.domain, first.name)); err != nil {
 				return nil, err
@@ -105,7 +105,7 @@ func (b *builder) domain(f *file) (err error) {
 		return nil
 	}
 	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
-		onDeny: cmp.Or(windows.OnDeny(f.onDeny), b.onDeny), shadow: b.shadow, quota: b.quota}}
+		onDeny: windows.OnDeny(cmp.Or(f.onDeny, b.OnDeny)), shadow: b.Shadow, quota: b.Quota}}
 	b.limits.domains[f.domain] = dom
 	at := walk{domain: dom.text, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain,
 		plain: f.domain, exact: isWord(f.domain), size: len(dom.text), labels: []string{f.domain}}
@@ -366,7 +366,7 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	}
 	l := &Limit{
 		Name: cmp.Or(r.limit.name, at.dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
-		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.quota, Watched: b.shadow,
+		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.Quota, Watched: b.Shadow,
 		Metadata: r.metadata, Detailed: r.detailed,
 	}
 	if !r.detailed && !at.live {
@@ -397,10 +397,10 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 		return r.in.ErrorAt(r.at+".rate_limit", "%w", err)
 	}
 	b.rules = append(b.rules, placed{limit: l, depth: depth, rule: &windows.Rule{
-		Name: ruleName(at), Match: match, Algorithm: b.algorithm, Hold: windows.DefaultHold,
-		Windows: []windows.Window{window}, Shadow: r.shadow || l.Quota || b.shadow,
-		Exclusive: true, Unlevelled: b.unlevelled,
-		OnError: onError, OnDeny: cmp.Or(windows.OnDeny(r.onDeny), windows.OnDeny(r.in.onDeny), b.onDeny),
+		Name: ruleName(at), Match: match, Algorithm: b.Algorithm, Hold: windows.DefaultHold,
+		Windows: []windows.Window{window}, Shadow: r.shadow || l.Quota || b.Shadow,
+		Exclusive: true, Unlevelled: b.Unlevelled,
+		OnError: onError, OnDeny: windows.OnDeny(cmp.Or(r.onDeny, r.in.onDeny, b.OnDeny)),
 	}})
 	return nil
 }
