@@ -15,10 +15,7 @@ var alertsOption = option{
 	fields: []optionField{{"alerts", "list of percentages", "none",
 		"1% to 99% of each window's limit. 100% is always one more level: throttled",
 		func(d *document.Document, r *Rule) document.Setter {
-			return d.List(func(n *document.Node, at string) error {
-				r.Alerts = append(r.Alerts, 0)
-				return document.Leaf(d, &r.Alerts[len(r.Alerts)-1], percentage)(n, at)
-			})
+			return document.Leaves(d, &r.Alerts, percentage)
 		}}},
 	validate: (*Rule).validateAlerts,
 	state: func(r *Rule) string {

@@ -54,7 +54,7 @@ func (c Calendar) unit() int { return slices.Index(Calendars(), c.Unit) + 1 }
 func (w *Window) setPer(per, zone, starts string) (field string, err error) {
 	i := slices.Index(Calendars(), per)
 	if i < 0 {
-		switch w.Per, err = parseDuration(per); {
+		switch w.Per, err = ParseDuration(per); {
 		case err != nil:
 			return "per", fmt.Errorf("%w; or %s", err, strings.Join(Calendars(), ", "))
 		case zone != "":

@@ -86,7 +86,6 @@ type recount interface {
 	Used(key string, now, window int64) int64
 	Truth(key string, now, window int64) int64
 	GiveBack(key string, now, window, units int64) int64
-	Oldest(key string, after int64) int64
 	Reset(key string)
 }
 

@@ -159,17 +159,14 @@ func duration(n *document.Node) (time.Duration, error) {
 	if !document.IsText(n) {
 		return 0, errDuration
 	}
-	return parseDuration(n.Value)
+	return ParseDuration(n.Value)
 }
 
 const day = 24 * time.Hour
 
 // ParseDuration reads a span of time as a rules file has it: time.ParseDuration with days of 24 hours in
-// front, as 1d12h.
-func ParseDuration(s string) (time.Duration, error) { return parseDuration(s) }
-
-// parseDuration is time.ParseDuration with days of 24 hours in front: -1d12h.
-func parseDuration(s string) (time.Duration, error) {
+// front, as 1d12h or -1d12h.
+func ParseDuration(s string) (time.Duration, error) {
 	unsigned, negative := strings.CutPrefix(s, "-")
 	days, rest, ok := strings.Cut(unsigned, "d")
 	if !ok {

@@ -120,7 +120,7 @@ func TestParseDuration(t *testing.T) {
 		"0s": 0, "31d": 31 * day, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "1h30m": 90 * time.Minute,
 		"-1d12h": -36 * time.Hour, "106751d": 106751 * day, "250ms": 250 * time.Millisecond, "-5m": -5 * time.Minute,
 	} {
-		if got, err := parseDuration(s); err != nil || got != want {
+		if got, err := ParseDuration(s); err != nil || got != want {
 			t.Errorf("%q: %v, %v, want %v", s, got, err, want)
 		}
 	}
@@ -128,7 +128,7 @@ func TestParseDuration(t *testing.T) {
 		"", "-", "d", "-d", "5", "1d5", "1h1d", "1d1d", "1d-1h", "--1h", "+-1h", "-+1d", "1 d", "1d ", "1D",
 		"106752d", "106751d24h", "1e9d",
 	} {
-		if got, err := parseDuration(s); err == nil {
+		if got, err := ParseDuration(s); err == nil {
 			t.Errorf("%q: %v, want an error", s, got)
 		}
 	}
@@ -141,7 +141,7 @@ func TestInDaysIsReadBack(t *testing.T) {
 		time.Hour + time.Second: "1h0m1s", -time.Minute: "-1m", 10 * time.Minute: "10m", 20 * time.Second: "20s",
 	} {
 		got := inDays(d)
-		if back, err := parseDuration(got); got != want || err != nil || back != d {
+		if back, err := ParseDuration(got); got != want || err != nil || back != d {
 			t.Errorf("%v: %q, read back as %v, %v; want %q", d, got, back, err, want)
 		}
 	}

@@ -61,7 +61,6 @@ func (o *mixedOracle) Truth(key string, now, window int64) int64 {
 }
 
 func (o *mixedOracle) GiveBack(string, int64, int64, int64) int64 { panic("not drawn") }
-func (o *mixedOracle) Oldest(string, int64) int64                 { panic("not drawn") }
 
 func (o *mixedOracle) Reset(key string) {
 	for _, p := range o.parts {

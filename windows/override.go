@@ -108,9 +108,6 @@ func (o *Override) Left() time.Duration {
 // OfPattern is true for that of a pattern or a network.
 func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }
 
-// Exempts reports whether every check is admitted.
-func (o *Override) Exempts() bool { return o != nil && o.what.Value().exempt }
-
 // Reason is why it was set, as far as anybody said.
 func (o *Override) Reason() string { return o.reason.Value() }
 

@@ -26,10 +26,7 @@ var penaltyOption = option{
 			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than before; not beside "+
 			"`lease`", MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
 			func(d *document.Document, r *Rule) document.Setter {
-				return d.List(func(n *document.Node, at string) error {
-					r.Penalty = append(r.Penalty, 0)
-					return document.Leaf(d, &r.Penalty[len(r.Penalty)-1], duration)(n, at)
-				})
+				return document.Leaves(d, &r.Penalty, duration)
 			}},
 		{"forget", "duration", fmt.Sprintf("`%s`", inDays(DefaultForget)), fmt.Sprintf("time after a penalty in which "+
 			"a new throttle gets the next step, %s to %s", inDays(MinPenalty), inDays(MaxWindow)),

@@ -88,10 +88,7 @@ func (s *spec) fields(d *document.Document) document.Setter {
 		return document.Field{Name: name, Set: document.Leaf(d, to, document.Text)}
 	}
 	list := func(name string, to *[]string) document.Field {
-		return document.Field{Name: name, Set: d.List(func(n *document.Node, at string) error {
-			*to = append(*to, "")
-			return document.Leaf(d, &(*to)[len(*to)-1], document.Text)(n, at)
-		})}
+		return document.Field{Name: name, Set: document.Leaves(d, to, document.Text)}
 	}
 	span := func(name string, to *time.Duration) document.Field {
 		return document.Field{Name: name, Set: document.Leaf(d, to, func(n *document.Node) (time.Duration, error) {
@@ -103,10 +100,7 @@ func (s *spec) fields(d *document.Document) document.Setter {
 	return d.Mapping(name, kind, text("url", &s.URL), text("url_file", &s.URLFile),
 		text("secret_file", &s.SecretFile), text("token_file", &s.TokenFile), text("ca_file", &s.CAFile),
 		list("rules", &s.Rules), list("keys", &s.Keys),
-		document.Field{Name: "levels", Set: d.List(func(n *document.Node, at string) error {
-			s.Levels = append(s.Levels, 0)
-			return document.Leaf(d, &s.Levels[len(s.Levels)-1], document.Whole(1, api.LevelThrottled))(n, at)
-		})},
+		document.Field{Name: "levels", Set: document.Leaves(d, &s.Levels, document.Whole(1, api.LevelThrottled))},
 		document.Field{Name: "send_resolved", Set: document.Leaf(d, &s.SendResolved, document.Truth)},
 		document.Field{Name: "shadow", Set: document.Leaf(d, &s.Shadow, document.Truth)},
 		text("text", &s.Text), span("timeout", &s.Timeout), span("give_up", &s.GiveUp),

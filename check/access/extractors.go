@@ -80,10 +80,7 @@ func (e *extractorEntry) fields(d *document.Document) document.Setter {
 		document.Field{Name: "header", Set: document.Leaf(d, &e.header, document.Text)},
 		document.Field{Name: "prefix", Set: document.Leaf(d, &e.prefix, document.Text)},
 		document.Field{Name: "hash", Set: document.Leaf(d, &e.hash, document.Truth)},
-		document.Field{Name: "trusted_proxies", Set: d.List(func(n *document.Node, at string) error {
-			e.proxies = append(e.proxies, "")
-			return document.Leaf(d, &e.proxies[len(e.proxies)-1], document.Text)(n, at)
-		})},
+		document.Field{Name: "trusted_proxies", Set: document.Leaves(d, &e.proxies, document.Text)},
 		document.Field{Name: "ipv6_prefix", Set: document.Leaf(d, &e.bits, document.Whole(1, 128))},
 		document.Field{Name: "segments", Set: document.Leaf(d, &e.parts, document.Whole(1, maxSegments))},
 		document.Field{Name: "cost_header", Set: document.Leaf(d, &e.cost, document.Text)},

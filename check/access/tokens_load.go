@@ -46,11 +46,8 @@ func parseTokens(name string, data []byte) (*table, error) {
 							Set: document.Leaf(d, &e.name, document.Text)},
 						document.Field{Name: "token", Set: document.Leaf(d, &e.token, document.Text)},
 						document.Field{Name: "sha256", Set: document.Leaf(d, &e.sha256, document.Text)},
-						document.Field{Name: "scopes", Need: document.Needed, Set: d.List(func(n *document.Node,
-							at string) error {
-							e.scopes = append(e.scopes, "")
-							return document.Leaf(d, &e.scopes[len(e.scopes)-1], document.Text)(n, at)
-						})},
+						document.Field{Name: "scopes", Need: document.Needed,
+							Set: document.Leaves(d, &e.scopes, document.Text)},
 					)(n, at)
 				})})
 		})

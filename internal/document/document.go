@@ -58,11 +58,8 @@ type Field struct {
 	Set  Setter
 }
 
-// Whether a mapping must have a field.
-const (
-	Needed   = true
-	Optional = false
-)
+// Needed is Field.Need of a field that a mapping must have.
+const Needed = true
 
 // Read parses data and lets top take in the body of its one document. Errors
 // begin with NAME:LINE:COLUMN and show the place. holds says what an empty file

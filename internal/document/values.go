@@ -30,6 +30,16 @@ func Leaf[T any](d *Document, dst *T, parse func(*Node) (T, error)) Setter {
 	}
 }
 
+// Leaves reads a list of such values, and appends them.
+func Leaves[T any](d *Document, dst *[]T, parse func(*Node) (T, error)) Setter {
+	return d.List(func(n *Node, at string) error {
+		var one T
+		err := Leaf(d, &one, parse)(n, at)
+		*dst = append(*dst, one)
+		return err
+	})
+}
+
 // Text takes numbers and truths as they are written: a key can be 42 or true.
 func Text(n *Node) (string, error) {
 	switch n.Tag {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // NATSCluster is three processes of nats-server that share JetStream, of one
@@ -43,21 +45,8 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("building nats-server: %v\n%s", err, out)
 	}
-	// Each must know where the others listen before any does.
-	var held []net.Listener
-	port := func() int {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, l)
-		return l.Addr().(*net.TCPAddr).Port
-	}
-	for i := range c.cmds {
-		c.client[i], c.clusterPort[i], c.dirs[i] = port(), port(), t.TempDir()
-	}
-	for _, l := range held {
-		_ = l.Close()
+	for i := range c.cmds { // each must know where the others listen before any does
+		c.client[i], c.clusterPort[i], c.dirs[i] = testkit.FreePort(t), testkit.FreePort(t), t.TempDir()
 	}
 	t.Cleanup(func() {
 		for i := range c.cmds {

@@ -75,16 +75,6 @@ func (o *Oracle) Clock(key string, now int64) int64 {
 	return now
 }
 
-// Oldest is when the first event of a key came that was put after `after`; 0 where there is none.
-func (o *Oracle) Oldest(key string, after int64) int64 {
-	for _, e := range o.events[key] {
-		if e.Put > after {
-			return e.Put
-		}
-	}
-	return 0
-}
-
 // GiveBack takes the oldest units of a window out, as if they had never been, and
 // says how many. Their time stays (see Clock).
 func (o *Oracle) GiveBack(key string, now, window, units int64) int64 {
@@ -123,22 +113,4 @@ func (o *Oracle) Admits(key string, now, cost int64, windows []OracleWindow) boo
 		}
 	}
 	return true
-}
-
-// RetryAfter is the shortest wait after which the exact formula admits cost with
-// no more traffic: it tries the moments at which something leaves a window.
-func (o *Oracle) RetryAfter(key string, now, cost int64, windows []OracleWindow) int64 {
-	if o.Admits(key, now, cost, windows) {
-		return 0
-	}
-	best := int64(-1)
-	for _, e := range o.events[key] {
-		for _, w := range windows {
-			at := e.Put + w.Ms
-			if at > now && (best < 0 || at-now < best) && o.Admits(key, at, cost, windows) {
-				best = at - now
-			}
-		}
-	}
-	return best
 }
