@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -108,7 +108,8 @@ func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSO
 		}
 		warn(n, line)
 		if err != nil {
-			sum.reject(cmd.ErrOrStderr(), n, err)
+			sum.Rejected++
+			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
 			return nil
 		}
 		return producer.Append(cmd.Context(), e)
@@ -190,12 +191,11 @@ func warnings(format string, messages io.Writer) func(n int, line string) {
 	}
 }
 
-// reject counts line n, which cannot be read, and reports the first 20 of these.
-func (s *appendSummary) reject(messages io.Writer, n int, err error) {
-	s.Rejected++
-	if s.Rejected <= 20 {
-		fmt.Fprintf(messages, "line %d: %v\n", n, err)
-	} else if s.Rejected == 21 {
+// reportRejected reports the first 20 lines that cannot be read: this is number `count`.
+func reportRejected(messages io.Writer, count int, place string, err error) {
+	if count <= 20 {
+		fmt.Fprintf(messages, "%s: %v\n", place, err)
+	} else if count == 21 {
 		fmt.Fprintln(messages, "more lines cannot be read; they are only counted")
 	}
 }
@@ -211,9 +211,6 @@ func (s *appendSummary) print(messages io.Writer) {
 	fmt.Fprintln(messages)
 }
 
-// maxLine bounds a line of input; a log line with a long user agent is far below.
-const maxLine = 1 << 20
-
 // eachLine gives each line with its number, from 1, and shows progress on a terminal.
 func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n int, line string) error) error {
 	if bar := progress(in, messages); bar != nil {
@@ -221,43 +218,14 @@ func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n i
 		in = &reader
 		defer bar.Finish() //nolint:errcheck // only the picture is at stake
 	}
-	lines := make(chan string)
-	scanned := make(chan error, 1)
-	go func() {
-		// A read of standard input cannot be interrupted, so it may outlive this call.
-		s := bufio.NewScanner(in)
-		s.Buffer(make([]byte, 64<<10), maxLine)
-		for s.Scan() {
-			select {
-			case lines <- s.Text():
-			case <-ctx.Done():
-				return
-			}
-		}
-		if errors.Is(s.Err(), bufio.ErrTooLong) {
-			scanned <- fmt.Errorf("a line is longer than %d bytes", maxLine)
-		} else {
-			scanned <- s.Err()
-		}
-		close(lines)
-	}()
-	for n := 1; ; n++ {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				err := <-scanned
-				if err != nil {
-					return fmt.Errorf("line %d: %w", n, err)
-				}
-				return nil
-			}
-			if err := do(n, line); err != nil {
-				return fmt.Errorf("line %d: %w", n, err)
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	n, err := compare.EachLine(interruptible(ctx, in), do)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
 	}
+	return fmt.Errorf("line %d: %w", n, err)
 }
 
 func progress(in io.Reader, messages io.Writer) *progressbar.ProgressBar {

@@ -110,11 +110,8 @@ func logTrace(cmd *cobra.Command, run compareRun) ([]compare.Trace, error) {
 	defer in.Close()
 	rejected := 0
 	t, err := compare.ReadLog(name, in, run.form.timed, func(n int, err error) {
-		if rejected++; rejected <= 20 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s:%d: %v\n", name, n, err)
-		} else if rejected == 21 {
-			fmt.Fprintln(cmd.ErrOrStderr(), "more lines cannot be read; they are only counted")
-		}
+		rejected++
+		reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprintf("%s:%d", name, n), err)
 	})
 	return needed("clf", t, err)
 }

@@ -24,7 +24,7 @@ const (
 // an error that begins with NAME:LINE.
 func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
 	t := Trace{Name: "trace " + name}
-	err := eachLine(name, r, func(n int, line string) error {
+	n, err := EachLine(r, func(n int, line string) error {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			return nil
 		}
@@ -32,14 +32,18 @@ func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) erro
 		if err == nil {
 			err = valid(request.Key, request.Cost)
 		}
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", name, n, err)
-		}
 		t.Requests = append(t.Requests, request)
-		return nil
+		return err
 	})
 	t.sort()
-	return t, err
+	return t, inLine(name, n, err)
+}
+
+func inLine(name string, n int, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s:%d: %w", name, n, err)
+	}
+	return err
 }
 
 func traceLine(line string) (Request, error) {
@@ -82,7 +86,7 @@ type logLine func(line string) (at time.Time, r Request, skip bool, err error)
 // its beginning would be a burst that never was. The same log gives the same trace.
 func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
 	t := Trace{Name: "log " + name}
-	err := eachLine(name, r, func(n int, line string) error {
+	n, err := EachLine(r, func(n int, line string) error {
 		at, request, skip, err := parse(line)
 		if skip {
 			return nil
@@ -110,24 +114,21 @@ func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, er
 		}
 		rest = rest[n:]
 	}
-	return t, err
+	return t, inLine(name, n, err)
 }
 
-// eachLine numbers the lines from 1.
-func eachLine(name string, r io.Reader, do func(n int, line string) error) error {
+// EachLine gives each line with its number, from 1, until the first error, and gives the number of the line where it
+// ended.
+func EachLine(r io.Reader, do func(n int, line string) error) (n int, err error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
-	n := 1
-	for ; s.Scan(); n++ {
+	for n = 1; s.Scan(); n++ {
 		if err := do(n, s.Text()); err != nil {
-			return err
+			return n, err
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("%s:%d: the line is longer than %d bytes", name, n, maxLine)
+		return n, fmt.Errorf("the line is longer than %d bytes", maxLine)
 	}
-	if s.Err() != nil {
-		return fmt.Errorf("%s:%d: %w", name, n, s.Err())
-	}
-	return nil
+	return n, s.Err()
 }
