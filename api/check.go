@@ -71,7 +71,7 @@ type Source string
 const (
 	SourceRedis    Source = "redis"    // the shared count
 	SourceCache    Source = "cache"    // a denial that the shared count gave before, until retry_after_ms
-	SourceLease    Source = "lease"    // units of the shared count that the server has reserved for itself
+	SourceLease    Source = "lease"    // units of the shared count that the server or the client has reserved
 	SourceLocal    Source = "local"    // this process's own count, while Redis is away
 	SourceOverride Source = "override" // nobody counted: an operator has blocked the key
 	// nobody counted: no rule matches, or Redis is away and the rule says allow or deny
@@ -109,6 +109,8 @@ type CheckAnswer struct {
 	// rule or windows; empty: nothing. Reason is why.
 	Override string `json:"override,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+	// LeaseMs is how long units of the key may be leased (LeaseRequest); 0: it takes no leases.
+	LeaseMs int64 `json:"lease_ms,omitempty"`
 }
 
 // ShadowAnswer is what one shadow rule would have done, had it decided.

@@ -11,26 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// within fails the test where do does not return.
-func within(t *testing.T, do func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		do()
-	}()
-	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		t.Fatal("it does not return")
-	}
-}
 
 // slowRenewals says when a renewal begins, and has it wait.
 type slowRenewals struct {
@@ -47,18 +33,6 @@ func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one wi
 
 func TestLeasesEnd(t *testing.T) {
 	c := streamtest.AnyRedis(t)
-	t.Run("other keys do not end it", func(t *testing.T) {
-		l, one := hotKey(t, c, 1)
-		one.leases.rates.Resize(2)
-		within(t, func() {
-			for _, key := range []string{"x", "y", "z"} {
-				l.ask(one, key, 1)
-			}
-		})
-		if one.leases.find("k") == nil || one.leases.rates.Len() != 2 {
-			t.Errorf("it has ended; the rates of %d keys are known", one.leases.rates.Len())
-		}
-	})
 	for name, end := range map[string]func(l *lessees, one *lessee){
 		"at its end":      func(l *lessees, _ *lessee) { l.advance(200) },
 		"at a clean stop": func(_ *lessees, one *lessee) { one.Close() },
@@ -69,8 +43,8 @@ func TestLeasesEnd(t *testing.T) {
 			l.rules = rulesOf(t, rule("other:*", windows.Window{Limit: 1, Per: time.Second}))
 			end(l, one)
 			l.rules = before
-			if used := l.used("k"); used == 0 || len(one.leases.held) != 0 {
-				t.Errorf("%d used, %d leases", used, len(one.leases.held))
+			if used := l.used("k"); used == 0 || one.leases.Len() != 0 {
+				t.Errorf("%d used, %d leases", used, one.leases.Len())
 			}
 		})
 	}
@@ -80,15 +54,15 @@ func TestLeasesEnd(t *testing.T) {
 		if _, err := one.Decide(t.Context(), []Request{refund}); err != nil {
 			t.Fatal(err)
 		}
-		one.leases.running.Wait()
-		if one.leases.find("k") == nil {
+		one.leases.Wait()
+		if one.leases.Find("k") == nil {
 			t.Error("it has ended with a refund")
 		}
 		if _, err := one.Reset(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
-		one.leases.running.Wait()
-		if one.leases.find("k") != nil {
+		one.leases.Wait()
+		if one.leases.Find("k") != nil {
 			t.Error("it goes on after a reset")
 		}
 	})
@@ -96,36 +70,14 @@ func TestLeasesEnd(t *testing.T) {
 		l, one := hotKey(t, c, 1)
 		renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
 		one.leases.counter = renewing
-		over := one.leases.find("k").start(1)
+		over := one.leases.Find("k").Start(1)
 		<-renewing.begun
 		one.leases.changed("k", reset)
 		close(renewing.goOn)
 		<-renewing.begun // the next one, which ends it
 		<-over
-		if used := l.used("k"); used != hotAsks+5 || one.leases.find("k") != nil {
-			t.Errorf("%d used, want %d and no lease", used, hotAsks+5)
-		}
-	})
-	t.Run("it ends while units are taken", func(t *testing.T) {
-		_, one := hotKey(t, c, 1)
-		k := one.leases.find("k")
-		g := k.grant.Load()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for range 20_000 {
-				k.left.Store(3)
-				k.grant.Store(nil)
-				k.grant.Store(g)
-			}
-		}()
-		for {
-			k.take(1)
-			select {
-			case <-ended:
-				return
-			default:
-			}
+		if used := l.used("k"); used != lease.HotAsks+5 || one.leases.Find("k") != nil {
+			t.Errorf("%d used, want %d and no lease", used, lease.HotAsks+5)
 		}
 	})
 }
@@ -149,7 +101,7 @@ func (l *lessees) limitOf(one *lessee, key string) (int64, api.Source) {
 	l.t.Helper()
 	a, err := one.Check(context.Background(), api.CheckRequest{Key: key})
 	testkit.Must(l.t, err)
-	one.leases.running.Wait()
+	one.leases.Wait()
 	if len(a.Windows) == 0 {
 		return 0, a.Source
 	}
@@ -170,7 +122,7 @@ func TestOverridesEndLeases(t *testing.T) {
 		l, one := hot(t)
 		expect := func(when string, want int64) {
 			t.Helper()
-			for n := range hotAsks + 5 {
+			for n := range lease.HotAsks + 5 {
 				limit, source := l.limitOf(one, "k")
 				if limit != want {
 					t.Fatalf("%s, check %d: limit %d, by %s", when, n, limit, source)
@@ -198,8 +150,8 @@ func TestOverridesEndLeases(t *testing.T) {
 			t.Errorf("decided by %s", source)
 		}
 		l.advance(200)
-		if used := l.used("k"); used != hotAsks+6 || one.leases.find("k") != nil {
-			t.Errorf("%d used, want %d and no lease", used, hotAsks+6)
+		if used := l.used("k"); used != lease.HotAsks+6 || one.leases.Find("k") != nil {
+			t.Errorf("%d used, want %d and no lease", used, lease.HotAsks+6)
 		}
 	})
 	t.Run("one of another key does not", func(t *testing.T) {
@@ -208,8 +160,8 @@ func TestOverridesEndLeases(t *testing.T) {
 		if limit, source := l.limitOf(one, "k"); limit != 1000 || source != api.SourceLease {
 			t.Errorf("limit %d, by %s", limit, source)
 		}
-		one.leases.find("k").start(1)
-		one.leases.running.Wait()
+		one.leases.Find("k").Start(1)
+		one.leases.Wait()
 		if _, ok := one.leased(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
 			t.Error("after the next renewal the lease is not found without a lock")
 		}
@@ -224,7 +176,7 @@ func TestActivityHasLeases(t *testing.T) {
 		l.ask(one, "k", 3)
 	}
 	l.advance(40)
-	denied := int64(hotAsks + 5 + 400)
+	denied := int64(lease.HotAsks + 5 + 400)
 	allowed := int64(len(l.admitted["k"]))
 	denied -= allowed
 	units := int64(0)
@@ -262,7 +214,7 @@ func TestLeasesKeepTheDeadline(t *testing.T) {
 		s, err := NewService(Config{Counter: windows.NewRedis(silentRedis(t), keys), Timeout: 250 * time.Millisecond,
 			Rules: windows.Fixed(rulesOf(t, hot)).Rules, NoAnswer: func(err error) error { return err }})
 		testkit.Must(t, err)
-		for n := range 2 * hotAsks {
+		for n := range 2 * lease.HotAsks {
 			began := time.Now()
 			if _, err := s.Check(t.Context(), api.CheckRequest{Key: "k"}); err == nil {
 				t.Fatal("a Redis that does not answer has answered")
@@ -272,12 +224,13 @@ func TestLeasesKeepTheDeadline(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		one := s.leases.find("k")
-		if one == nil || one.grant.Load() == nil {
+		one := s.leases.Find("k")
+		if one == nil || one.Grant() == nil {
 			t.Fatal("no lease was asked for")
 		}
-		g := one.grant.Load()
-		if left := g.pauseUntil.Sub(g.answered); left != hot.Lease {
+		g, now := one.Grant(), time.Now()
+		left := lease.Answer{Grant: g, Now: now}.RetryAfter() + g.Age(now)
+		if left != hot.Lease {
 			t.Errorf("no units are asked for for %s after Redis has not answered, want %s", left, hot.Lease)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -99,7 +100,7 @@ func (l *lessees) start() *lessee {
 		Now: func() time.Time { return time.UnixMilli(l.clock) }})
 	testkit.Must(l.t, err)
 	one.denials.start = func(read func()) { read() }
-	one.leases.after = func(d time.Duration, do func()) stopper {
+	one.leases.After = func(d time.Duration, do func()) lease.Stopper {
 		one.mu.Lock()
 		defer one.mu.Unlock()
 		timer := &testTimer{at: l.clock + max(d, 0).Milliseconds(), do: do, in: one}
@@ -123,7 +124,7 @@ func (l *lessees) fire(one *lessee) {
 		one.timers = slices.Delete(one.timers, i, i+1)
 		one.mu.Unlock()
 		due.do()
-		one.leases.running.Wait()
+		one.leases.Wait()
 	}
 }
 
@@ -145,7 +146,7 @@ func (l *lessees) ask(one *lessee, key string, cost int64) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	one.leases.running.Wait() // those that the check did not wait for
+	one.leases.Wait() // those that the check did not wait for
 	if a.Source == api.SourceLease {
 		l.leased++
 	}
@@ -221,7 +222,7 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 		l.advance(rapid.Int64Range(50, 1500).Draw(rt, "ms"))
 		l.sweep()
 	case "crash":
-		one.leases.closed.Store(true)
+		one.leases.Stop()
 		l.all[i] = l.start()
 	case "stop":
 		one.Close()
@@ -285,11 +286,11 @@ func hotKey(t *testing.T, c *redis.Client, n int) (*lessees, *lessee) {
 	hot.Lease = 100 * time.Millisecond
 	l := newLessees(t, c, streamtest.Prefix(t), rulesOf(t, hot), n)
 	for _, one := range l.all {
-		for range hotAsks + 5 {
+		for range lease.HotAsks + 5 {
 			l.ask(one, "k", 1)
 		}
-		if g := one.leases.find("k").grant.Load(); g == nil || one.leases.find("k").left.Load() == 0 {
-			t.Fatalf("no lease after %d checks: %+v", hotAsks+5, g)
+		if g := one.leases.Find("k").Grant(); g == nil || one.leases.Find("k").Left() == 0 {
+			t.Fatalf("no lease after %d checks: %+v", lease.HotAsks+5, g)
 		}
 	}
 	return l, l.all[0]
@@ -306,12 +307,12 @@ func TestLeases(t *testing.T) {
 	ctx := context.Background()
 	t.Run("a clean stop charges what was used and no more", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
-		if used := l.used("k"); used <= hotAsks+5 {
+		if used := l.used("k"); used <= lease.HotAsks+5 {
 			t.Errorf("%d used, want what is leased besides", used)
 		}
 		one.Close()
-		if used := l.used("k"); used != hotAsks+5 {
-			t.Errorf("%d used after the stop, want %d", used, hotAsks+5)
+		if used := l.used("k"); used != lease.HotAsks+5 {
+			t.Errorf("%d used after the stop, want %d", used, lease.HotAsks+5)
 		}
 		a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
 		if err != nil || a.Source != api.SourceRedis || l.leased == 0 {
@@ -321,18 +322,18 @@ func TestLeases(t *testing.T) {
 	t.Run("a process that sleeps past the end admits nothing from it", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
 		l.clock += 101
-		if _, _, _, allowed, _ := one.leases.find("k").take(1); allowed {
+		if got, _ := one.leases.Find("k").Take(1); got.Allowed {
 			t.Error("a unit was taken from a lease that has ended")
 		}
 		l.clock += 100
 		l.sweep() // charged as leased
-		if used := l.used("k"); used <= hotAsks+5 {
+		if used := l.used("k"); used <= lease.HotAsks+5 {
 			t.Errorf("%d used, want all that was leased", used)
 		}
 		l.ask(one, "k", 1)
 		l.clock += 1001
 		l.sweep()
-		if used := l.used("k"); used > 0 && one.leases.find("k") == nil {
+		if used := l.used("k"); used > 0 && one.leases.Find("k") == nil {
 			t.Errorf("%d used a second later", used)
 		}
 	})
@@ -342,10 +343,10 @@ func TestLeases(t *testing.T) {
 			l.ask(l.all[0], "rare", 1)
 			l.advance(12)
 		}
-		if one := l.all[0].leases.find("rare"); one != nil {
-			t.Errorf("it has %d units", one.left.Load())
+		if one := l.all[0].leases.Find("rare"); one != nil {
+			t.Errorf("it has %d units", one.Left())
 		}
-		if n := len(l.all[0].leases.held); n != 0 {
+		if n := l.all[0].leases.Len(); n != 0 {
 			t.Errorf("%d leases of keys that nobody asks for any more", n)
 		}
 	})
@@ -358,7 +359,7 @@ func TestLeases(t *testing.T) {
 			t.Error("what is leased and may be spent does not count after the reset")
 		}
 		l.advance(50)
-		if one.leases.find("k") != nil {
+		if one.leases.Find("k") != nil {
 			t.Error("the lease goes on")
 		}
 	})
@@ -367,8 +368,8 @@ func TestLeases(t *testing.T) {
 		plain := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 		l.rules = rulesOf(t, plain)
 		a, err := one.Check(ctx, api.CheckRequest{Key: "k"})
-		one.leases.running.Wait()
-		if err != nil || a.Source != api.SourceRedis || l.used("k") != hotAsks+6 {
+		one.leases.Wait()
+		if err != nil || a.Source != api.SourceRedis || l.used("k") != lease.HotAsks+6 {
 			t.Errorf("%+v, %v, %d used", a, err, l.used("k"))
 		}
 	})

@@ -5,19 +5,21 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/lease"
 )
 
 // watchResets is how often the marks of resets are read while there are leases. A renewal reads them too.
 const watchResets = 40 * time.Millisecond
 
 // watch begins to read the marks of resets, as a lease has units whose mark was read at a moment.
-func (l *leases) watch(one *lease, read time.Time) {
+func (l *leases) watch(p *leasePlan, read time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one.checked = read
+	p.answers.checked = read
 	if !l.watching {
 		l.watching = true
-		l.after(watchResets, l.look)
+		l.After(watchResets, l.look)
 	}
 }
 
@@ -25,8 +27,8 @@ func (l *leases) watch(one *lease, read time.Time) {
 func (l *leases) look() {
 	standing, next := l.standing()
 	for _, one := range standing {
-		if g := one.grant.Load(); g != nil {
-			one.report(g)
+		if p := planOf(one.Grant()); p != nil {
+			l.report(p)
 		}
 	}
 	if next <= 0 && len(standing) > 0 {
@@ -35,33 +37,33 @@ func (l *leases) look() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watching = len(l.held) > 0 && !l.closed.Load()
+	l.watching = l.Len() > 0 && !l.Closed()
 	if l.watching {
-		l.after(next, l.look)
+		l.After(next, l.look)
 	}
 }
 
 // standing gives the leases that have units, and in how long the marks are to be read: when those of one
 // of them are older than watchResets.
-func (l *leases) standing() (standing []*lease, next time.Duration) {
-	now := l.now()
+func (l *leases) standing() (standing []*lease.Lease, next time.Duration) {
+	now := l.Now()
 	next = watchResets
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, one := range l.held {
-		if g := one.grant.Load(); g != nil && g.stands(now) {
+	for _, one := range l.All() {
+		if g := one.Grant(); g != nil && g.Stands(now) {
 			standing = append(standing, one)
-			next = min(next, one.checked.Add(watchResets).Sub(now))
+			next = min(next, planOf(g).answers.checked.Add(watchResets).Sub(now))
 		}
 	}
 	return standing, next
 }
 
 // readResets ends leases of partitions whose mark has grown.
-func (l *leases) readResets(standing []*lease) {
-	held, asked := map[int][]*lease{}, l.now() // partition → its leases
+func (l *leases) readResets(standing []*lease.Lease) {
+	held, asked := map[int][]*lease.Lease{}, l.Now() // partition → its leases
 	for _, one := range standing {
-		p := l.counter.Partition(one.key)
+		p := l.counter.Partition(one.Key())
 		held[p] = append(held[p], one)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
@@ -71,17 +73,19 @@ func (l *leases) readResets(standing []*lease) {
 	if err != nil {
 		return // the leases end soon
 	}
-	for i, p := range parts {
-		for _, one := range held[p] {
-			if g := one.grant.Load(); g != nil && g.resets < marks[i] {
-				one.giveBack()
-			}
-		}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, one := range standing {
-		one.checked = later(one.checked, asked)
+	for i, partition := range parts {
+		for _, one := range held[partition] {
+			p := planOf(one.Grant())
+			if p == nil {
+				continue
+			}
+			if p.resets < marks[i] {
+				one.GiveBack()
+			}
+			p.answers.checked = later(p.answers.checked, asked)
+		}
 	}
 }
 

@@ -2,57 +2,36 @@ package check
 
 import (
 	"context"
-	"hash/maphash"
-	"maps"
-	"slices"
+	"crypto/rand"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-const (
-	// maxLeases is how many leases there are at most, and of how many other keys the rates are known; of more, those
-	// asked for longest ago are forgotten.
-	maxLeases = 10_000
-	// hotAsks is how often a key is asked for within the time of a lease before it gets one.
-	hotAsks = 10
-)
+// maxLeases is how many leases there are at most, and of how many other keys the rates are known.
+const maxLeases = 10_000
 
-// leases are those of this process (lease.go): which keys are asked for often, and what is reserved of
-// them. Only keys whose rule has lease are here. Safe for use by several goroutines.
+// leases are those of this process, and what it leases to clients (clientlease.go). Units are reserved in Redis. Only
+// keys whose rule has lease are here. Safe for use by several goroutines.
 type leases struct {
+	*lease.List
 	counter  leaseCounter
 	rules    func() *windows.Rules
 	onShard  func(shard int, ask func() error) error
 	denials  *denials
 	metrics  *Metrics
 	activity Activity // may be nil
-	now      func() time.Time
 	timeout  time.Duration
-	after    func(time.Duration, func()) (timer stopper) // time.AfterFunc
-
-	// recent is what was found last, a lease at its key's hash: a hot key is found without a lock.
-	recent [1024]atomic.Pointer[lease]
-	seed   maphash.Seed
 
 	mu       sync.Mutex
-	held     map[string]*lease              // key → its lease
-	rates    *simplelru.LRU[string, *asked] // of keys without one; hashicorp/golang-lru, as for denials
 	watching bool
-	closed   atomic.Bool
-	running  sync.WaitGroup
-	used     atomic.Bool // there was a lease once
-}
-
-// asked is how often a key was asked for, and for how many units.
-type asked struct {
-	since        time.Time
-	times, units int64
 }
 
 // leaseCounter is what a windows.Redis has of leases.
@@ -65,88 +44,186 @@ type leaseCounter interface {
 	Shard(key string) int
 }
 
-type stopper interface{ Stop() bool }
-
 func newLeases(c Config, onShard func(shard int, ask func() error) error, denials *denials) *leases {
 	l := &leases{denials: denials, counter: c.Counter, rules: c.Rules, onShard: onShard, metrics: c.Metrics,
-		activity: c.Activity, now: c.Now, timeout: c.Timeout, seed: maphash.MakeSeed(), held: map[string]*lease{},
-		after: func(d time.Duration, f func()) stopper { return time.AfterFunc(d, f) }}
-	l.rates, _ = simplelru.NewLRU[string, *asked](maxLeases, nil)
+		activity: c.Activity, timeout: c.Timeout}
+	l.List = lease.NewList(lease.Config{Source: l, Keys: maxLeases, Now: c.Now})
 	return l
 }
 
-// slot is where a key's lease is found without a lock.
-func (l *leases) slot(key string) *atomic.Pointer[lease] {
-	return &l.recent[maphash.String(l.seed, key)%uint64(len(l.recent))]
+// leasePlan is the plan that a key was leased under, and what was known at that renewal.
+type leasePlan struct {
+	*windows.Plan // nil: the key has none
+	key           string
+	// rules have the plan, as long as no override has changed; nil where an override made it, which may end.
+	rules   *windows.Rules
+	changes uint64 // of overrides until then
+
+	shadows []windows.KeyState
+	resets  int64
+	answers *leaseAnswers
+	// The metrics of its answers; nil without.
+	allowed, refused prometheus.Counter
+	took             *ruleLatencies
 }
 
-// find gives a key's lease without a lock, nil where it is not at hand.
-func (l *leases) find(key string) *lease {
-	if one := l.slot(key).Load(); one != nil && one.key == key {
-		return one
-	}
-	return nil
+// leaseAnswers are what metrics and Activity do not have yet of the answers from a lease.
+type leaseAnswers struct {
+	given, denied tally
+	checked       time.Time // when the mark of resets was last read; under leases.mu
 }
 
-// lookup gives the lease of a key that was asked for n units under a plan; nil where it is not asked for often
-// enough to have one.
-func (l *leases) lookup(key string, plan *windows.Plan, n int64) *lease {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if one := l.held[key]; one != nil {
-		l.slot(key).Store(one)
-		return one
+// tally counts answers, and the units beyond one that each was for.
+type tally struct{ answers, more atomic.Int64 }
+
+func (t *tally) add(units int64) {
+	t.answers.Add(1)
+	if units > 1 {
+		t.more.Add(units - 1)
 	}
-	rate, ok := l.rates.Get(key)
-	if !ok {
-		rate = &asked{}
-		l.rates.Add(strings.Clone(key), rate) // it may be a part of a long request
-	}
-	if age := now.Sub(rate.since); age < 0 || age > plan.LeaseTime() {
-		*rate = asked{since: now}
-	}
-	rate.times++
-	rate.units += n
-	if rate.times < hotAsks || len(l.held) >= maxLeases || l.closed.Load() {
+}
+
+// take gives what was counted, and counts anew.
+func (t *tally) take() (answers, units int64) {
+	answers = t.answers.Swap(0)
+	return answers, answers + t.more.Swap(0)
+}
+
+// Denies implements lease.Plan: else Redis has something to say or to count.
+func (p *leasePlan) Denies() bool {
+	return len(p.Shadows) == 0 && p.Live.OnDeny != windows.OnDenyCharge
+}
+
+// decides tells whether a key still has the plan under these rules, as far as that is known without a look
+// at its overrides.
+func (p *leasePlan) decides(rules *windows.Rules) bool {
+	return p.rules == rules && p.changes == rules.OverrideChanges()
+}
+
+// planOf gives the plan that a key was leased under; nil without a grant.
+func planOf(g *lease.Grant) *leasePlan {
+	if g == nil {
 		return nil
 	}
-	l.rates.Remove(key)
-	one := &lease{of: l, key: strings.Clone(key), renewed: rate.since, wanted: rate.units}
-	l.held[one.key] = one
-	l.slot(key).Store(one)
-	l.used.Store(true)
-	return one
+	return g.Plan.(*leasePlan)
 }
 
-// remove forgets a lease that has ended.
-func (l *leases) remove(one *lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.held, one.key)
-	l.slot(one.key).CompareAndSwap(one, nil)
-}
-
-// begin counts a renewal; false where there are to be no more.
-func (l *leases) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed.Load() {
-		return false
+// match gives the plan of a key, and for how long it is known to have it.
+func (l *leases) match(key string) *leasePlan {
+	rules := l.rules()
+	changes, overridden := rules.OverrideChanges(), rules.Overridden(key) // in this order: either may change
+	p := &leasePlan{Plan: rules.Match(key), key: key, changes: changes}
+	if !overridden {
+		p.rules = rules
 	}
-	l.running.Add(1)
-	return true
+	return p
+}
+
+// Plan implements lease.Source.
+func (l *leases) Plan(key string, before lease.Plan) (plan lease.Plan, ends bool) {
+	p := l.match(key)
+	if before, ok := before.(*leasePlan); ok {
+		p.answers = before.answers
+		return p, before.Plan != p.Plan
+	}
+	p.answers = &leaseAnswers{}
+	return p, false
+}
+
+// Renew implements lease.Source.
+func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, lease.Plan, error) {
+	p, now := plan.(*leasePlan), l.Now()
+	if ask.ID == "" {
+		ask.ID = l.newID("lease", ask.Key)
+	}
+	got, err := l.ask(p.Plan, lease.Reserved(p.LeaseTime()), ask)
+	out := leaseAnswer(ask.ID, got)
+	p.shadows, p.resets = got.State.Shadows, got.Resets
+	if l.metrics != nil && p.Plan != nil {
+		p.took = l.metrics.latencies(p.Name())
+		p.allowed, p.refused = l.metrics.of(p.Name(), "lease_allowed"), l.metrics.of(p.Name(), "lease_denied")
+	}
+	switch {
+	case err != nil || ask.Want == 0:
+	case got.Units > 0:
+		l.watch(p, now)
+	default:
+		// Until it is asked again, which may be later by less than a millisecond than Redis's clock would have it.
+		l.denials.add(windows.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now, l.Now())
+	}
+	return out, p, err
+}
+
+// leaseAnswer is what Redis said, as far as it is the same for whoever leases.
+func leaseAnswer(id string, got windows.Leased) api.LeaseAnswer {
+	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Stood, NowMs: got.State.NowMs}
+	if got.Units > 0 {
+		out.ID = id
+	}
+	out.Windows, out.RetryAfterMs = got.State.Windows, got.State.RetryAfter.Milliseconds()
+	return out
+}
+
+// newID makes an id of a new lease, which begins with a word.
+func (l *leases) newID(word, key string) string {
+	return l.counter.ReservationID(word+strings.ToLower(rand.Text()), []windows.Request{{Key: key}})
 }
 
 // ask renews a lease in Redis, behind the breaker of its shard.
-func (l *leases) ask(plan *windows.Plan, one windows.Lease, renewal windows.Renewal) (got windows.Leased, err error) {
-	err = l.onShard(l.counter.Shard(one.Key), func() error {
+func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got windows.Leased, err error) {
+	err = l.onShard(l.counter.Shard(ask.Key), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		defer cancel()
-		got, err = l.counter.RenewLease(ctx, plan, one, renewal)
+		one := windows.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
+		got, err = l.counter.RenewLease(ctx, plan, one, windows.Renewal{Used: ask.Used, Keep: ask.Keep, Want: ask.Want,
+			Least: ask.Least})
 		return err
 	})
 	return got, err
+}
+
+// Ended implements lease.Source.
+func (l *leases) Ended(plan lease.Plan) { l.report(plan.(*leasePlan)) }
+
+// count counts an answer under a plan. Metrics and Activity have it within watchResets, or when the lease ends.
+func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool) {
+	if allowed {
+		p.answers.given.add(units)
+	} else {
+		p.answers.denied.add(units)
+	}
+	if one.Grant() == nil { // nobody else does it any more
+		l.report(p)
+	}
+}
+
+// report tells metrics and Activity of the answers since the last time. It takes less than a microsecond to
+// answer, so each is observed as 0 s.
+func (l *leases) report(p *leasePlan) {
+	for _, allowed := range []bool{true, false} {
+		t := &p.answers.denied
+		if allowed {
+			t = &p.answers.given
+		}
+		answers, units := t.take()
+		if answers == 0 {
+			continue
+		}
+		if l.activity != nil {
+			l.activity.Checks(p.Name(), p.key, answers, units, allowed)
+		}
+		if p.took == nil {
+			continue
+		}
+		counter, took := p.refused, p.took.denied
+		if allowed {
+			counter, took = p.allowed, p.took.allowed
+		}
+		counter.Add(float64(answers))
+		for range answers {
+			took.Observe(0)
+		}
+	}
 }
 
 // changed ends the lease of a key that was reset, if there is one: it is asked for anew. The next
@@ -155,31 +232,7 @@ func (l *leases) changed(key string, how change) {
 	if how == freed {
 		return
 	}
-	l.mu.Lock()
-	one := l.held[key]
-	l.mu.Unlock()
-	if one != nil {
-		one.giveBack()
+	if one := l.Held(key); one != nil {
+		one.GiveBack()
 	}
-}
-
-// close gives back what is leased. Nothing is leased afterwards.
-func (l *leases) close() {
-	l.mu.Lock()
-	l.closed.Store(true)
-	l.mu.Unlock()
-	l.running.Wait()
-	l.mu.Lock()
-	all := slices.Collect(maps.Values(l.held))
-	l.mu.Unlock()
-	var ending sync.WaitGroup
-	slots := make(chan struct{}, 16)
-	for _, one := range all {
-		slots <- struct{}{}
-		ending.Go(func() {
-			one.renew(0)
-			<-slots
-		})
-	}
-	ending.Wait()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -30,7 +31,7 @@ func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time)
 		if by := time.Now().Add(atMost); by.Before(deadline) {
 			deadline = by
 		}
-		wait = waitFor(ctx, reading, deadline)
+		wait = pause.Closed(ctx, reading, deadline)
 	}
 }
 

@@ -30,8 +30,8 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 			r.Plan, r.override = rules.Apply(r.Plan, r.Key)
 		}
 		s.announce(r.Key, r.override)
-		if one := s.leases.find(r.Key); one != nil && r.override.Blocks() {
-			one.giveBack()
+		if one := s.leases.Find(r.Key); one != nil && r.override.Blocks() {
+			one.GiveBack()
 		}
 		// What has happened counts also for a blocked key.
 		r.Never = r.Never || r.override.Blocks() && !r.Refund && r.Mode != api.ModeCharge

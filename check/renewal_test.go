@@ -5,46 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// Processes whose clocks and replies differ find the same moments by Redis's clock, a window and a bit after a
-// moment there is another, and none is far from when it was to be.
-func TestRenewalsNearTheLimitAreAligned(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		ms := func(from, to int64, what string) time.Duration {
-			return time.Duration(rapid.Int64Range(from, to).Draw(rt, what)) * time.Millisecond
-		}
-		window := ms(100, 100_000, "window")
-		hot := rule("*", windows.Window{Limit: 1000, Per: window})
-		hot.Lease = min(ms(10, 10_000, "lease"), window)
-		plan := rulesOf(t, hot).Match("k")
-		redisMs, phase := rapid.Int64Range(1<<40, 1<<41).Draw(rt, "redis"), rapid.Int64Range(0, 1<<32).Draw(rt, "phase")
-		in := pace(plan)
-		moment := func(g *grant) (time.Duration, bool) { // by Redis's clock, since redisMs
-			at := g.answered.Add(in - time.Duration(g.state.NowMs-redisMs)*time.Millisecond)
-			to := g.align(at)
-			if off := to.Sub(at); off.Abs() > in*3/4+1 {
-				rt.Errorf("%v from when it was to be, a pace is %v", off, in)
-			}
-			return to.Sub(g.answered) + time.Duration(g.state.NowMs-redisMs)*time.Millisecond, to != at
-		}
-		answered := time.Unix(1_700_000_000, rapid.Int64Range(0, 1e9).Draw(rt, "answered"))
-		one := &grant{plan: plan, phase: phase, answered: answered, state: windows.KeyState{NowMs: redisMs}}
-		other := &grant{plan: plan, phase: phase, answered: answered.Add(ms(-5000, 5000, "apart")),
-			state: windows.KeyState{NowMs: redisMs + rapid.Int64Range(0, 3).Draw(rt, "later")}}
-		a, moved := moment(one)
-		b, alsoMoved := moment(other)
-		if moved && alsoMoved && (a-b).Abs() > 1 {
-			rt.Errorf("%v and %v by Redis's clock", a, b)
-		}
-	})
-}
 
 // lateRenewals are answered 60 ms after Redis did.
 type lateRenewals struct {
@@ -70,10 +36,10 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	l = newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
 	one, renewals = l.start(), new(int)
 	begun := l.clock
-	for range 2 * hotAsks {
+	for range 2 * lease.HotAsks {
 		l.ask(one, "k", 1)
 	}
-	if one.leases.find("k") == nil {
+	if one.leases.Find("k") == nil {
 		t.Fatal("it has no lease")
 	}
 	l.clock += 200 // what it had is charged by the next renewal
@@ -95,7 +61,7 @@ func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
 	_, one, renewals := nearlyFree(t)
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 	testkit.Must(t, err)
-	one.leases.running.Wait()
+	one.leases.Wait()
 	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || *renewals != 1 {
 		t.Errorf("%+v after %d renewals", a, *renewals)
 	}
@@ -109,11 +75,11 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 	for after, allowed := range map[time.Duration]bool{20 * time.Millisecond: false, 50 * time.Millisecond: true} {
 		l, one, renewals := nearlyFree(t)
 		came := one.denials.now().Add(after)
-		lease := one.leases.find("k")
-		<-lease.start(1)
+		held := one.leases.Find("k")
+		<-held.Start(1)
 		asks := []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
 		d, ok := one.leases.answer(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
-		one.leases.running.Wait()
+		one.leases.Wait()
 		if !ok || d.Allowed != allowed {
 			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)
 		}
@@ -128,10 +94,10 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	one, late := l.start(), 0
 	l.charge("k", 970)
 	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, &late}
-	for range 2 * hotAsks {
+	for range 2 * lease.HotAsks {
 		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 		testkit.Must(t, err)
-		one.leases.running.Wait()
+		one.leases.Wait()
 		if !a.Allowed {
 			t.Fatalf("%+v, though the key has room", a)
 		}
@@ -155,5 +121,5 @@ func TestARenewalThatIsNotAnswered(t *testing.T) {
 	}
 	<-begun
 	close(goOn)
-	one.leases.running.Wait()
+	one.leases.Wait()
 }

@@ -28,3 +28,16 @@ func BeforeDeadline(ctx context.Context, d time.Duration) bool {
 	}
 	return For(ctx, d)
 }
+
+// Closed waits until a channel is closed; false where ctx or the deadline ends first.
+func Closed(ctx context.Context, over <-chan struct{}, deadline time.Time) bool {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return false
+}

@@ -1,5 +1,5 @@
 -- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved to
--- answer from memory (check/leases.go). In one step it charges what the process has used
+-- answer from memory (internal/lease). In one step it charges what the process has used
 -- since the last time, and reserves what it is to have next.
 --
 -- A lease is a reservation: a hold of the key with the policy l, whose units count as used until

@@ -1,14 +1,11 @@
-package check
+package lease
 
 import (
-	"crypto/rand"
 	"errors"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // How a lease is renewed.
@@ -22,18 +19,30 @@ const (
 	// shorter, down to the shortest window divided by paces.
 	roomy = 12
 	paces = 26
-	// late is by how much a renewal comes later than what it is to find free (grant.align).
+	// late is by how much a renewal comes later than what it is to find free (Grant.align).
 	late = 2 * time.Millisecond
 
 	minPace = 5 * time.Millisecond
-	// grace is by how much a lease lasts longer in Redis than here, in parts of it: no
-	// difference of the clocks' rates makes Redis charge what is spent afterwards.
+	// grace is by how much a lease lasts longer where it is reserved than here, in parts of it: no
+	// difference of the clocks' rates makes anybody charge what is spent afterwards.
 	grace = 4
 )
 
-// start renews the lease beside the caller, for an asker of n units, if no renewal is under way. It gives
+// MinTime is how long a lease lasts at least, and MaxUnits how many it has at most.
+const (
+	MinTime  = 10 * time.Millisecond
+	MaxUnits = 1_000_000_000
+)
+
+// Reserved is how long units of a lease are reserved, which may be spent for a span.
+func Reserved(span time.Duration) time.Duration {
+	span = max(span, MinTime)
+	return span + span/grace
+}
+
+// Start renews the lease beside the caller, for an asker of n units, if no renewal is under way. It gives
 // what is closed afterwards.
-func (l *lease) start(n int64) <-chan struct{} {
+func (l *Lease) Start(n int64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.renewing != nil {
@@ -56,7 +65,7 @@ func (l *lease) start(n int64) <-chan struct{} {
 }
 
 // rest ends a renewal; false where the lease is to end, and has not. One that has ended is never renewed.
-func (l *lease) rest() bool {
+func (l *Lease) rest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -72,67 +81,67 @@ func (l *lease) rest() bool {
 
 // renew charges what was used and takes what is wanted next, in one call. n is what an asker waits for,
 // 0 where the lease's time is nearly over.
-func (l *lease) renew(n int64) {
-	now, g, next := l.of.now(), l.grant.Load(), l.of.matchFor(l.key)
-	plan := next.plan
-	want, least := l.want(plan, g, n, now)
+func (l *Lease) renew(n int64) {
+	now, g, before := l.of.Now(), l.grant.Load(), l.first
+	if g != nil {
+		before = g.Plan
+	}
+	plan, ends := l.of.Source.Plan(l.key, before)
+	want, least := l.want(plan, ends, g, n, now)
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	stands := g != nil && g.stands(now)
+	stands := g != nil && g.Stands(now)
 	had, keep := l.keep(want, stands)
 	if l.units == 0 && want == 0 {
 		l.end(g)
 		return
 	}
 	if l.units == 0 {
-		l.id = l.of.counter.ReservationID("lease"+strings.ToLower(rand.Text()), []windows.Request{{Key: l.key}})
+		l.id = ""
 	}
-	span := max(plan.LeaseTime(), windows.MinLease)
-	got, err := l.of.ask(plan, windows.Lease{ID: l.id, Key: l.key, TTL: span + span/grace, Units: l.units},
-		windows.Renewal{Used: l.units - had, Keep: keep, Want: want, Least: least})
+	got, newer, err := l.of.Source.Renew(plan, api.LeaseRequest{Key: l.key, ID: l.id, Had: l.units,
+		Used: l.units - had, Keep: keep, Want: want, Least: least})
 	if errors.Is(err, api.ErrNotSent) && stands && want > 0 {
 		l.left.Add(had - keep)
-		l.timer = l.of.after(g.until.Sub(now), l.timeIsUp)
+		l.timer = l.of.After(g.until.Sub(now), l.timeIsUp)
 		return
 	}
-	l.units = got.Units
-	if want == 0 { // the key may have no plan any more
+	if err == nil {
+		plan = newer
+	}
+	l.id, l.units = got.ID, got.Units
+	if want == 0 || plan.LeaseTime() == 0 { // the key may have no plan any more
 		l.left.Store(0)
 		l.end(g)
 		return
 	}
-	next.answer(l.of, got, now, least)
+	next := newGrant(l.of, l.key, plan, got, now, least)
 	if err != nil || got.Units == 0 {
 		l.left.Store(0)
 		l.units = 0
-		next.pause(err, got, now)
-		if err == nil {
-			// Until it is asked again, which may be later by less than a millisecond than Redis's clock would have it.
-			l.of.denials.add(windows.Request{Plan: plan, Key: l.key, Cost: least}, got.State, now, now, next.answered)
-		}
+		next.pause(err, now, l.of.Remembers)
 		l.grant.Store(next)
-		l.timer = l.of.after(next.pauseUntil.Sub(now)+plan.LeaseTime(), l.timeIsUp)
+		l.timer = l.of.After(next.pauseUntil.Sub(now)+plan.LeaseTime(), l.timeIsUp)
 		return
 	}
 	l.grant.Store(next) // before the units: those that were kept last as long
 	l.left.Add(got.Units - keep)
-	l.timer = l.of.after(next.nextRenewal(now), l.timeIsUp)
-	l.of.watch(l, now)
+	l.timer = l.of.After(next.nextRenewal(now), l.timeIsUp)
 }
 
 // timeIsUp renews the lease where its key is still asked for often, and ends it otherwise.
-func (l *lease) timeIsUp() { l.start(0) }
+func (l *Lease) timeIsUp() { l.Start(0) }
 
-// giveBack ends the lease.
-func (l *lease) giveBack() {
+// GiveBack ends the lease.
+func (l *Lease) GiveBack() {
 	l.ending.Store(true)
-	l.start(0)
+	l.Start(0)
 }
 
 // keep sets units aside that are given back, all where the grant does not stand any more, and gives how many
 // were left and how many are kept.
-func (l *lease) keep(want int64, stands bool) (left, keep int64) {
+func (l *Lease) keep(want int64, stands bool) (left, keep int64) {
 	for {
 		left = l.left.Load()
 		keep = left
@@ -148,20 +157,20 @@ func (l *lease) keep(want int64, stands bool) (left, keep int64) {
 }
 
 // end forgets the lease: the key must be asked for often again.
-func (l *lease) end(g *grant) {
+func (l *Lease) end(g *Grant) {
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
 	l.grant.Store(nil)
 	l.of.remove(l)
 	if g != nil {
-		l.report(g)
+		l.of.Source.Ended(g.Plan)
 	}
 }
 
 // want gives how many units the lease is to have by the local rate, 0 where it is to end, and the cost that they
 // are for.
-func (l *lease) want(plan *windows.Plan, g *grant, n int64, now time.Time) (want, least int64) {
+func (l *Lease) want(plan Plan, ends bool, g *Grant, n int64, now time.Time) (want, least int64) {
 	least = max(n, 1)
 	demand := l.units - l.left.Load() + l.unmet.Swap(0)
 	since, span := l.renewed, plan.LeaseTime()
@@ -172,10 +181,10 @@ func (l *lease) want(plan *windows.Plan, g *grant, n int64, now time.Time) (want
 	case n == 0:
 		least = g.least
 	}
-	if ending := l.ending.Swap(false); ending || span == 0 || l.of.closed.Load() || g != nil && g.plan != plan {
+	if ending := l.ending.Swap(false); ending || ends || span == 0 || l.of.closed.Load() {
 		return 0, least
 	}
-	rate := float64(demand) / max(now.Sub(since), windows.MinLease).Seconds()
+	rate := float64(demand) / max(now.Sub(since), MinTime).Seconds()
 	if rate < l.rate {
 		rate = (rate + l.rate) / 2
 	}
@@ -186,6 +195,6 @@ func (l *lease) want(plan *windows.Plan, g *grant, n int64, now time.Time) (want
 	if g == nil || g.room() >= 1.0/roomy {
 		rate *= spare
 	}
-	want = min(int64(math.Ceil(rate*g.horizon(plan).Seconds())), windows.MaxLimit)
+	want = min(int64(math.Ceil(rate*g.horizon(plan).Seconds())), MaxUnits)
 	return max(want+least-1, least) / least * least, least
 }

@@ -1,0 +1,30 @@
+package api
+
+// LeaseRequest takes units of a hot key to spend without asking, renews them with the charge of what was spent, or
+// ends that (Want is 0). It may not be sent twice: while its outcome is not known, nothing of the lease may be spent
+// any more.
+type LeaseRequest struct {
+	Key string `json:"key"`
+	// ID is as the last answer had it, and Had its units; both empty for a new lease.
+	ID  string `json:"id,omitempty"`
+	Had int64  `json:"had,omitempty"`
+	// Used of them were spent and are charged; Keep of them may still be spent meanwhile. The rest is given back.
+	Used int64 `json:"used,omitempty"`
+	Keep int64 `json:"keep,omitempty"`
+	// Want is how many units the lease is to have from now on, in multiples of Least (0 means 1).
+	Want  int64 `json:"want,omitempty"`
+	Least int64 `json:"least,omitempty"`
+}
+
+// LeaseAnswer is what a lease has, and where its key stands. Units may be spent for LeaseMs from the moment at which
+// the request was sent; LeaseMs is 0 where the key takes no leases any more. RetryAfterMs is when Least units
+// are free, where it got none.
+type LeaseAnswer struct {
+	ID    string `json:"id"` // empty where it has no units
+	Units int64  `json:"units"`
+	// Expired: the lease had ended before, and all of its units were charged.
+	Expired bool `json:"expired,omitempty"`
+	// NowMs is Redis's clock; 0 where it was not asked.
+	NowMs int64 `json:"now_ms"`
+	CheckAnswer
+}

@@ -1,0 +1,124 @@
+// Package lease spends units of hot keys from memory. A process reserves them ahead with whoever has the count (Redis
+// or a server), and answers for them by itself. When it takes the next ones, those that it spent are charged. Begin
+// with Lease, then renewal.go.
+package lease
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
+)
+
+// Lease is what this process has of one key: units that are reserved for it. They are spent
+// here until the lease ends by this process's clock, and are then charged. What is reserved
+// counts as used, and what is charged counts from then on: late, never early. It is renewed (renewal.go) until
+// the key is asked for rarely, or under another plan. Safe for use by several goroutines.
+type Lease struct {
+	of    *List
+	key   string
+	first Plan // before there is a grant; may be nil
+
+	left  atomic.Int64 // units that may be spent
+	unmet atomic.Int64 // units that were asked for in vain since the last renewal
+	grant atomic.Pointer[Grant]
+
+	mu       sync.Mutex    // guards what follows, and makes renewals come one at a time
+	renewing chan struct{} // closed when the renewal under way is over; nil: none is
+	busy     atomic.Bool   // renewing is not nil
+	ending   atomic.Bool   // the next renewal ends it
+
+	// Of renewals alone.
+	ended   bool
+	id      string
+	units   int64     // reserved, spent ones too
+	renewed time.Time // at first: since when the key is asked for, and how much
+	wanted  int64
+	rate    float64 // units a second that are asked for here
+	timer   Stopper
+}
+
+// Key is whose it is.
+func (l *Lease) Key() string { return l.key }
+
+// Grant is what the last renewal gave; nil before the first, and after the end.
+func (l *Lease) Grant() *Grant { return l.grant.Load() }
+
+// Left is how many units may be spent.
+func (l *Lease) Left() int64 { return l.left.Load() }
+
+// spend takes units, if there are as many, and gives how many are left then.
+func (l *Lease) spend(n int64) (left int64, ok bool) {
+	for {
+		left = l.left.Load()
+		if left < n {
+			return left, false
+		}
+		if l.left.CompareAndSwap(left, left-n) {
+			return left - n, true
+		}
+	}
+}
+
+// Answer is one from memory, under a grant: at a moment, with so many units left then.
+type Answer struct {
+	Grant   *Grant // nil where none stands
+	Now     time.Time
+	Left    int64
+	Allowed bool
+}
+
+// Take answers for n units from memory; false where it cannot. The clock is read
+// after the units are taken: a process that was stopped in between finds the lease at its end.
+func (l *Lease) Take(n int64) (a Answer, ok bool) {
+	g := l.grant.Load()
+	if g == nil {
+		return a, false
+	}
+	left, allowed := l.spend(n)
+	g, now := l.grant.Load(), l.of.Now()
+	a = Answer{Grant: g, Now: now, Left: left}
+	switch {
+	case g == nil: // it has ended since, and these units are charged
+		return Answer{}, false
+	case allowed && !g.Stands(now):
+		return Answer{}, false // these units are charged, and nobody has them
+	case allowed:
+		if left < g.low && !l.busy.Load() {
+			l.Start(0)
+		}
+		a.Allowed = true
+		return a, true
+	case g.denies(n) && now.Before(g.pauseUntil):
+		l.unmet.Add(n)
+		return a, true
+	}
+	return a, false
+}
+
+// Decide is Take that renews the lease where it has too few units, and waits for that until the deadline, if
+// there is one. A renewal that was answered since the call came decides it, however late the caller goes on, if it
+// was under way and its pause was not over when the call came.
+func (l *Lease) Decide(ctx context.Context, n int64, came, deadline time.Time) (Answer, bool) {
+	for range 2 {
+		a, ok := l.Take(n)
+		g := a.Grant
+		switch {
+		case ok:
+			return a, true
+		case g != nil && g.denies(n) && g.answered.After(came) && came.Before(g.pauseUntil):
+			l.unmet.Add(n)
+			return a, true
+		case g != nil && a.Now.Before(g.pauseUntil):
+			l.unmet.Add(n) // asked for, at least
+			return a, false
+		}
+		over := l.Start(n)
+		if deadline.IsZero() || !pause.Closed(ctx, over, deadline) {
+			return a, false
+		}
+	}
+	return Answer{}, false
+}
