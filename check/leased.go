@@ -76,5 +76,6 @@ func (s *Service) leased(ctx context.Context, req *api.CheckRequest) (api.CheckA
 	}
 	s.leases.count(one, planOf(got.Grant), cost, got.Allowed)
 	return api.CheckAnswer{Allowed: got.Allowed, Rule: p.Live.Name, Key: req.Key, Cost: cost,
-		Windows: got.Windows(), Source: api.SourceLease, RetryAfterMs: got.RetryAfter().Milliseconds()}, true
+		Windows: got.Windows(), Source: api.SourceLease, RetryAfterMs: got.RetryAfter().Milliseconds(),
+		LeaseMs: clientLeaseTime(p.Plan).Milliseconds()}, true
 }

@@ -30,6 +30,7 @@ var bodies = map[string]any{
 	"Reservation": api.Reservation{}, "ReservationOfAll": api.ReservationOfAll{}, "Settlement": api.Settlement{},
 	"ReservationRequest": reservationBody{}, "CommitRequest": api.CommitRequest{}, "CommitCost": api.CommitCost{},
 	"RenewRequest": api.RenewRequest{}, "Decision": crowdsec.Decision{}, "DecisionChanges": crowdsec.Changes{},
+	"LeaseRequest": api.LeaseRequest{}, "LeaseAnswer": api.LeaseAnswer{},
 }
 
 // optionalInRequests are fields that a caller may leave out though Go always writes

@@ -14,7 +14,7 @@ import (
 
 // ours are the fields that this interface reads.
 var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "block", "exempt", "rule", "windows",
-	"limit", "per", "until", "until_ms", "for", "reason", "values"}
+	"limit", "per", "until", "until_ms", "for", "reason", "values", "had", "used", "keep", "want", "least"}
 
 // maxDepth of nesting: a check of several has 3.
 const maxDepth = 32

@@ -113,8 +113,9 @@ func TestOpenAPI(t *testing.T) {
 	strict := rule("strict", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny }, tenAMinute.Windows...)
 	shadow := rule("shadow", func(r *windows.Rule) { r.Shadow = true }, tenAMinute.Windows...)
 	w := newWorldWith(t, streamtest.AnyRedis(t),
-		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow)
-	gone := newWorldWith(t, streamtest.Connect(t, "127.0.0.1:1"), away, strict)
+		func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) }, tenAMinute, strict, shadow,
+		hotRule)
+	gone := newWorldWith(t, streamtest.Connect(t, "127.0.0.1:1"), away, strict, hotRule)
 	tokens := newTokens(t)
 	router := func(w *world, tokens *access.Tokens, ready error) *httpapi.Router {
 		x := httpapi.NewRouter(tokens, w.server.Routes(func(context.Context) error { return ready })...)
@@ -161,6 +162,7 @@ func TestOpenAPI(t *testing.T) {
 
 	askReservations(ask, open, broken)
 	askSettlements(t, w, ask, open, broken)
+	askLeases(ask, open, broken)
 
 	d.askRoutes(ask, open, guarded)
 	d.allSeen()
@@ -346,6 +348,16 @@ func askReservations(ask asker, open, broken http.Handler) {
 	ask(open, 404, "POST", path, `{"key":"nobody"}`)
 	ask(open, 413, "POST", path, `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "POST", path, `{"key":"strict:1"}`)
+}
+
+// askLeases does so for leases.
+func askLeases(ask asker, open, broken http.Handler) {
+	ask(open, 200, "POST", "/v1/check", `{"key":"hot:1"}`)
+	ask(open, 200, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
+	ask(open, 200, "POST", "/v1/leases", `{"key":"hot:1"}`)
+	ask(open, 400, "POST", "/v1/leases", `{"key":"hot:1","want":-1}`)
+	ask(open, 413, "POST", "/v1/leases", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
+	ask(broken, 503, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
 }
 
 // askSettlements does so for the ends of reservations.

@@ -1,0 +1,118 @@
+package check
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// clientLeaseTime is how long a client may lease a key of a plan. If shadow rules or on_deny: charge have to see each
+// check, it may not.
+func clientLeaseTime(p *windows.Plan) time.Duration {
+	if p == nil || len(p.Shadows) > 0 || p.Live == nil || p.Live.OnDeny == windows.OnDenyCharge {
+		return 0
+	}
+	return p.LeaseTime()
+}
+
+// Lease takes, renews or ends a lease of a client, in one step in Redis. This process keeps nothing of it. The error
+// wraps api.ErrUnavailable where Redis is away; the client must not use the lease any more then.
+func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
+	req.Least = cmp.Or(req.Least, 1)
+	rules := s.config.Rules()
+	matched, err := match(rules, []api.CheckRequest{{Key: req.Key, Cost: req.Least}})
+	if err == nil {
+		err = s.leases.validate(req)
+	}
+	if err != nil {
+		return api.LeaseAnswer{}, err
+	}
+	s.apply(rules, matched)
+	c, err := newCall(matched)
+	if err != nil {
+		return api.LeaseAnswer{}, err
+	}
+	plan, span := matched[0].Plan, clientLeaseTime(matched[0].Plan)
+	if c.never {
+		span = 0
+	}
+	if span == 0 {
+		req.Keep, req.Want = 0, 0
+	}
+	out := api.LeaseAnswer{}
+	d := decision{Verdict: windows.Verdict{Allowed: true}, source: api.SourcePolicy}
+	if req.Had > 0 || req.Want > 0 {
+		req.ID = cmp.Or(req.ID, s.leases.newID(clientLeaseWord(req.Key), req.Key))
+		var got windows.Leased
+		if got, err = s.leases.ask(plan, lease.Reserved(span), req); err != nil {
+			return out, leaseError(err)
+		}
+		s.outage.byRedis()
+		s.recordLeased(plan, req, got)
+		out = leaseAnswer(req.ID, got)
+		d = decision{Verdict: windows.Verdict{Allowed: got.Units > 0 || req.Want == 0,
+			Items: []windows.KeyState{got.State}}, source: api.SourceRedis}
+	}
+	out.CheckAnswer = c.answer(0, d)
+	matched[0].worded(&out.CheckAnswer)
+	out.LeaseMs = span.Milliseconds()
+	return out, nil
+}
+
+// leaseError says what may have become of a lease.
+func leaseError(err error) error {
+	if errors.Is(err, api.ErrNotSent) {
+		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w: the lease may not be used any more: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
+}
+
+// recordLeased tells Activity of the units that a client used. How many checks they are for is not known.
+func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got windows.Leased) {
+	if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood {
+		s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
+	}
+}
+
+// clientLeaseWord is how the ids of the leases of a key begin: no other key's do.
+func clientLeaseWord(key string) string { return "lease" + hash("lease", key)[:16] }
+
+// validate refuses what no client asks that keeps to the last answer.
+func (l *leases) validate(req api.LeaseRequest) error {
+	most := req.Had - req.Used
+	if req.Want == 0 {
+		most = 0
+	}
+	for _, one := range []struct {
+		name     string
+		n, least int64
+		most     int64
+	}{
+		{"had", req.Had, 0, lease.MaxUnits},
+		{"used", req.Used, 0, req.Had},
+		{"keep", req.Keep, 0, most},
+		{"want", req.Want, 0, lease.MaxUnits},
+	} {
+		if one.n < one.least || one.n > one.most {
+			return fmt.Errorf("%w: %s is %d, expected %d to %d", api.ErrBadRequest, one.name, one.n, one.least,
+				one.most)
+		}
+	}
+	if (req.ID == "") != (req.Had == 0) {
+		return fmt.Errorf("%w: id is %s and had is %d, expected both or none", api.ErrBadRequest,
+			api.Shorten(req.ID), req.Had)
+	}
+	word, _, _ := strings.Cut(req.ID, "-")
+	if req.ID != "" && (!strings.HasPrefix(word, clientLeaseWord(req.Key)) ||
+		req.ID != l.counter.ReservationID(word, []windows.Request{{Key: req.Key}})) {
+		return fmt.Errorf("%w: id %s is of no lease of the key %s", api.ErrBadRequest, api.Shorten(req.ID),
+			api.Shorten(req.Key))
+	}
+	return nil
+}
