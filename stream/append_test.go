@@ -146,26 +146,6 @@ func TestAppendWithItsReplyLost(t *testing.T) {
 	}
 }
 
-// A frozen Redis takes the request in and answers nobody. What the caller is
-// told after its deadline, unknown, is the truth: the events come in later.
-func TestAppendWithRedisFrozen(t *testing.T) {
-	server := streamtest.OwnRedis(t)
-	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
-	warm(t, c)
-	server.Pause()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	out := newLog(t, c, k, time.Minute).Append(ctx, events(5))
-	if len(out.Unknown) != 5 || !errors.Is(out.Err, api.ErrOutcomeUnknown) {
-		t.Errorf("outcome %+v, want 5 unknown", out)
-	}
-	server.Resume()
-	streamtest.Eventually(t, 10*time.Second, "the events come in", func() (bool, string) {
-		n := len(stored(t, c, k))
-		return n == 5, fmt.Sprint(n, " of 5")
-	})
-}
-
 // Redis refuses one partition: the others are not its business.
 func TestAppendRefusedInOnePartition(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -114,36 +113,6 @@ func TestManyChecksAcrossAReload(t *testing.T) {
 			t.Errorf("a key under two rules in one call: %v", err)
 		}
 	})
-}
-
-// A server that has no memory refuses the charge, and the count stays as it was.
-func TestCheckWithoutMemory(t *testing.T) {
-	for _, a := range windows.Algorithms {
-		t.Run(a, func(t *testing.T) {
-			s := redisStore(t, streamtest.OwnRedis(t).URL(), rulesOf(t,
-				apiRule(func(r *windows.Rule) { r.Algorithm = a })))
-			r, ctx := planOf(s.rules), t.Context()
-			ask := []windows.Request{{Plan: r, Key: "user:1", Cost: 1}}
-			for range 3 {
-				_, err := s.Check(ctx, ask)
-				testkit.Must(t, err)
-				s.clock.ms++
-			}
-			counter := s.redis.Keys(ctx, "*:user:1").Val()
-			if len(counter) != 1 {
-				t.Fatalf("counters: %v", counter)
-			}
-			before := s.redis.Dump(ctx, counter[0]).Val()
-			testkit.Must(t, s.redis.ConfigSet(ctx, "maxmemory", "1").Err())
-			if _, err := s.Check(ctx, ask); err == nil || !strings.Contains(err.Error(), "OOM") {
-				t.Errorf("a check without memory: %v", err)
-			}
-			testkit.Must(t, s.redis.ConfigSet(ctx, "maxmemory", "0").Err())
-			if s.redis.Dump(ctx, counter[0]).Val() != before {
-				t.Error("a charge that was refused has changed the counter")
-			}
-		})
-	}
 }
 
 // Keys of several partitions and rules in one run: each gets its own answer.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -61,49 +60,6 @@ var edgeRules = []*windows.Rule{
 	{Name: "user", Match: "edge/user=*", Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second},
 		{Limit: 12, Per: 24 * time.Hour}}},
 	{Name: "watch", Match: "edge/watch=*", Shadow: true, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
-}
-
-// A request whose second descriptor is full takes nothing from its first, however
-// many ask at once.
-func TestADeniedRequestConsumesNothing(t *testing.T) {
-	const callers, requests = 64, 300
-	w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)),
-		&windows.Rule{Name: "first", Match: "edge/first=*", Windows: []windows.Window{{Limit: 1_000_000,
-			Per: time.Hour}}},
-		&windows.Rule{Name: "second", Match: "edge/second=*", Windows: []windows.Window{{Limit: 5, Per: time.Hour}}})
-	client := w.dial(t, envoy.Config{})
-	ask := func(ctx context.Context, texts ...string) rlsv3.RateLimitResponse_Code {
-		got, err := client.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "edge",
-			Descriptors: descriptors(texts...)})
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		return got.OverallCode
-	}
-	var callersDone sync.WaitGroup
-	left := make(chan struct{}, requests)
-	for range requests {
-		left <- struct{}{}
-	}
-	close(left)
-	var mu sync.Mutex
-	admitted := 0
-	for range callers {
-		callersDone.Go(func() {
-			for range left {
-				if ask(t.Context(), "first=1", "second=1") == rlsv3.RateLimitResponse_OK {
-					mu.Lock()
-					admitted++
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	callersDone.Wait()
-	if used := w.used(t, "edge/first=1"); admitted != 5 || used != 5 {
-		t.Errorf("%d of %d admitted, the first descriptor used %d: want 5 and 5", admitted, requests, used)
-	}
 }
 
 // What cannot be answered is an error with a code, and the name of ours that a
