@@ -22,8 +22,8 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 	return out
 }
 
-// noteShare says why a cost that fits the limit is denied by this process's own count, at no wait: with Redis
-// back it may be admitted.
+// noteShare explains a denial by this process's own count: the cost fits the limit, and not the share of this
+// process. It sets no wait, as Redis may admit the cost once it is back.
 func (s *Service) noteShare(a *api.CheckAnswer) {
 	if a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
 		a.RetryAfterMs = 0

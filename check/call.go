@@ -44,7 +44,7 @@ func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAns
 	if answer, ok := s.leased(ctx, &req); ok {
 		return answer, nil
 	}
-	all, err := s.CheckAll(ctx, []api.CheckRequest{req})
+	all, err := s.checkAll(ctx, []api.CheckRequest{req})
 	if len(all.Checks) != 1 {
 		return api.CheckAnswer{}, err
 	}
@@ -60,8 +60,13 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 				Checks: []api.CheckAnswer{one}}, nil
 		}
 	}
-	began := time.Now()
-	matched, err := match(s.config.Rules(), reqs)
+	return s.checkAll(ctx, reqs)
+}
+
+// checkAll is CheckAll without the look at leases.
+func (s *Service) checkAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	began, rules := time.Now(), s.config.Rules()
+	matched, err := match(rules, reqs)
 	if err == nil {
 		err = api.ValidateModes(reqs)
 	}
@@ -69,7 +74,7 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	return s.Decide(ctx, matched)
+	return s.decideUnder(ctx, rules, matched)
 }
 
 // CheckEach answers several keys, each by itself, in one step where it can.
@@ -108,12 +113,17 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	return out
 }
 
-// Decide answers requests whose rules are known, all or nothing: a request that
-// is denied takes nothing for any key, but where a rule has on_deny: charge, and gives
-// nothing back. The answers stand in the order of the requests. The error is as of Check.
+// Decide answers requests whose rules are known, all or nothing. A denied call charges no
+// key, except keys whose rule has on_deny: charge, and it refunds nothing. The answers are in
+// the order of the requests. The error is as of Check.
 func (s *Service) Decide(ctx context.Context, reqs []Request) (api.ChecksAnswer, error) {
+	return s.decideUnder(ctx, s.config.Rules(), reqs)
+}
+
+// decideUnder is Decide under rules that the caller has read: a call has one set of rules throughout.
+func (s *Service) decideUnder(ctx context.Context, rules *windows.Rules, reqs []Request) (api.ChecksAnswer, error) {
 	began := time.Now()
-	s.apply(s.config.Rules(), reqs)
+	s.apply(rules, reqs)
 	c, err := newCall(reqs)
 	if err != nil {
 		s.observe(ctx, began, nil, false, err)

@@ -286,8 +286,8 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 	return nil, nil
 }
 
-// resolve makes a decision of what Redis said, and where it could not answer of
-// the strictest on_error among the rules: deny, then local, then allow.
+// resolve takes the verdict of Redis. If Redis did not answer, the strictest on_error among
+// the rules decides: deny, then local, then allow.
 func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows.Verdict, err error) decision {
 	switch {
 	case err == nil && v.OtherBody:

@@ -40,8 +40,8 @@ type gatherer struct {
 	waiting []*waiter
 	calls   int       // those of waiting
 	running []*waiter // those of the run under way
-	// took is how long the last two runs that were answered did: under overload both are long, and where Redis
-	// was slow for a moment one is.
+	// took holds the durations of the last two answered runs. Under overload both are long. After one slow moment
+	// only one is.
 	took [2]time.Duration
 	// ends is when timer looks for callers whose time has passed; zero: it does not. One timer for all of
 	// them costs a twentieth less of the server than one for each (decision 54).
@@ -49,8 +49,8 @@ type gatherer struct {
 	timer *time.Timer
 }
 
-// waiter is one caller's calls and, once done has true, what became of them. It has false where the call was
-// sent and `until` has passed first. What comes second is dropped.
+// waiter holds one caller's calls. done receives true when their result is set, and false if they were sent but
+// `until` passed first. A later value is dropped.
 type waiter struct {
 	calls    [][]windows.Request
 	keys     int // of all calls
@@ -200,8 +200,8 @@ func (g *gatherer) next() {
 	}
 }
 
-// take gives the calls of the next run, nil where nobody waits. Who has less time left than runs
-// take is not sent: he would be charged and not answered, and under overload everybody would be.
+// take gives the calls of the next run, nil if nobody waits. It leaves out callers with less time than a run
+// takes: they would be charged without an answer, and under overload that would be everybody.
 func (g *gatherer) take() []*waiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,7 +240,7 @@ func (g *gatherer) answer(some []*waiter) {
 		if err != nil {
 			// One key's counter is broken, say. A script that is refused has charged nobody, so
 			// each may be asked by itself, and the others get their answers.
-			g.resolve(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
+			g.askUnanswered(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
 		}
 		w.finish(true)
 	}
@@ -265,9 +265,9 @@ func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (c
 	return ctx, span
 }
 
-// resolve is for a waiter of a run that failed: it has no error where all its calls were
-// answered before. The others are asked by themselves where `repeat` says that they can be.
-func (g *gatherer) resolve(ctx context.Context, w *waiter, repeat bool) {
+// askUnanswered is for a waiter of a run that failed. If all its calls were answered, it has no error. The others
+// are asked by themselves if `repeat` says that they can be.
+func (g *gatherer) askUnanswered(ctx context.Context, w *waiter, repeat bool) {
 	var left []int
 	var calls [][]windows.Request
 	for i, call := range w.calls {

@@ -83,8 +83,7 @@ func (m *Metrics) check(rule, outcome string) {
 	}
 }
 
-// observe notes how long a call took that began at start: one that was decided, or a nil one that
-// could not be.
+// observe notes how long a call took that began at start. c is nil if the call could not be decided.
 func (s *Service) observe(ctx context.Context, start time.Time, c *call, allowed bool, err error) {
 	m := s.config.Metrics
 	if m == nil {

@@ -28,8 +28,8 @@ type shard struct {
 // failure to say anything.
 var errHurried = errors.New("too little time was left to ask Redis")
 
-// newShard makes one; where breaks is false its breaker never opens. changed receives
-// each new state of the breaker, and denials whom a run denied. tracer may be nil.
+// newShard makes one. If breaks is false, its breaker never opens. changed receives each new
+// state of the breaker, and denials the keys that a run denied. tracer may be nil.
 func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
 	denials *denials, tracer trace.Tracer) *shard {
 	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{

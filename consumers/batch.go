@@ -37,10 +37,10 @@ type folder struct {
 	tracer     trace.Tracer // nil: nothing is traced
 }
 
-// fold sees batches through, with one script call, until each of their events is acknowledged. They are of
-// different partitions of one server. It tries again for as long as ctx allows: sending a fold again is safe.
-// errs[i] is what became of batches[i]. On an error (ctx has ended, the partition is quarantined) events stay
-// pending for somebody to claim.
+// fold sees batches through, with one script call, until each of their events is acknowledged: fold.lua
+// acknowledges those that it counts. The batches are of different partitions of one server. fold tries again for
+// as long as ctx allows: sending a fold again is safe. errs[i] is what became of batches[i]. On an error (ctx has
+// ended, the partition is quarantined) events stay pending for somebody to claim.
 func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
 	folds, letters := make([]windows.Batch, len(batches)), make([][]deadLetter, len(batches))
 	for i, b := range batches {
@@ -58,7 +58,7 @@ func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 	f.observe(batches, errs, start)
 	for i, b := range batches {
 		if errs[i] == nil {
-			errs[i] = f.finish(ctx, b.Partition, unmatched[i], letters[i])
+			errs[i] = f.acknowledgeUncounted(ctx, b.Partition, unmatched[i], letters[i])
 		}
 		errs[i] = f.examine(ctx, b.Partition, errs[i])
 	}
@@ -91,10 +91,10 @@ func (f *folder) examine(ctx context.Context, p int, err error) error {
 	return err
 }
 
-// finish acknowledges the events of a batch that were not counted.
-func (f *folder) finish(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
+// acknowledgeUncounted acknowledges the events of a batch that were not counted.
+func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
 	if len(unmatched) > 0 {
-		err := f.persist(ctx, "acknowledging unmatched events", p, func() error {
+		err := f.retry(ctx, "acknowledging unmatched events", p, func() error {
 			n, err := f.redis.XAck(ctx, f.keys.Events(p), eventlog.Group, unmatched...).Result()
 			f.metrics.unmatched.Add(float64(n))
 			return err
@@ -156,8 +156,8 @@ func (f *folder) count(ctx context.Context, batches []windows.Batch) (unmatched 
 	return unmatched, errs
 }
 
-// isolate counts a batch that Redis refused, not for the type of a key: it narrows down on the event
-// that causes it, and makes that one alone a dead letter.
+// isolate counts a batch that Redis refused, not for the type of a key. It halves the batch, calls count again, and
+// makes the event that causes the refusal alone a dead letter.
 func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (unmatched []string, err error) {
 	p, events := b.Partition, b.Events
 	quarantined, err := f.quarantine.examine(ctx, p)
@@ -189,7 +189,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 // some may have been counted, and all are to be folded again.
 func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
 	var rules *windows.Rules
-	err = f.persist(ctx, "counting events", batches[0].Partition, func() (err error) {
+	err = f.retry(ctx, "counting events", batches[0].Partition, func() (err error) {
 		var folded windows.Folded
 		rules = f.rules()
 		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)
@@ -241,7 +241,7 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 	}
 	f.log.Warn("events cannot be counted, they become dead letters",
 		"stream", f.keys.Dead(p), "events", len(letters), "first", letters[0].ID, "reason", letters[0].Reason)
-	err := f.persist(ctx, "writing dead letters", p, func() error { return f.dead.ofEvents(ctx, p, letters) })
+	err := f.retry(ctx, "writing dead letters", p, func() error { return f.dead.ofEvents(ctx, p, letters) })
 	if redisclient.IsRefusal(err) { // no reason to hold up what can be counted
 		f.log.Error("writing dead letters failed, the events stay pending", "stream", f.keys.Dead(p), "events",
 			len(letters), "error", err)
@@ -250,8 +250,8 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 	return err
 }
 
-// persist tries until do succeeds, Redis refuses it, or ctx ends.
-func (f *folder) persist(ctx context.Context, what string, p int, do func() error) error {
+// retry tries until do succeeds, Redis refuses it, or ctx ends.
+func (f *folder) retry(ctx context.Context, what string, p int, do func() error) error {
 	var wait backoff
 	for {
 		err := do()

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// outages tell the log once that Redis does not answer, or refuses work for the same reason, whichever step of the
-// worker meets it first, and once when no step does any more. Each step is tried again until it succeeds. Safe to use
+// outages log each outage once at its begin and once at its end. In an outage Redis does not answer, or refuses
+// work for one reason. All steps of the worker share it, and each step is tried again until it succeeds. Safe to use
 // from several goroutines.
 type outages struct {
 	log   *slog.Logger

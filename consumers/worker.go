@@ -55,8 +55,8 @@ func (w *worker) run(ctx, work context.Context) {
 func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, parts []int) {
 	var wait backoff
 	// All groups before the first read: the embedded Redis hands out what it has
-	// of the first streams and then finds no group at the next. Where it fails, as
-	// it does for want of memory also if they exist, Read makes what it misses.
+	// of the first streams and then finds no group at the next. If this fails, Read makes
+	// the missing ones. It fails if Redis is out of memory, even if all groups exist.
 	if err := reader.CreateGroups(work); err != nil {
 		w.log.Debug("creating the consumer groups failed", "error", err)
 	}

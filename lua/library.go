@@ -14,8 +14,8 @@ import (
 
 // Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
 //
-// A call is one of a function of the library (FCALL). A server that does not know the library gets it loaded; one
-// that takes none, as the embedded one, gets the text of the operation as a script (EVALSHA).
+// A call is one of a function of the library (FCALL). If a server lacks the library, Server loads it. If a server takes
+// no functions, as the embedded one, Server sends the operation as a script (EVALSHA).
 type Server struct {
 	client redis.UniversalClient
 	// noFunctions is until when calls go as scripts, in ms since 1970: functions were refused.
@@ -47,7 +47,7 @@ var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settl
 // call runs an operation of the library. A check that may not write, as memory is full or replicas are missing, is
 // answered where a look suffices for it: where it is denied and nothing about its levels changes.
 func (s *Server) call(ctx context.Context, op string, algorithms, keys []string, args []any) (any, error) {
-	args = append(args, op)
+	args = append(args, op) // run_operation in library.lua takes the name from the last argument
 	as := writes
 	switch {
 	case op == "peek":
@@ -69,41 +69,51 @@ func (s *Server) call(ctx context.Context, op string, algorithms, keys []string,
 // the other only after an answer that says that nothing has run.
 func (s *Server) run(ctx context.Context, op string, as function, algorithms, keys []string, args []any) (any, error) {
 	if time.Now().UnixMilli() >= s.noFunctions.Load() {
-		v, err := s.fcall(ctx, as, keys, args)
-		switch {
-		case isNotFound(err):
-			loaded, err := s.load(ctx, keys[0])
-			if err != nil {
+		v, err := fcallOn(ctx, s.client, as, keys, args)
+		if isNotFound(err) {
+			var loaded bool
+			if loaded, err = s.load(ctx, keys[0]); err != nil {
 				return nil, err
 			}
+			err = errNoFunctions
 			if loaded {
-				if v, err = s.fcall(ctx, as, keys, args); !isNotFound(err) {
-					return v, err
-				}
-				// A node that a slot is moved to has no library, and none can be loaded through its key. Or
-				// somebody else's library has our name.
-				s.refused(busyFor)
+				v, err = fcallOn(ctx, s.client, as, keys, args)
 			}
-		case isUnknownCommand(err):
-			s.plain.Store(true)
-			s.refused(unknownFor)
-		case mayNotCall(err):
-			s.refused(forbiddenFor)
-		default:
-			if err == nil {
-				s.plain.Store(false)
-			}
+		}
+		if !s.mayFallBack(err) {
 			return v, err
 		}
 	}
 	return s.script(op, as, algorithms).Run(ctx, s.client, keys, args...).Result()
 }
 
-func (s *Server) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
+// errNoFunctions: the server has not taken the library (loadOn has noted for how long).
+var errNoFunctions = errors.New("the server takes no library")
 
-func (s *Server) fcall(ctx context.Context, as function, keys []string, args []any) (any, error) {
-	return fcallOn(ctx, s.client, as, keys, args)
+// mayFallBack reports whether a call has not run because the server has no such function. It notes how long calls
+// go as scripts then.
+func (s *Server) mayFallBack(err error) bool {
+	switch {
+	case err == nil:
+		s.plain.Store(false)
+		return false
+	case errors.Is(err, errNoFunctions):
+	case isNotFound(err):
+		// A node that a slot is moved to has no library, and none can be loaded through its key. Or
+		// somebody else's library has our name.
+		s.refused(busyFor)
+	case isUnknownCommand(err):
+		s.plain.Store(true)
+		s.refused(unknownFor)
+	case mayNotCall(err):
+		s.refused(forbiddenFor)
+	default:
+		return false
+	}
+	return true
 }
+
+func (s *Server) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
 
 func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
 	name := Library().Name + string(as)
@@ -113,8 +123,8 @@ func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, a
 	return c.FCall(ctx, name, keys, args...).Result()
 }
 
-// Prepare has the first call of a rule cost no more than the next ones: each server has the library then, or
-// has compiled the scripts of these algorithms that are used most. What fails here is for the first call to tell.
+// Prepare loads the library on each server, so that the first call is not slow. If a server takes no functions, it
+// compiles the most used scripts of these algorithms. It reports no error: the first call does.
 func (s *Server) Prepare(ctx context.Context, algorithms []string) {
 	if s.prepared.Load() || time.Now().UnixMilli() < s.noFunctions.Load() && !s.plain.Load() {
 		return

@@ -226,8 +226,7 @@ func windowStates(n []int64, windows int) []WindowState {
 	return out
 }
 
-// eval sends one script by its hash, and its text where the server does not
-// have it. want is the number of integers its reply must have.
+// integers runs an operation whose reply must be as many integers as want.
 func (s *Server) integers(ctx context.Context, op string, algorithms, keys []string, args []any, want int,
 ) ([]int64, error) {
 	v, err := s.call(ctx, op, algorithms, keys, args)

@@ -124,8 +124,8 @@ end
 -- `ms`, and until nothing holds units of it.
 local function expiry(m, ms) return format('%d', max(MIN_EXPIRY_MS, ms) + (m.marked and m.rest or 0)) end
 
--- keep has the meters of a key that is not written now live as long as their windows look back: who wrote them
--- last may have had shorter ones.
+-- keep extends the expiry of the meters of a key that is not written now to their longest windows. The last writer
+-- may have had shorter ones.
 local function keep(s)
   for i = 1, s.plan.many do
     local m = s.meters[i]

@@ -35,8 +35,7 @@ type Folded struct {
 	Transitions int64
 	// Corrupt counters held foreign data. They start again from zero.
 	Corrupt int64
-	// Keys is what each key had of the events, those of one rule one after the other; it counts those
-	// too that were counted before.
+	// Keys lists the events of each key, grouped by rule. Events that were counted before are in it too.
 	Keys []FoldedKey
 }
 
@@ -63,19 +62,17 @@ func (s *Redis) Fold(ctx context.Context, p int, rules *Rules, events []Event) (
 	return folded, unmatched[0], err
 }
 
-// FoldBatches counts the batches of several partitions in one step, each event at most
-// once whoever sends it how often, and acknowledges it. They have a partition each, and on
-// a Cluster there is one batch. Where it fails, f has what was counted all the same; the
-// batches are to be folded again, which counts nothing twice.
-// unmatched has, for each batch, the IDs of events that no rule matches: those are the
-// caller's to acknowledge.
+// FoldBatches counts the batches of several partitions in one step and acknowledges their
+// events. Each event counts at most once, however often it is sent. Each batch is of another
+// partition, and on a Cluster there is one batch. On an error f is zero, but some events may be
+// counted. The caller then folds the batches again: that counts nothing twice.
+// unmatched has, for each batch, the IDs of the events that no rule matches. The caller
+// acknowledges those.
 func (s *Redis) FoldBatches(ctx context.Context, rules *Rules, batches []Batch) (f Folded, unmatched [][]string,
 	err error) {
 	s.noticeAll(rules)
-	err = s.withinPeriod(func() error {
-		before := f.Folded // in a try that failed then
+	err = s.retryInPeriod(func() error {
 		f, unmatched, err = s.foldBatches(ctx, rules, batches)
-		f.Folded, f.AlreadyCounted = f.Folded+before, max(0, f.AlreadyCounted-before)
 		return err
 	})
 	return f, unmatched, err

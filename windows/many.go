@@ -31,7 +31,7 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Ve
 		todo[i] = i
 	}
 	for err == nil && len(todo) > 0 {
-		err = s.withinPeriod(func() (err error) {
+		err = s.retryInPeriod(func() (err error) {
 			todo, err = s.checkSome(ctx, calls, todo, verdicts)
 			return err
 		})
@@ -75,11 +75,11 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 	return later, nil
 }
 
-// checkEach asks for calls one by one: a key of another type, which somebody else has written, has Redis refuse all
-// of a run. The first error is given, and the others are answered.
+// checkEach asks for calls one by one: one foreign key of a wrong type makes Redis refuse a whole run. It gives the
+// first error, and answers the others.
 func (s *Redis) checkEach(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (first error) {
 	for _, i := range todo {
-		err := s.withinPeriod(func() error { // within the one of the whole run, which would not ask for these again
+		err := s.retryInPeriod(func() error { // within the one of the whole run, which would not ask for these again
 			_, err := s.checkSome(ctx, calls, []int{i}, verdicts)
 			return err
 		})

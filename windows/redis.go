@@ -59,8 +59,8 @@ func (s *Redis) script(p *Plan) *lua.Plan {
 	return p.settled.at(s.clockMs(now))
 }
 
-// clockMs is about the clock of Redis. Where it differs from that at the end of a period, the script
-// says so (withinPeriod).
+// clockMs estimates the clock of Redis. If the estimate is in another period, the script says so
+// (retryInPeriod).
 func (s *Redis) clockMs(ms int64) int64 {
 	if s.Now != nil {
 		return s.Now()
@@ -71,9 +71,9 @@ func (s *Redis) clockMs(ms int64) int64 {
 // maxPeriods is how often a script is asked again because a period is over.
 const maxPeriods = 8
 
-// withinPeriod runs do, and again where its script ended before it wrote anything because the clock of Redis
-// is in another period than the one that it was handed.
-func (s *Redis) withinPeriod(do func() error) error {
+// retryInPeriod runs do. It runs do again if the script found that the clock of Redis is in another period than
+// the one that it was handed: then it has written nothing.
+func (s *Redis) retryInPeriod(do func() error) error {
 	for n := 0; ; n++ {
 		err := do()
 		now, over := lua.IsOutOfPeriod(err)
@@ -139,7 +139,7 @@ func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) 
 func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, error) {
 	s.noticePlan(plan)
 	var got []lua.CheckResult
-	err := s.withinPeriod(func() (err error) {
+	err := s.retryInPeriod(func() (err error) {
 		got, err = s.lua.Peek(ctx, s.now(), []lua.Key{s.key(plan, key)})
 		return err
 	})
@@ -158,7 +158,7 @@ func (s *Redis) Reset(ctx context.Context, plan *Plan, key string) (bool, error)
 		shadows = append(shadows, r.Name)
 	}
 	had := false
-	err := s.withinPeriod(func() (err error) {
+	err := s.retryInPeriod(func() (err error) {
 		own := s.key(plan, key)
 		had, _, err = s.lua.Reset(ctx, s.partition(p), s.now(), s.keys.Holds(p, key), own,
 			s.othersOf(key, own.Meters), shadows)
@@ -266,7 +266,7 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *Rules, fields []string,
 	if err != nil || len(fields) == 0 {
 		return written, 0, err
 	}
-	err = s.withinPeriod(func() error {
+	err = s.retryInPeriod(func() error {
 		items := make([]lua.SweepItem, 0, len(fields))
 		for _, field := range fields {
 			items = s.sweepField(items, p, rules, field)

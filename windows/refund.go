@@ -13,7 +13,7 @@ import (
 func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64) (given int64, st KeyState, err error) {
 	s.noticePlan(plan)
 	var got lua.CheckResult
-	err = s.withinPeriod(func() (err error) {
+	err = s.retryInPeriod(func() (err error) {
 		p := s.partition(s.keys.Partition(key))
 		given, got, err = s.lua.Refund(ctx, p, s.now(), units, s.key(plan, key))
 		return err

@@ -102,7 +102,7 @@ func (s *Redis) reserving(requests []Request, do func() error) error {
 	for _, a := range requests {
 		s.noticePlan(a.Plan)
 	}
-	return s.withinPeriod(do)
+	return s.retryInPeriod(do)
 }
 
 func (s *Redis) rememberMs() int64 { return cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds() }

@@ -117,7 +117,7 @@ func (s *Redis) fillUsed(ctx context.Context, rules *Rules, list []api.Throttled
 	}
 	for _, mine := range byShard {
 		for step := range slices.Chunk(mine, peekStep) {
-			err := s.withinPeriod(func() error { return s.fillStep(ctx, rules, list, step) })
+			err := s.retryInPeriod(func() error { return s.fillStep(ctx, rules, list, step) })
 			if err != nil {
 				return fmt.Errorf("looking at throttled keys: %w", err)
 			}

@@ -93,9 +93,9 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	writeJSON(w, "application/problem+json", p.Status, p)
 }
 
-// writeRefusal answers for a request whose key or cost cannot be, with the status
-// that was asked for denials, if one was: to nginx any other is an error of the
-// check, and where it lets those pass a caller could choose to be one.
+// writeRefusal answers a request with an invalid key or cost, with deny_status if the request
+// has one. nginx takes any other status for a failed check. If nginx lets those pass, a caller
+// could pass with an invalid key.
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) {
 	p := problemOf(err)
 	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {

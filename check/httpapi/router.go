@@ -27,9 +27,9 @@ type Route struct {
 	Serve  http.Handler
 }
 
-// Router hands requests on to routes, if Tokens let them. It is no ServeMux,
-// because that one tidies paths up before it looks (a key may be ".." or hold
-// "//"), and because whatever is not there must not answer without a token either.
+// Router hands requests on to routes, if Tokens let them. It takes the place of http.ServeMux
+// for two reasons. ServeMux cleans paths, and a key may be ".." or hold "//". And an unknown
+// path must ask for a token too.
 type Router struct {
 	tokens *access.Tokens
 	exact  map[string][]Route // path → its methods
@@ -79,7 +79,7 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !open && x.tokens == nil {
-		if reason, err := ownPage(r); err != nil {
+		if reason, err := refuseForeignPage(r); err != nil {
 			x.refuse(w, r, reason, err)
 			return
 		}
@@ -172,12 +172,12 @@ func methodsOf(routes []Route) string {
 	return strings.Join(list, ", ")
 }
 
-// ownPage refuses what a page of another site makes a browser send to a server that
+// refuseForeignPage refuses what a page of another site makes a browser send to a server that
 // asks for no token: by its Origin, or by a Host that is no name of this machine
 // where the connection is of this machine (a page whose name was made to lead here).
 // The check and the reset of a key are as simple as a link or an image.
 // The reason is of a bounded number, unlike the error.
-func ownPage(r *http.Request) (reason string, err error) {
+func refuseForeignPage(r *http.Request) (reason string, err error) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return "Sec-Fetch-Site", fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens",
 			api.ErrForbidden)

@@ -82,7 +82,7 @@ func (s httpServer) Shutdown(ctx context.Context) error {
 // or delivers. Whoever asks is not told why it is not; the log is, once per change.
 func (n *node) ready(ctx context.Context) error {
 	what, err := n.missing(ctx)
-	if away := err != nil; n.away.Swap(away) != away {
+	if away := err != nil; n.notReady.Swap(away) != away {
 		if away {
 			n.log.Warn("not ready: "+what, "error", err)
 		} else {

@@ -71,7 +71,7 @@ type node struct {
 
 	redisURL, natsURL string
 	endpoints         []*endpoint // where it is called
-	away              atomic.Bool // what it needs, when it was last asked for
+	notReady          atomic.Bool // the last readiness probe failed
 
 	stopBy time.Time // once it stops: when all is to be over
 	undo   []func()

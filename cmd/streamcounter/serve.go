@@ -54,20 +54,20 @@ var (
 	lastPart  = []part{(*node).openServers}
 )
 
-// role is what serve, work and dev differ in.
+// role holds the differences between serve, work and dev.
 type role struct {
 	parts   []part
 	example *windows.Rules // counts where neither --rules nor --rls-config is given; nil: one of them is required
 	ready   func(*node)    // tells the user that it runs; nil: the log does
 	alone   bool           // it refuses a prefix that other processes use with other rules
-	// Other addresses and another source of rules than those of serve; nil: those.
+	// These replace the addresses and the source of rules of serve; nil keeps them.
 	transports []transport
 	rules      func(*config, *slog.Logger) (ruleSource, error)
 }
 
-// gcPercent lets the heap, which holds requests under way and little else, grow to
-// five times what lives before it is collected: a check is a fifth cheaper. GOGC and
-// GOMEMLIMIT say otherwise where they are set.
+// gcPercent lets the heap grow to five times the live data before it is collected. The heap
+// holds mostly requests under way, and a check is a fifth cheaper. GOGC and GOMEMLIMIT say
+// otherwise if they are set.
 const gcPercent = 400
 
 // run builds a node part by part, in the order in which a start can fail, and runs

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// server answers at one address. What a process has of them is opened, run,
-// reported and stopped in the same loops, whatever they speak.
+// server answers at one address. The process opens, runs, reports and stops all its servers
+// in the same loops, whatever they speak.
 type server interface {
 	// Serve answers on l until Shutdown, and then returns nil.
 	Serve(l net.Listener) error

@@ -169,7 +169,8 @@ local function acknowledge(s, g)
   return n, pending, pending
 end
 
--- forget_ids forgets ids that have been remembered for as long as events are kept, twice as fast as they come.
+-- forget_ids removes ids that have been remembered for as long as events are kept. Each call removes up to twice as
+-- many as it has added.
 local function forget_ids(ids, now, remember)
   for place, n in pairs(ids) do
     local name = KEYS[place + IDS]
