@@ -222,8 +222,8 @@ func (p *Publisher) alertKey(subject string) (string, bool) {
 
 // acked notes that a message is stored. One that JetStream knew although it was sent for
 // the first time is lost, unless Redis failed over and the transition was written again.
-// Where ctx has ended meanwhile (a relay's lease) another may have sent it: a process that
-// was frozen sends, when it goes on, what stands in its buffers.
+// If ctx has ended meanwhile (a relay has lost its lock), another may have sent it: a frozen process
+// that goes on sends what is in its buffers.
 func (p *Publisher) acked(ctx context.Context, ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 	switch {
 	case !ack.Duplicate:

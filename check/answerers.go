@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// answerer decides calls without a check in Redis. A call goes down the list of them: a lease, then denials from
-// memory. The first that can decides. The rest goes to Redis, and where Redis does not answer, to on_error (resolve).
+// answerer decides calls without a check in Redis. A call goes down the list of them (NewService), and the first that
+// can decides. The rest goes to Redis. If Redis does not answer, on_error decides (resolve).
 type answerer interface {
 	// answer decides a call that came at `came`, or passes it on (false). It may wait for Redis until the
 	// deadline; a zero deadline forbids that.

@@ -33,8 +33,8 @@ func (s *Redis) Freed(ctx context.Context, parts []int) ([]string, error) {
 	return s.marks(ctx, parts, freedField)
 }
 
-// Resets gives these partitions' marks of resets, in their order. A mark grows when a key of the
-// partition is reset that has leases.
+// Resets gives these partitions' marks of resets, in their order. A mark grows at the reset of a key of which processes
+// may still spend units.
 func (s *Redis) Resets(ctx context.Context, parts []int) ([]int64, error) {
 	marks, err := s.marks(ctx, parts, resetsField)
 	out := make([]int64, len(marks))

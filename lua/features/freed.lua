@@ -6,12 +6,9 @@
 --
 -- The mark is a number in one field of the levels hash, and changes each time. (No key
 -- begins with a line feed, and the fields of versions have two digits after theirs.)
--- A reset of a key with leases (lease-units.lua) changes another mark: processes that hold leases
--- of the partition compare it, and give them back.
---
 -- include: library
 
-local FREED, RESETS = '\nfreed', '\nresets'
+local FREED = '\nfreed'
 
 -- read_mark gives a mark, 0 where there is none.
 local function read_mark(levels, field)
@@ -20,6 +17,5 @@ local function read_mark(levels, field)
   return n
 end
 
--- Both are called among the writes, after the type of levels was proven.
+-- mark_freed is called among the writes, after the type of levels was proven.
 local function mark_freed(levels) call('HSET', levels, FREED, int(read_mark(levels, FREED) + 1)) end
-local function mark_reset(levels) call('HSET', levels, RESETS, int(read_mark(levels, RESETS) + 1)) end

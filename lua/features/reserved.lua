@@ -1,5 +1,5 @@
--- reserved.lua: units of a key that are reserved (reserve.lua, lease-units.lua) count as used until the reservation
--- is settled. Here they are added to what the key's meters hold.
+-- reserved.lua: reserved units of a key count as used until their reservation is settled. Here they are added to
+-- what the key's meters hold.
 --
 -- Each meter of such a key is marked, and how many units they are stands in one field of the hash of levels, so that
 -- a key without reservations pays nothing:

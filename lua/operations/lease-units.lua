@@ -20,7 +20,7 @@
 -- Of the room that the windows leave, those of shadow rules too, a lease takes three quarters at
 -- most, as other processes want some.
 --
--- include: library, plan, state, reserved, records, levels, freed, holds
+-- include: library, plan, state, reserved, records, levels, freed, holds, leases
 
 operations['lease-units'] = function()
   -- Validate, and read.
@@ -46,7 +46,7 @@ operations['lease-units'] = function()
     end
   end
   prove_key_types(keys)
-  local resets = read_mark(KEYS[place + LEVELS], RESETS)
+  local resets = resets_of(KEYS[place + LEVELS])
 
   -- What has expired of others is settled first, so that nothing is decided by it.
   local transitions = expire_key(key, now)
