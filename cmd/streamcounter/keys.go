@@ -35,45 +35,55 @@ means the addresses of the network. A \ before *, ? and / means the character it
 }
 
 func newKeysShow() *cobra.Command {
-	c := newConfig()
-	var asJSON, values bool
+	var values bool
 	cmd := &cobra.Command{
 		Use: "show KEY", Short: "Show how much of its limits a key has used, and its override",
 		Example: "  streamcounter keys show ip:203.0.113.9\n  streamcounter keys show ip:203.0.113.9 --values",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var s api.KeyState
-			path := keyPath(args[0])
-			if values {
-				path += "?values=100"
-			}
-			body, err := askFor(cmd, c, http.MethodGet, path, nil, &s)
-			if err != nil {
-				return err
-			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				printJSON(out, body)
-				return nil
-			}
-			fmt.Fprintf(out, "%s, rule %s\n", s.Key, cmp.Or(s.Rule, "none"))
-			printWindows(out, s.Windows)
-			printInForce(out, s.InForce)
-			for _, shadow := range s.Shadow {
-				fmt.Fprintf(out, "  rule %s (shadow, decides nothing):\n", shadow.Rule)
-				printWindows(out, shadow.Windows)
-			}
-			if s.Override != nil {
-				fmt.Fprintf(out, "  override: %s\n", overrideText(*s.Override))
-			}
-			printValues(out, s.Values)
-			return nil
-		},
 	}
-	c.flags(cmd, "http", "caller")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	path := func(args []string) string {
+		if values {
+			return keyPath(args[0]) + "?values=100"
+		}
+		return keyPath(args[0])
+	}
+	showAnswer(cmd, path, func(s api.KeyState) error {
+		out := cmd.OutOrStdout()
+		fmt.Fprintf(out, "%s, rule %s\n", s.Key, cmp.Or(s.Rule, "none"))
+		printWindows(out, s.Windows)
+		printInForce(out, s.InForce)
+		for _, shadow := range s.Shadow {
+			fmt.Fprintf(out, "  rule %s (shadow, decides nothing):\n", shadow.Rule)
+			printWindows(out, shadow.Windows)
+		}
+		if s.Override != nil {
+			fmt.Fprintf(out, "  override: %s\n", overrideText(*s.Override))
+		}
+		printValues(out, s.Values)
+		return nil
+	})
 	cmd.Flags().BoolVar(&values, "values", false,
 		"also show the newest 100 values of each field that its rules count (scope admin)")
 	return cmd
+}
+
+// showAnswer makes cmd get the path of its arguments and show the answer: with --json as it is.
+func showAnswer[A any](cmd *cobra.Command, path func(args []string) string, show func(answer A) error) {
+	c := newConfig()
+	var asJSON bool
+	c.flags(cmd, "http", "caller")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var answer A
+		text, err := askFor(cmd, c, http.MethodGet, path(args), nil, &answer)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			printJSON(cmd.OutOrStdout(), text)
+			return nil
+		}
+		return show(answer)
+	}
 }
 
 func printValues(out io.Writer, list []api.FieldValues) {

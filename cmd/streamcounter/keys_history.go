@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 
@@ -13,8 +12,6 @@ import (
 )
 
 func newHistory() *cobra.Command {
-	c := newConfig()
-	var asJSON bool
 	var limit int
 	var before string
 	cmd := &cobra.Command{Use: "history KEY", Short: "Show what happened to a key: decisions, alerts, overrides",
@@ -22,32 +19,24 @@ func newHistory() *cobra.Command {
 alerts of the last 7 days, and who changed its override, when, and why. It says what is
 left out: alerts if the server has no NATS, overrides if the token lacks the scope admin.`,
 		Example: `  streamcounter keys history user:42
-  streamcounter keys history user:42 --limit 1000 --json | jq .entries`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path := "/v1/history/" + url.PathEscape(args[0]) + "?limit=" + strconv.Itoa(limit)
-			if before != "" {
-				path += "&before=" + url.QueryEscape(before)
-			}
-			var h api.History
-			text, err := askFor(cmd, c, http.MethodGet, path, nil, &h)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				printJSON(cmd.OutOrStdout(), text)
-				return nil
-			}
-			printHistory(cmd.OutOrStdout(), h)
-			for _, what := range h.LeftOut {
-				fmt.Fprintln(cmd.ErrOrStderr(), "left out: "+what)
-			}
-			if h.Next != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "older: --before "+quote(h.Next))
-			}
-			return nil
-		}}
-	c.flags(cmd, "http", "caller")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+  streamcounter keys history user:42 --limit 1000 --json | jq .entries`}
+	path := func(args []string) string {
+		path := "/v1/history/" + url.PathEscape(args[0]) + "?limit=" + strconv.Itoa(limit)
+		if before != "" {
+			path += "&before=" + url.QueryEscape(before)
+		}
+		return path
+	}
+	showAnswer(cmd, path, func(h api.History) error {
+		printHistory(cmd.OutOrStdout(), h)
+		for _, what := range h.LeftOut {
+			fmt.Fprintln(cmd.ErrOrStderr(), "left out: "+what)
+		}
+		if h.Next != "" {
+			fmt.Fprintln(cmd.ErrOrStderr(), "older: --before "+quote(h.Next))
+		}
+		return nil
+	})
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum entries, up to 1,000")
 	cmd.Flags().StringVar(&before, "before", "", "show the page before this place")
 	return cmd

@@ -262,56 +262,55 @@ func clearOverride(cmd *cobra.Command, c *config, target, reason string) error {
 }
 
 func newOverrides() *cobra.Command {
-	c := newConfig()
-	var asJSON bool
 	cmd := &cobra.Command{Use: "overrides", Short: "List what operators have set for keys and patterns",
-		Example: "  streamcounter keys overrides --json | jq .key",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			show := func(page api.Overrides, w *tabwriter.Writer) (string, error) {
-				for _, o := range page.Overrides {
-					if asJSON {
-						if err := json.NewEncoder(cmd.OutOrStdout()).Encode(o); err != nil {
-							return "", err
-						}
-						continue
-					}
-					fmt.Fprintf(w, "%s\t%s\n", o.Target(), overrideText(o))
-				}
-				return page.Next, nil
-			}
-			return eachPage(cmd, c, "/v1/overrides?limit=1000", show)
-		}}
-	c.flags(cmd, "http", "caller")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+		Example: "  streamcounter keys overrides --json | jq .key"}
+	type page = api.Overrides
+	listPages(cmd, "/v1/overrides?limit=1000", func(p page) ([]api.Override, string) { return p.Overrides, p.Next },
+		func(o api.Override) string { return o.Target() + "\t" + overrideText(o) })
 	return cmd
 }
 
 func newThrottled() *cobra.Command {
+	cmd := &cobra.Command{Use: "throttled", Short: "List who is at or over a limit or blocked now, and why",
+		Example: "  streamcounter keys throttled"}
+	type page struct {
+		Throttled []api.Throttled `json:"throttled"`
+		Next      string          `json:"next"`
+	}
+	listPages(cmd, "/v1/throttled?limit=1000", func(p page) ([]api.Throttled, string) { return p.Throttled, p.Next },
+		func(t api.Throttled) string { return t.Key + "\t" + throttledText(t) })
+	return cmd
+}
+
+// listPages makes cmd list what all pages from path have, one a line: as line words it, with --json as it is. Of a
+// page, of gives the items and the `after` of the next page, "" at the end.
+func listPages[P, T any](cmd *cobra.Command, path string, of func(page P) (items []T, next string),
+	line func(T) string) {
 	c := newConfig()
 	var asJSON bool
-	cmd := &cobra.Command{Use: "throttled", Short: "List who is at or over a limit or blocked now, and why",
-		Example: "  streamcounter keys throttled",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			type page struct {
-				Throttled []api.Throttled `json:"throttled"`
-				Next      string          `json:"next"`
-			}
-			return eachPage(cmd, c, "/v1/throttled?limit=1000", func(p page, w *tabwriter.Writer) (string, error) {
-				for _, t := range p.Throttled {
-					if asJSON {
-						if err := json.NewEncoder(cmd.OutOrStdout()).Encode(t); err != nil {
-							return "", err
-						}
-						continue
-					}
-					fmt.Fprintf(w, "%s\t%s\n", t.Key, throttledText(t))
-				}
-				return p.Next, nil
-			})
-		}}
 	c.flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	return cmd
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		for at := path; ; {
+			var page P
+			if _, err := askFor(cmd, c, http.MethodGet, at, nil, &page); err != nil {
+				return errors.Join(err, w.Flush())
+			}
+			items, next := of(page)
+			for _, item := range items {
+				if !asJSON {
+					fmt.Fprintln(w, line(item))
+				} else if err := json.NewEncoder(cmd.OutOrStdout()).Encode(item); err != nil {
+					return err
+				}
+			}
+			if next == "" {
+				return w.Flush()
+			}
+			at = path + "&after=" + url.QueryEscape(next)
+		}
+	}
 }
 
 // throttledText words why a key is throttled, since when and until when.
@@ -330,27 +329,6 @@ func throttledText(t api.Throttled) string {
 		what += "\tuntil " + timeText(t.UntilMs)
 	}
 	return what
-}
-
-// eachPage asks for page after page; show gives the `after` of the next one, "" at the end.
-func eachPage[T any](cmd *cobra.Command, c *config, path string, show func(page T, w *tabwriter.Writer) (string, error),
-) error {
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for next := ""; ; {
-		var page T
-		at := path
-		if next != "" {
-			at += "&after=" + url.QueryEscape(next)
-		}
-		if _, err := askFor(cmd, c, http.MethodGet, at, nil, &page); err != nil {
-			return errors.Join(err, w.Flush())
-		}
-		after, err := show(page, w)
-		if err != nil || after == "" {
-			return errors.Join(err, w.Flush())
-		}
-		next = after
-	}
 }
 
 // overrideText words an override without its key.

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"text/tabwriter"
@@ -15,33 +14,21 @@ import (
 )
 
 func newTop() *cobra.Command {
-	c := newConfig()
-	var asJSON bool
 	var limit int
 	cmd := &cobra.Command{Use: "top [RULE]", Short: "List the busiest keys of each rule, or of one",
 		Long: `Lists the busiest keys of each rule, or of one, in this minute and the last one, over all
 processes. It ranks them by units: those that checks asked for, admitted or not, and those
 of events. The count uses bounded memory; if a key may have more, "at most" says how many.`,
 		Example: `  streamcounter keys top api
-  streamcounter keys top --json | jq '.rules[].keys[0]'`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path := "/v1/top?limit=" + strconv.Itoa(limit)
-			if len(args) > 0 {
-				path += "&rule=" + url.QueryEscape(args[0])
-			}
-			var top api.Top
-			text, err := askFor(cmd, c, http.MethodGet, path, nil, &top)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				printJSON(cmd.OutOrStdout(), text)
-				return nil
-			}
-			return printTop(cmd.OutOrStdout(), top)
-		}}
-	c.flags(cmd, "http", "caller")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
+  streamcounter keys top --json | jq '.rules[].keys[0]'`}
+	path := func(args []string) string {
+		path := "/v1/top?limit=" + strconv.Itoa(limit)
+		if len(args) > 0 {
+			path += "&rule=" + url.QueryEscape(args[0])
+		}
+		return path
+	}
+	showAnswer(cmd, path, func(top api.Top) error { return printTop(cmd.OutOrStdout(), top) })
 	cmd.Flags().IntVar(&limit, "limit", 10, "maximum keys of a rule, up to 50")
 	return cmd
 }
