@@ -62,10 +62,13 @@ type Config struct {
 	// Denials is how many denied keys are remembered, to be denied again without asking anybody for
 	// up to 10ms; of more, those asked for longest ago are forgotten. Default 0: none.
 	Denials int
+	// Leases is of how many hot keys units are leased and spent from memory, over a Leaser (client.HTTP), where the
+	// rule has lease. Close gives the rest back. Default 0: none.
+	Leases int
 	// OnFallback is called with the reason each time that a policy decides, on the caller's
 	// goroutine. For metrics and logs; may be nil.
 	OnFallback func(p Policy, why error)
-	// Now stands in for the clock of Local in tests, in ms since 1970.
+	// Now stands in for the clock of Local and Leases in tests, in ms since 1970.
 	Now func() int64
 }
 
@@ -87,6 +90,7 @@ type shared struct {
 	known   *known
 	local   *inprocess.Counter
 	denials *denials // nil: none are remembered
+	leases  *leases  // nil: there are none
 	waiting *queues
 	close   func() // nil: the Checker is the caller's to close
 }
@@ -115,7 +119,7 @@ func New(checker Checker, c Config) (*Client, error) {
 	if err := c.validate(checker); err != nil {
 		return nil, err
 	}
-	return &Client{shared: &shared{
+	s := &shared{
 		checker: checker, config: c, known: newKnown(c.KnownKeys, c.RuleOf),
 		local: inprocess.New(c.LocalKeys, c.Now), denials: newDenials(c.Denials),
 		waiting: &queues{keys: map[string]*queue{}},
@@ -125,7 +129,11 @@ func New(checker Checker, c Config) (*Client, error) {
 			IsSuccessful: func(err error) bool { return !failed(err) },
 			IsExcluded:   func(err error) bool { return errors.Is(err, errCallerGone) },
 		}),
-	}}, nil
+	}
+	if err := s.useLeases(); err != nil {
+		return nil, err
+	}
+	return &Client{shared: s}, nil
 }
 
 func (c *Config) validate(checker Checker) error {
@@ -159,8 +167,8 @@ func (c *Config) validate(checker Checker) error {
 		return fmt.Errorf("client: Instances %d: expected at least 1", c.Instances)
 	case c.KnownKeys < 1 || c.LocalKeys < 1:
 		return fmt.Errorf("client: KnownKeys %d, LocalKeys %d: expected at least 1 each", c.KnownKeys, c.LocalKeys)
-	case c.Denials < 0:
-		return fmt.Errorf("client: Denials %d: expected 0 or more", c.Denials)
+	case c.Denials < 0 || c.Leases < 0:
+		return fmt.Errorf("client: Denials %d, Leases %d: expected 0 or more each", c.Denials, c.Leases)
 	case !c.Policy.valid():
 		return fmt.Errorf("client: Policy %d: expected Allow, Deny or Local", c.Policy)
 	case c.MaxWait < 0:
@@ -189,6 +197,9 @@ func (c *Client) With(p Policy) *Client {
 
 // Check implements Checker.
 func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	if a, ok := c.leases.answer(ctx, &req); ok {
+		return a, nil
+	}
 	if all, ok := c.denials.answer([]api.CheckRequest{req}); ok {
 		return all.Checks[0], nil
 	}
@@ -200,6 +211,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	if err == nil {
 		c.known.update(a)
 		c.denials.remember(a, asked)
+		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
 	}
 	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)

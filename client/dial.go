@@ -17,8 +17,10 @@ func Dial(url string, c Config) (*Client, error) {
 	return d, nil
 }
 
-// Close closes the idle connections that Dial has opened. The Checker of New stays the caller's to close.
+// Close gives back what is leased (Config.Leases), and closes the idle connections that Dial has opened. The Checker
+// of New stays the caller's to close.
 func (c *Client) Close() {
+	c.leases.giveBack()
 	if c.close != nil {
 		c.close()
 	}

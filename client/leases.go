@@ -1,0 +1,141 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/lease"
+)
+
+// Leaser is a Checker that gives units of a hot key to spend without asking it; HTTP is. (direct.Redis does so by
+// itself: its rules say which keys.)
+type Leaser interface {
+	Checker
+	// Lease takes, renews or ends a lease. It may not be sent again: after an error that does not wrap
+	// api.ErrNotSent nothing of the lease may be spent any more.
+	Lease(ctx context.Context, req api.LeaseRequest) (api.LeaseAnswer, error)
+}
+
+// Lease implements Leaser.
+func (h *HTTP) Lease(ctx context.Context, req api.LeaseRequest) (a api.LeaseAnswer, err error) {
+	if err := h.ask(ctx, "POST", "/v1/leases", req, &a); err != nil {
+		return api.LeaseAnswer{}, err
+	}
+	return a, nil
+}
+
+// leases are those of a Client, over its Leaser: which keys are asked for often, and the units that it has of them.
+type leases struct {
+	*lease.List
+	client *shared
+	leaser Leaser
+}
+
+// useLeases has the client lease keys, if Config.Leases says so.
+func (s *shared) useLeases() error {
+	if s.config.Leases == 0 {
+		return nil
+	}
+	leaser, ok := s.checker.(Leaser)
+	if !ok {
+		return fmt.Errorf("client: Leases %d: %T has no leases, only client.HTTP has", s.config.Leases, s.checker)
+	}
+	now := time.Now
+	if s.config.Now != nil {
+		now = func() time.Time { return time.UnixMilli(s.config.Now()) }
+	}
+	s.leases = &leases{client: s, leaser: leaser}
+	s.leases.List = lease.NewList(lease.Config{Source: s.leases, Keys: s.config.Leases, Remembers: true, Now: now})
+	return nil
+}
+
+// leasePlan is what the last answer said of a key's rule.
+type leasePlan struct{ lease, shortest time.Duration }
+
+func (p leasePlan) LeaseTime() time.Duration      { return p.lease }
+func (p leasePlan) ShortestWindow() time.Duration { return p.shortest }
+
+// Denies implements lease.Plan. The server offers no leases of keys whose denials have to be counted.
+func (leasePlan) Denies() bool { return true }
+
+// planOf gives what an answer says; a shortest window of 0 where it has none.
+func planOf(a *api.CheckAnswer) leasePlan {
+	p := leasePlan{lease: time.Duration(a.LeaseMs) * time.Millisecond}
+	for _, w := range a.Windows {
+		if per := time.Duration(w.WindowMs) * time.Millisecond; per > 0 && (p.shortest == 0 || per < p.shortest) {
+			p.shortest = per
+		}
+	}
+	return p
+}
+
+// Plan implements lease.Source: the server says with each renewal what it is.
+func (l *leases) Plan(_ string, before lease.Plan) (plan lease.Plan, ends bool) { return before, false }
+
+// Ended implements lease.Source.
+func (l *leases) Ended(lease.Plan) {}
+
+// Renew implements lease.Source. It is within the deadline and behind the breaker of all calls.
+func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, lease.Plan, error) {
+	got, err := send(context.Background(), l.client, false, func(ctx context.Context) (api.LeaseAnswer, error) {
+		return l.leaser.Lease(ctx, ask)
+	})
+	switch {
+	case isBreaker(err):
+		err = fmt.Errorf("%w: %w", api.ErrNotSent, err)
+	case err == nil:
+		l.client.known.update(got.CheckAnswer)
+		newer := planOf(&got.CheckAnswer)
+		newer.shortest = cmp.Or(newer.shortest, plan.ShortestWindow())
+		plan = newer
+	}
+	return got, plan, err
+}
+
+// answer decides a check of one key from its lease, and renews that where it has to; false where the server decides.
+func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
+	if l == nil || !l.Used() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
+		req.Values != nil || req.Cost < 0 || api.Repeatable(ctx) {
+		return api.CheckAnswer{}, false
+	}
+	one, cost := l.Held(req.Key), cmp.Or(req.Cost, 1)
+	if one == nil {
+		return api.CheckAnswer{}, false
+	}
+	above := func(w api.WindowState) bool { return cost > w.Limit }
+	if g := one.Grant(); g != nil && slices.ContainsFunc(g.Answer.Windows, above) {
+		return api.CheckAnswer{}, false // the server refuses it
+	}
+	got, ok := one.Take(cost)
+	if !ok {
+		deadline := time.Now().Add(l.client.config.Timeout / 4) // a check must fit in afterwards
+		if got, ok = one.Decide(ctx, cost, l.Now(), deadline); !ok {
+			return api.CheckAnswer{}, false
+		}
+	}
+	last := &got.Grant.Answer
+	return api.CheckAnswer{Allowed: got.Allowed, Rule: last.Rule, Key: req.Key, Cost: cost, Windows: got.Windows(),
+		RetryAfterMs: got.RetryAfter().Milliseconds(), Source: api.SourceLease, LeaseMs: last.LeaseMs,
+		Override: last.Override, Reason: last.Reason}, true
+}
+
+// asked notes an answer of the server, for a key that may be leased.
+func (l *leases) asked(a *api.CheckAnswer) {
+	if l == nil || a.LeaseMs <= 0 || a.Replayed {
+		return
+	}
+	if p := planOf(a); p.shortest > 0 {
+		l.Ask(a.Key, p.lease, a.Cost, p)
+	}
+}
+
+// giveBack gives back what is leased; nothing is leased afterwards.
+func (l *leases) giveBack() {
+	if l != nil {
+		l.Close()
+	}
+}
