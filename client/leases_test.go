@@ -283,7 +283,7 @@ func TestClientLeasesEqualTheRecount(t *testing.T) {
 		leased, late = leased+l.leased, late+l.late
 		for _, one := range l.all {
 			one.Close()
-			one.network.HTTP.Close()
+			one.network.Close()
 		}
 	})
 	if leased < 10*runs || late < runs/10 {
@@ -378,14 +378,15 @@ func TestClientLeases(t *testing.T) {
 	t.Run("other checks ask the server", func(t *testing.T) {
 		l, one := hot(t)
 		ctx := t.Context()
-		for name, req := range map[string]api.CheckRequest{"look": {Mode: api.ModeLook}, "charge": {Mode: api.ModeCharge},
-			"values": {Values: map[string]string{"a": "b"}}} {
+		for name, req := range map[string]api.CheckRequest{"look": {Mode: api.ModeLook},
+			"charge": {Mode: api.ModeCharge}, "values": {Values: map[string]string{"a": "b"}}} {
 			req.Key = l.key
 			if a, err := one.Check(ctx, req); err != nil || a.Source != api.SourceRedis {
 				t.Errorf("%s: %+v, %v", name, a, err)
 			}
 		}
-		if _, err := one.Check(ctx, api.CheckRequest{Key: l.key, Cost: 1001}); !errors.Is(err, api.ErrCostExceedsLimit) {
+		_, err := one.Check(ctx, api.CheckRequest{Key: l.key, Cost: 1001})
+		if !errors.Is(err, api.ErrCostExceedsLimit) {
 			t.Errorf("a cost above the limit: %v", err)
 		}
 		if _, err := one.Check(ctx, api.CheckRequest{Key: l.key, Cost: -1}); !errors.Is(err, api.ErrBadCount) {
