@@ -368,6 +368,17 @@ func TestClientLeases(t *testing.T) {
 			t.Errorf("after its time: %+v", a)
 		}
 	})
+	t.Run("its time counts from before the request was sent", func(t *testing.T) {
+		for _, late := range []badNetwork{{before: 101}, {after: 101}} {
+			l, one := hot(t)
+			one.network.before, one.network.after = late.before, late.after
+			<-one.Leases().Held(l.key).Start(1)
+			times := one.network.times
+			if l.ask(one, l.key, 1); one.network.times != times+1 {
+				t.Errorf("%d ms until it is renewed, %d until the answer: units were spent", late.before, late.after)
+			}
+		}
+	})
 	t.Run("a key that is not asked for any more is given back", func(t *testing.T) {
 		l, one := hot(t)
 		l.advance(700)
@@ -429,6 +440,10 @@ func TestClientLeasesDeny(t *testing.T) {
 	if n := one.network.times - times; n < 18 || n > 21 { // one each 100 ms
 		t.Errorf("%d renewals in 2 s", n)
 	}
+	_, err = one.Check(t.Context(), api.CheckRequest{Key: l.key, Cost: 101})
+	if !errors.Is(err, api.ErrCostExceedsLimit) {
+		t.Errorf("a cost above the limit: %v", err)
+	}
 	l.reset()
 	l.advance(100)
 	if a := l.ask(one, l.key, 1); !a.Allowed {
@@ -457,6 +472,9 @@ func TestABlockEndsAClientLease(t *testing.T) {
 	}
 	if a, err := one.Check(t.Context(), api.CheckRequest{Key: l.key}); err != nil || a.Source != api.SourceOverride {
 		t.Errorf("200 ms after a block: %+v, %v", a, err)
+	}
+	if n := one.Leases().Len(); n != 0 {
+		t.Errorf("%d leases of a blocked key", n)
 	}
 }
 
