@@ -60,6 +60,9 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 			Items: []windows.KeyState{got.State}}, source: api.SourceRedis}
 	}
 	out.CheckAnswer = c.answer(0, d)
+	if d.source == api.SourcePolicy && out.Rule != "" { // Redis was not asked
+		out.Note = "keys of the rule " + out.Rule + " are not leased to clients"
+	}
 	matched[0].worded(&out.CheckAnswer)
 	out.LeaseMs = span.Milliseconds()
 	return out, nil
@@ -89,6 +92,10 @@ func (l *leases) validate(req api.LeaseRequest) error {
 	if req.Want == 0 {
 		most = 0
 	}
+	leastWanted := int64(0) // which ends a lease
+	if req.ID == "" && req.Had == 0 {
+		leastWanted = 1
+	}
 	for _, one := range []struct {
 		name     string
 		n, least int64
@@ -97,7 +104,7 @@ func (l *leases) validate(req api.LeaseRequest) error {
 		{"had", req.Had, 0, lease.MaxUnits},
 		{"used", req.Used, 0, req.Had},
 		{"keep", req.Keep, 0, most},
-		{"want", req.Want, 0, lease.MaxUnits},
+		{"want", req.Want, leastWanted, lease.MaxUnits},
 	} {
 		if one.n < one.least || one.n > one.most {
 			return fmt.Errorf("%w: %s is %d, expected %d to %d", api.ErrBadRequest, one.name, one.n, one.least,

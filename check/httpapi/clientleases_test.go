@@ -124,6 +124,8 @@ func TestKeysWithoutClientLeases(t *testing.T) {
 		}
 		if got := w.leased(t, api.LeaseRequest{Key: key, Want: 5}); got.Units != 0 || got.LeaseMs != 0 || got.ID != "" {
 			t.Errorf("%s: %+v", key, got)
+		} else if rule := got.Rule; rule != "" && got.Note != "keys of the rule "+rule+" are not leased to clients" {
+			t.Errorf("%s: note %q", key, got.Note)
 		}
 	}
 }
@@ -142,6 +144,7 @@ func TestForgedLeases(t *testing.T) {
 		"keep is -1, expected 0 to 10":        {ID: own.ID, Had: 10, Keep: -1, Want: 10},
 		"keep is 1, expected 0 to 0":          {ID: own.ID, Had: 10, Keep: 1},
 		"want is -1,":                         {Want: -1},
+		"want is 0, expected 1 to":            {},
 		"want is 1000000001,":                 {Want: 1_000_000_001},
 		`id is "" and had is 10, expected`:    {Had: 10},
 		"and had is 0, expected both":         {ID: own.ID, Want: 10},

@@ -354,7 +354,8 @@ func askReservations(ask asker, open, broken http.Handler) {
 func askLeases(ask asker, open, broken http.Handler) {
 	ask(open, 200, "POST", "/v1/check", `{"key":"hot:1"}`)
 	ask(open, 200, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
-	ask(open, 200, "POST", "/v1/leases", `{"key":"hot:1"}`)
+	ask(open, 200, "POST", "/v1/leases", `{"key":"user:1","want":5}`) // its rule has no lease
+	ask(open, 400, "POST", "/v1/leases", `{"key":"hot:1"}`)
 	ask(open, 400, "POST", "/v1/leases", `{"key":"hot:1","want":-1}`)
 	ask(open, 413, "POST", "/v1/leases", `{"key":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
