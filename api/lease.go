@@ -16,15 +16,15 @@ type LeaseRequest struct {
 	Least int64 `json:"least,omitempty"`
 }
 
-// LeaseAnswer is what a lease has, and where its key stands. Units may be spent for LeaseMs from the moment at which
-// the request was sent; LeaseMs is 0 where the key takes no leases any more. RetryAfterMs is when Least units
-// are free, where it got none.
+// LeaseAnswer has the units of a lease and the state of its key. The client may spend the units for LeaseMs, counted
+// from when it sent the request. LeaseMs is 0 if the key takes no leases any more. If the lease got no units,
+// RetryAfterMs is the wait for Least units.
 type LeaseAnswer struct {
-	ID    string `json:"id"` // empty where it has no units
+	ID    string `json:"id"` // empty if the lease has no units
 	Units int64  `json:"units"`
 	// Expired: the lease had ended before, and all of its units were charged.
 	Expired bool `json:"expired,omitempty"`
-	// NowMs is Redis's clock; 0 where it was not asked.
+	// NowMs is Redis's clock; 0 if Redis was not asked.
 	NowMs int64 `json:"now_ms"`
 	CheckAnswer
 }

@@ -46,7 +46,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 		Items: []windows.KeyState{leasedState(got)}}, source: api.SourceLease, outcome: "lease_"}, true
 }
 
-// leasedState is where the key stands after an answer from here.
+// leasedState gives the state of the key after an answer from its lease.
 func leasedState(a lease.Answer) windows.KeyState {
 	g := a.Grant
 	state := windows.KeyState{NowMs: g.Answer.NowMs, Shadows: planOf(g).shadows}.After(g.Age(a.Now))

@@ -62,13 +62,13 @@ type Config struct {
 	// Denials is how many denied keys are remembered, to be denied again without asking anybody for
 	// up to 10ms; of more, those asked for longest ago are forgotten. Default 0: none.
 	Denials int
-	// Leases is of how many hot keys units are leased and spent from memory, over a Leaser (client.HTTP), where the
-	// rule has lease. Close gives the rest back. Default 0: none.
+	// Leases is how many hot keys the client leases at most: it spends their units from memory. It needs a Leaser
+	// (client.HTTP) and a rule with lease. Close gives the rest back. Default 0: none.
 	Leases int
 	// OnFallback is called with the reason each time that a policy decides, on the caller's
 	// goroutine. For metrics and logs; may be nil.
 	OnFallback func(p Policy, why error)
-	// Now stands in for the clock of Local and Leases in tests, in ms since 1970.
+	// Now replaces the clock of Local and Leases in tests; it gives ms since 1970.
 	Now func() int64
 }
 

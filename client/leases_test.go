@@ -267,8 +267,8 @@ func (l *lessees) step() {
 	}
 }
 
-// Whoever is frozen, killed or closed when, whatever is lost, late or reset: no window of Redis has less as used than
-// was admitted, and none holds more than the limit.
+// Clients freeze, die and close, answers are lost or late, and keys are reset. Every window in Redis still counts at
+// least the admitted units, and never more than the limit.
 func TestClientLeasesEqualTheRecount(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), patience, hotRules(150)...)
 	addr, runs, leased, late := w.serveHTTP(t), 0, 0, 0
@@ -325,7 +325,7 @@ func (l *lessees) reset() {
 }
 
 func TestClientLeases(t *testing.T) {
-	t.Run("an answer says where the key stands", func(t *testing.T) {
+	t.Run("an answer has the state of the key", func(t *testing.T) {
 		l, one := hot(t)
 		a := l.ask(one, l.key, 3)
 		if a.Source != api.SourceLease || !a.Allowed || a.Rule != "hot" || a.Key != l.key || a.Cost != 3 ||

@@ -62,8 +62,8 @@ func newLock(ctx context.Context, l *lock) (*lock, error) {
 
 func (l *lock) lost(why error) { l.lose(fmt.Errorf("the lock is lost: %w", why)) }
 
-// holds reports whether the lock stands. It looks at the clock, as a process that was frozen may run on before
-// its timers do.
+// holds reports whether this process still has the lock. It reads the clock, because a frozen process can go on
+// before its timers fire.
 func (l *lock) holds() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,8 +57,8 @@ func TestAFrozenProcessLooksAtTheClock(t *testing.T) {
 	}
 }
 
-// Who had the lock before can write neither what stands nor how far all is delivered, also where what the new
-// holder wrote is gone again. Who lost the answer to a renewal has its lock still.
+// A former holder can write neither alerts that fire nor the position, even if the messages of the new holder are gone
+// again. A holder that lost the answer to a renewal keeps its lock.
 func TestOnlyTheHolderWrites(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	js, err := jetstream.New(nc)

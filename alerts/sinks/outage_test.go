@@ -151,8 +151,7 @@ func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	}
 }
 
-// A process that stops has an attempt under way for longer than a lock lives by itself: nobody else sends
-// meanwhile.
+// A stopping process has an attempt under way for longer than lockTTL. No other process sends meanwhile.
 func TestAStopKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))

@@ -208,7 +208,7 @@ func (f *forger) ask() {
 	}
 }
 
-// Whatever is asked for: what is leased, reserved and charged of a key is never above its limit.
+// No request brings the leased, reserved and charged units of a key above its limit.
 func TestForgedLeasesMakeNoUnits(t *testing.T) {
 	w, runs, got := newWorld(t, streamtest.AnyRedis(t), hotRule), 0, 0
 	rapid.Check(t, func(rt *rapid.T) {

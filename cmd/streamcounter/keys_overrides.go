@@ -282,9 +282,10 @@ func newThrottled() *cobra.Command {
 	return cmd
 }
 
-// listPages makes cmd list what all pages from path have, one a line: as line words it, with --json as it is. Of a
-// page, of gives the items and the `after` of the next page, "" at the end.
-func listPages[P, T any](cmd *cobra.Command, path string, of func(page P) (items []T, next string),
+// listPages makes cmd print the items of all pages, the first of which is at path. It prints one item per line: the
+// text that line gives, or JSON with --json. items gives the items of a page and the `after` of the next page, which is
+// empty at the end.
+func listPages[P, T any](cmd *cobra.Command, path string, items func(page P) (list []T, next string),
 	line func(T) string) {
 	c := newConfig()
 	var asJSON bool
@@ -297,8 +298,8 @@ func listPages[P, T any](cmd *cobra.Command, path string, of func(page P) (items
 			if _, err := askFor(cmd, c, http.MethodGet, at, nil, &page); err != nil {
 				return errors.Join(err, w.Flush())
 			}
-			items, next := of(page)
-			for _, item := range items {
+			list, next := items(page)
+			for _, item := range list {
 				if !asJSON {
 					fmt.Fprintln(w, line(item))
 				} else if err := json.NewEncoder(cmd.OutOrStdout()).Encode(item); err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Options change how a configuration is taken. The zero value takes it as it stands.
+// Options change how Load reads a configuration. The zero value changes nothing.
 type Options struct {
 	// Algorithm counts all limits; empty: sliding-log.
 	Algorithm string
-	// Tag names the entry that stands in braces in keys, so that descriptors with the same value of it are
-	// counted in one partition; empty: none.
+	// Tag names the entry whose value keys have in braces: one partition then counts all descriptors with the same
+	// value. Empty: no entry.
 	Tag string
 	// OnDeny says whether hits that are denied count, of limits that do not say so themselves (on_deny);
 	// empty: skip.
