@@ -14,10 +14,13 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
+// extractorFiles reloads the file, as tokenFiles does.
+type extractorFiles = reload.Files[map[string]*extractor]
+
 // Extractors say how GET /v1/check?extractor=NAME takes the key from the
 // request that a proxy asks for. A nil one knows none.
 type Extractors struct {
-	*reload.Files[map[string]*extractor]
+	*extractorFiles
 }
 
 // NewExtractors loads the extractors of the YAML file at path:

@@ -65,10 +65,13 @@ func (t *table) find(bearer string) (grant, bool) {
 	return g, ok && subtle.ConstantTimeCompare(sum[:], g.digest[:]) == 1
 }
 
+// tokenFiles reloads the file. The field of this name is not exported, as reload.Files would be.
+type tokenFiles = reload.Files[*table]
+
 // Tokens say who may do what. Its methods may be called from any goroutine.
 // A nil *Tokens lets everybody do everything.
 type Tokens struct {
-	*reload.Files[*table]
+	*tokenFiles
 	refused map[string]prometheus.Counter // reason → how often
 
 	log   *slog.Logger
@@ -100,7 +103,7 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 		t.refused[reason] = vec.WithLabelValues(reason)
 	}
 	var err error
-	t.Files, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
+	t.tokenFiles, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
 			log.Warn("the tokens file can be read by every user of this machine", "path", path, "mode",
 				info.Mode().Perm().String(), "fix", "chmod o-r "+path)

@@ -25,7 +25,10 @@ type SourceConfig struct {
 
 // Source is where the present limits are asked for, and the rules that they and
 // the rules file make. It reloads all of them when one changes.
-type Source struct{ *reload.Files[loaded] }
+type Source struct{ *sourceFiles }
+
+// sourceFiles reloads the files.
+type sourceFiles = reload.Files[loaded]
 
 type loaded struct {
 	limits *Limits
