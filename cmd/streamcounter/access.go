@@ -32,7 +32,7 @@ func (n *node) openAccess(context.Context) (err error) {
 		}
 		n.fresh["tokens"] = n.tokens
 	}
-	config, files, err := serverTLS(n.config.Access, n.log)
+	config, files, err := n.config.Access.serverTLS(n.log)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -282,12 +285,8 @@ func TestTLSSettingsThatCannotBe(t *testing.T) {
 
 // Whatever the environment holds, help shows none of it.
 func TestHelpShowsNoSecrets(t *testing.T) {
-	for _, g := range newConfig().groups {
-		for _, s := range g.settings {
-			if s.secret {
-				t.Setenv(envName(s.name), "SECRET")
-			}
-		}
+	for _, cmd := range []*cobra.Command{newServe(), newWork(), newCheck(), newDoctor()} {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { t.Setenv(envName(f.Name), "SECRET") })
 	}
 	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench",
 		"compare"} {

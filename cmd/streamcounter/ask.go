@@ -153,8 +153,7 @@ func inForceText(f api.InForce) string {
 
 // millis is a time as people write it: 10m.
 func millis(ms int64) string {
-	d := time.Duration(ms) * time.Millisecond
-	return shown(&d)
+	return durationText(time.Duration(ms) * time.Millisecond)
 }
 
 // in says when something is, from now: in 8.9s, or in more than a day a date.

@@ -69,7 +69,7 @@ func runBench(cmd *cobra.Command, c *config, run target.Config, asJSON bool) (er
 		run.Warmup = -1 // none: 0 would be the default
 	}
 	if err := run.Validate(); err != nil {
-		return exitError{exitUsage, err}
+		return usageError{err: err}
 	}
 	run.Token = c.Caller.Token
 	if run.TLS, err = askTLS(c); err != nil {

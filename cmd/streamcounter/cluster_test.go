@@ -123,10 +123,11 @@ func TestConnectionsToACluster(t *testing.T) {
 
 	// Events for all partitions, while all of their readers block: nobody waits for
 	// them to end.
-	opts, err := redisOptions(c.URL())
+	opts, err := redisOptions(c.URL(), clientFiles{})
 	testkit.Must(t, err)
 	opts.PoolSize = 1
-	client := openRedisClient(opts)
+	client, err := dialRedis(t.Context(), c.URL(), opts)
+	testkit.Must(t, err)
 	log, err := stream.NewLog(client, keys, time.Hour)
 	testkit.Must(t, err)
 	events := make([]api.Event, 4000)

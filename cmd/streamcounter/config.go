@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/check/envoy"
@@ -65,6 +66,15 @@ type rulesConfig struct {
 	envoyconfig.Options        // of Limits
 }
 
+// words are the arguments of `rules check` for these rules.
+func (c rulesConfig) words() string {
+	words := c.File
+	if c.Limits != "" {
+		words = strings.TrimSpace(words + " --rls-config " + c.Limits)
+	}
+	return words
+}
+
 type grpcConfig struct {
 	Addr       string // empty: not served
 	Headers    bool
@@ -113,6 +123,14 @@ type workConfig struct {
 	Batch     int
 	ReadPause time.Duration // between two reads of events
 	MinIdle   time.Duration
+}
+
+// sinksFile is --sinks, for a command that needs it.
+func (c *config) sinksFile() (string, error) {
+	if c.Sinks == "" {
+		return "", badUsage("missing --sinks FILE (%s)", envName("sinks"))
+	}
+	return c.Sinks, nil
 }
 
 // newConfig gives the defaults. A command that has others sets them before it

@@ -62,20 +62,21 @@ func dashboardQueries(t *testing.T) []dashboardQuery {
 	return out
 }
 
-// The dashboard shows each metric that serve and work register, and asks for no other.
+// The dashboard shows each metric of the docs, which are those that serve and work register (internal/node), and asks
+// for no other.
 func TestDashboardShowsEachMetric(t *testing.T) {
-	registered := registeredMetrics(t)
+	documented := testkit.DocumentedMetrics(t, "../../docs/metrics.md")
 	shown := map[string]bool{}
 	for _, q := range dashboardQueries(t) {
 		for _, name := range regexp.MustCompile(`\bstreamcounter_\w+`).FindAllString(q.expr, -1) {
 			name = strings.TrimSuffix(name, "_bucket") // of a histogram
-			if _, ok := registered[name]; !ok {
+			if _, ok := documented[name]; !ok {
 				t.Errorf("%s asks for %s, which nothing counts", q.panel, name)
 			}
 			shown[name] = true
 		}
 	}
-	for name := range registered {
+	for name := range documented {
 		if !shown[name] {
 			t.Errorf("no panel shows %s", name)
 		}

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,20 +20,8 @@ import (
 //go:embed example_rules.yml
 var exampleRules []byte
 
-// Ports of the embedded servers, which a real one beside them does not use.
-const devRedis, devNATS = 16379, 14222
-
-// besideDev is a hint for a command that found no server where its flag says by default: dev has other ports.
-func besideDev(flag, target string) string {
-	def := newConfig()
-	switch {
-	case flag == "redis" && target == def.Redis.URL:
-		return fmt.Sprintf("; beside `streamcounter dev` give --redis redis://%s", loopback(devRedis))
-	case flag == "nats" && target == def.NATS.URL:
-		return fmt.Sprintf("; beside `streamcounter dev` give --nats nats://%s", loopback(devNATS))
-	}
-	return ""
-}
+// devParts are those of work and of serve.
+var devParts = slices.Concat(workParts, []Part{Checks, Page})
 
 func newDev() *cobra.Command {
 	c := newConfig()
@@ -55,8 +45,8 @@ refused.`,
 			if err != nil {
 				return err
 			}
-			welcome := func(n *node) { welcome(cmd.OutOrStdout(), n) }
-			return role{parts: devParts, example: example, ready: welcome, alone: true}.run(cmd, c)
+			welcome := func(s Started) { welcome(cmd.OutOrStdout(), c.Rules.words(), s) }
+			return runNode(cmd, c, Role{Parts: devParts, Example: example, Ready: welcome, Alone: true})
 		},
 	}
 	c.flagsOnly = []string{"redis", "nats"}
@@ -68,16 +58,12 @@ refused.`,
 // shownRules is how many rules are shown at most.
 const shownRules = 20
 
-// welcome says where each part listens and what to try.
-func welcome(w io.Writer, n *node) {
-	rules := n.config.Rules.words()
-	if rules == "" {
-		rules = "built-in example"
-	}
-	base, redis, nats := n.baseURL(), redact.URL(n.redisURL), redact.URL(n.natsURL)
+// welcome says where each part listens and what to try. rules names the files of rules.
+func welcome(w io.Writer, rules string, s Started) {
+	redis, nats := redact.URL(s.Redis), redact.URL(s.NATS)
 	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n", redis, nats,
-		n.servedAt(), rules)
-	list := n.rules.Rules().List()
+		s.Addresses, cmp.Or(rules, "built-in example"))
+	list := s.Rules.List()
 	for _, r := range list[:min(len(list), shownRules)] {
 		fmt.Fprintf(w, "    %s\n", wording.Rule(r))
 	}
@@ -85,16 +71,16 @@ func welcome(w io.Writer, n *node) {
 		fmt.Fprintf(w, "    and %d more\n", more)
 	}
 	fmt.Fprintln(w, "\nTry, in another terminal:")
-	if key, limit := exampleKey(n.rules.Rules()); key != "" {
+	if key, limit := exampleKey(s.Rules); key != "" {
 		cost := max(1, limit*6/10) // a second call is denied
 		token := ""
-		if n.tokens != nil {
+		if s.Tokens {
 			token = `-H "Authorization: Bearer $TOKEN" `
 		}
-		fmt.Fprintf(w, "  curl -i %s%s\n", token, quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", base,
+		fmt.Fprintf(w, "  curl -i %s%s\n", token, quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", s.HTTP,
 			url.QueryEscape(key), cost)))
 		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d\n",
-			redis, n.keys.Events(n.keys.Partition(key)), quote(key), max(1, limit/2))
+			redis, s.Keys.Events(s.Keys.Partition(key)), quote(key), max(1, limit/2))
 	}
 	fmt.Fprintf(w, "  streamcounter watch --nats %s\n\nCtrl-C stops it.\n", nats)
 }

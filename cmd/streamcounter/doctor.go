@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,11 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// How long doctor looks at one server, and how long a start may.
-const (
-	lookWithin  = 8 * time.Second
-	startWithin = time.Second
-)
+// lookWithin is how long doctor looks at one server.
+const lookWithin = 8 * time.Second
 
 func newDoctor() *cobra.Command {
 	c := newConfig()
@@ -168,15 +164,4 @@ func examineRules(c rulesConfig) []doctor.Finding {
 	}
 	f.Found = fmt.Sprintf("%s has %d rules", c.words(), len(rules.List()))
 	return []doctor.Finding{f}
-}
-
-// lookAtStart logs what is wrong with Redis, one line each. It holds a start up
-// for a second at most, and ends none.
-func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, log *slog.Logger) {
-	o, err := redisOptions(target)
-	named := err == nil && o.Username != ""
-	for _, f := range doctor.Start(ctx, c, named, startWithin) {
-		what := strings.TrimPrefix(f.Check, "redis.")
-		log.Warn("Redis: "+what+": "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
-	}
 }

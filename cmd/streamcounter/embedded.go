@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -18,37 +17,19 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 )
 
-// embeddedPort reads "embedded" or "embedded:PORT"; ok is false for anything else.
-func embeddedPort(target string, def int) (port int, ok bool, err error) {
-	rest, ok := strings.CutPrefix(target, "embedded")
-	if !ok {
-		return 0, false, nil
-	}
-	if rest == "" {
-		return def, true, nil
-	}
-	port, err = strconv.Atoi(strings.TrimPrefix(rest, ":"))
-	if err != nil || rest[0] != ':' || port < 0 || port > 65535 {
-		return 0, true, errors.New("expected embedded or embedded:PORT")
-	}
-	return port, true, nil
-}
+// Ports of the embedded servers, which a real one beside them does not use.
+const devRedis, devNATS = 16379, 14222
 
-// notEmbedded refuses an embedded server, for a command that is about one that runs.
-func notEmbedded(flag, target string) error {
-	if _, embedded, _ := embeddedPort(target, 0); embedded {
-		return wrong(flag, target, "expected the URL of a running server, as `streamcounter dev` prints it")
+// besideDev is a hint for a command that found no server where its flag says by default: dev has other ports.
+func besideDev(flag, target string) string {
+	def := newConfig()
+	switch {
+	case flag == "redis" && target == def.Redis.URL:
+		return fmt.Sprintf("; beside `streamcounter dev` give --redis redis://%s", loopback(devRedis))
+	case flag == "nats" && target == def.NATS.URL:
+		return fmt.Sprintf("; beside `streamcounter dev` give --nats nats://%s", loopback(devNATS))
 	}
-	return nil
-}
-
-// portTaken words a failed listen so that the person knows what to change.
-func portTaken(flag string, addr string, err error) error {
-	hint := ""
-	if errors.Is(err, syscall.EADDRINUSE) {
-		hint = "; another process listens there: stop it, or give another address with --" + flag
-	}
-	return blame(flag, fmt.Errorf("cannot listen on %s: %w%s", addr, err, hint))
+	return ""
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -106,13 +106,16 @@ func newGRPCServer(n *node) server {
 	return s
 }
 
-// serving is what gRPC health says of the service, by its name and by that which envoyproxy/ratelimit has for it.
+// ratelimitService is the name that envoyproxy/ratelimit has for the service.
+const ratelimitService = "ratelimit"
+
+// serving is what gRPC health says of the service, by its name and by that of envoyproxy/ratelimit.
 func (s grpcServer) serving(on bool) {
 	is := healthv1.HealthCheckResponse_NOT_SERVING
 	if on {
 		is = healthv1.HealthCheckResponse_SERVING
 	}
-	for _, name := range []string{rlsv3.RateLimitService_ServiceDesc.ServiceName, ratelimitName} {
+	for _, name := range []string{rlsv3.RateLimitService_ServiceDesc.ServiceName, ratelimitService} {
 		s.health.SetServingStatus(name, is)
 	}
 }

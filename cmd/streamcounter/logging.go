@@ -12,16 +12,6 @@ import (
 	"golang.org/x/term"
 )
 
-// openLog gives the log of a process, and says in it what nothing reads of the environment.
-func (c *config) openLog(w io.Writer) *slog.Logger {
-	c.level.Set(c.Log)
-	log := newLogger(w, &c.level, c.LogFormat)
-	for _, warning := range c.warnings {
-		log.Warn(warning)
-	}
-	return log
-}
-
 // newLogger writes for people on a terminal (tint: slog with colour, nothing
 // else) and JSON elsewhere, unless the format says otherwise.
 func newLogger(w io.Writer, l slog.Leveler, format string) *slog.Logger {
@@ -33,7 +23,6 @@ func newLogger(w io.Writer, l slog.Leveler, format string) *slog.Logger {
 		log = slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: "15:04:05.000",
 			NoColor: os.Getenv("NO_COLOR") != "", ReplaceAttr: shortened}))
 	}
-	redisLogger.to.Store(log)
 	return log
 }
 

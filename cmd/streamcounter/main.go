@@ -34,11 +34,6 @@ func (e exitError) Unwrap() error { return e.err }
 // exitUsage is the exit code of a wrong command line.
 const exitUsage = 2
 
-// badUsage is the error of a wrong command line.
-func badUsage(format string, values ...any) error {
-	return exitError{exitUsage, fmt.Errorf(format, values...)}
-}
-
 // exitTwo marks a command whose exit code 1 is an answer: any error ends it with 2.
 var exitTwo = map[string]string{errorCode: "2"}
 
@@ -75,7 +70,8 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
-	if cmd.Annotations[errorCode] == "2" {
+	var usage usageError
+	if errors.As(err, &usage) || cmd.Annotations[errorCode] == "2" {
 		return exitUsage
 	}
 	return 1

@@ -33,7 +33,7 @@ func measuredRedis(ctx context.Context, c redisConfig, connections int) (client 
 		}
 		name, target = "embedded", "redis://"+addr
 	}
-	opts, err := secureRedisOptions(target, c.TLS)
+	opts, err := redisOptions(target, c.TLS)
 	if err == nil {
 		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
 		client, err = dialRedis(ctx, target, opts)

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // A wrong command line ends with 2, whatever the command, and says in one form what is wrong and what is expected.
@@ -54,14 +52,11 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// Of several names the error says which one no rule has.
-func TestBouncerRulesThatAreNotThere(t *testing.T) {
-	rules, err := windows.Parse("example", exampleRules)
-	testkit.Must(t, err)
-	c := newConfig()
-	c.Checks.Bouncers = "api, login"
-	_, err = newNode("serve", c, windows.Fixed(rules), slog.New(slog.DiscardHandler)).openBouncers()
-	if err == nil || !strings.Contains(err.Error(), `is "api, login": no rule is named "login"`) {
-		t.Error(err)
+// A variable that is no setting is told of, by a command without a log too.
+func TestUnknownVariablesAreWarnedOf(t *testing.T) {
+	t.Setenv("STREAMCOUNTER_HTPP", "127.0.0.1:1")
+	if _, _, errs := runProgram(t, "", "rules", "check", testkit.WriteFile(t, "rules.yml",
+		devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
+		t.Errorf("said %q", errs)
 	}
 }

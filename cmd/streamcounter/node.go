@@ -37,7 +37,8 @@ import (
 // stop undoes them in reverse.
 type node struct {
 	command  string // serve, work or dev
-	alone    bool   // see role
+	build    Build
+	alone    bool   // see Role
 	name     string // of this process, unique among all that run: host, process id and a random part
 	config   *config
 	log      *slog.Logger
@@ -79,19 +80,19 @@ type node struct {
 	natsClosed chan error // the NATS library has given its connection up; nothing known leads there
 }
 
-func newNode(command string, c *config, rules ruleSource, log *slog.Logger) *node {
+func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "host"
 	}
 	n := &node{
-		command: command, name: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), config: c, rules: rules,
+		command: c.Command, build: c.Build, name: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), config: c.Settings, rules: rules,
 		log: log, registry: prometheus.NewRegistry(), fresh: map[string]fresh{}, transports: transports,
 		natsClosed: make(chan error, 1),
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
 		collectors.ProcessCollectorOpts{}))
-	thisBuild().register(n.registry)
+	c.Build.register(n.registry)
 	return n
 }
 

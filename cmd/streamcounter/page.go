@@ -15,7 +15,7 @@ import (
 
 // openPage makes what the page at / shows.
 func (n *node) openPage(context.Context) error {
-	c := page.Config{Version: thisBuild().Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
+	c := page.Config{Version: n.build.Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
 		Overview: n.api.OverviewInTurn, Partitions: n.partitions, Rules: n.pageRules, Health: n.pageHealth,
 		Latencies: n.service.Latencies}
 	if n.history != nil {

@@ -35,7 +35,6 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	environ = programEnv
 	redis.SetLogger(&redisLogger)
 	streamtest.Main(m)
 }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -25,7 +21,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/streamtest/xds"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -290,40 +285,6 @@ func TestNothingIsServedBeforeLimits(t *testing.T) {
 	}
 }
 
-// What stays refused is said again and again, and no longer once it is taken.
-func TestARefusalIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var text bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		rules := reload.NewPushed("limits", nil, 1)
-		take := func(err error) { _ = rules.Take(func() (int, error) { return 2, err }) }
-		take(errors.New("no unit"))
-		var running sync.WaitGroup
-		running.Go(func() {
-			repeatRefusals(ctx, slog.New(slog.NewTextHandler(&text, nil)),
-				map[string]fresh{"limits": pushedFresh{rules}})
-		})
-		want := func(n int) {
-			t.Helper()
-			time.Sleep(3*repeatEvery + time.Second)
-			synctest.Wait()
-			if got := strings.Count(text.String(), `what=limits error="no unit"`); got != n {
-				t.Errorf("said %d times, want %d:\n%s", got, n, text.String())
-			}
-		}
-		want(3)
-		take(nil)
-		want(3)
-		cancel()
-		running.Wait()
-	})
-}
-
-type pushedFresh struct{ *reload.Pushed[int] }
-
-func (pushedFresh) Reload() error       { return nil }
-func (pushedFresh) Run(context.Context) {}
-
 // Limits of files where the variables say, and the modes and names that movers have.
 func TestRateLimitOfFiles(t *testing.T) {
 	root := t.TempDir()
@@ -402,16 +363,17 @@ func TestRateLimitRedis(t *testing.T) {
 		{"a:1", "cluster", "tcp", "", "", "redis://a:1,a:1"},
 		{"rediss://x@h:1", "", "", "", "", "rediss://x@h:1"},
 	} {
-		e := &foreign{look: func(name string) (string, bool) {
-			v := map[string]string{"REDIS_URL": c.url, "REDIS_TYPE": c.kind, "REDIS_SOCKET_TYPE": c.socket,
-				"REDIS_AUTH": c.auth, "REDIS_TLS": c.tls}[name]
-			return v, v != ""
-		}}
-		got := e.redis()
-		if got != c.want || len(e.errs) > 0 {
-			t.Errorf("%+v: %s %v", c, got, e.errs)
+		cmd := newRatelimit()
+		for name, value := range map[string]string{"REDIS_URL": c.url, "REDIS_TYPE": c.kind, "REDIS_SOCKET_TYPE": c.socket,
+			"REDIS_AUTH": c.auth, "REDIS_TLS": c.tls} {
+			t.Setenv(name, value)
 		}
-		if _, err := redisOptions(got); err != nil {
+		testkit.Must(t, cmd.PreRunE(cmd, nil))
+		got := cmd.Flags().Lookup("redis").Value.String()
+		if got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+		if _, err := redisOptions(got, clientFiles{}); err != nil {
 			t.Errorf("%s: %v", got, err)
 		}
 	}

@@ -2,22 +2,61 @@ package main
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/xds"
 )
 
 // typeXDS is the CONFIG_TYPE of limits from an xDS server.
 const typeXDS = "GRPC_XDS_SOTW"
+
+// ratelimitConfig is what only this command has.
+type ratelimitConfig struct {
+	XDS         *xds.Config // nil: limits of files
+	TLS         *xdsTLS     // of XDS; nil: plain text
+	Wait        bool        // serve only once limits have come
+	HTTP        string      // address of /json and /healthcheck
+	Debug       string      // address of /rlconfig; empty: not served
+	Metrics     string      // address; empty: not served
+	MetricsPath string
+	// What /healthcheck asks for beside the process itself.
+	NeedLimits, NeedRedis bool
+}
+
+// xdsTLS is how the connection to the xDS server is encrypted.
+type xdsTLS struct {
+	files      clientFiles
+	serverName string // of the server's certificate; empty: that of its address
+}
+
+// open reads the files, which are read again when they change.
+func (x xdsTLS) open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
+	paths := slices.DeleteFunc([]string{x.files.ca, x.files.cert, x.files.key}, func(path string) bool { return path == "" })
+	return reload.Open("certificates of the xDS server", log, func([]reload.File) (*tls.Config, error) {
+		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: x.serverName}
+		if err := x.files.apply(c); err != nil {
+			return nil, fmt.Errorf("TLS of the xDS server (CONFIG_GRPC_XDS_SERVER_TLS_CACERT, "+
+				"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, _KEY): %w", cmp.Or(errors.Unwrap(err), err))
+		}
+		return c, nil
+	}, paths...)
+}
 
 // foreign reads the variables of envoyproxy/ratelimit. An empty one is as good as none.
 type foreign struct {
@@ -53,10 +92,7 @@ func withoutSecret(name, text string) string {
 	if name == xdsHeaders {
 		return "…"
 	}
-	if i := strings.LastIndex(text, "@"); i >= 0 {
-		return "…" + text[i:]
-	}
-	return text
+	return redact.Login(text)
 }
 
 func (e *foreign) truth(name string) bool {
@@ -129,6 +165,24 @@ var withTLS = [][2]string{
 	{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS"}, {"GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
+}
+
+// readRatelimit has cmd read the variables of envoyproxy/ratelimit before it runs. Call it after flags: a flag, or its
+// own variable, wins over such a variable.
+func (c *config) readRatelimit(cmd *cobra.Command) {
+	load := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		warnings, err := c.fromRatelimit(cmd.Flags(), os.LookupEnv)
+		if err != nil {
+			return usageError{err: err}
+		}
+		if err := load(cmd, args); err != nil {
+			return err
+		}
+		c.warnings = append(c.warnings, warnings...)
+		c.Rules.Unlevelled = c.NATS.URL == "" // nobody would end levels, nor read what they publish
+		return nil
+	}
 }
 
 // fromRatelimit takes in the variables of envoyproxy/ratelimit. Those of its tuning of a
@@ -225,7 +279,7 @@ func (e *foreign) xds() *xds.Config {
 		return x
 	}
 	e.xdsTLS = &xdsTLS{serverName: e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN", ""),
-		clientFiles: clientFiles{ca: e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ""),
+		files: clientFiles{ca: e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ""),
 			cert: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", ""), key: e.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "")}}
 	return x
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -42,7 +44,11 @@ func TestRateLimitWarnsOfClientCertificatesWithoutTLS(t *testing.T) {
 
 func takeVariables(t *testing.T, variables map[string]string) (warnings []string, err error) {
 	t.Helper()
-	return newConfig().fromRatelimit(newRatelimit().Flags(), func(name string) (string, bool) {
+	c, cmd := newConfig(), &cobra.Command{}
+	for _, g := range c.groups {
+		c.flags(cmd, g.name)
+	}
+	return c.fromRatelimit(cmd.Flags(), func(name string) (string, bool) {
 		v, ok := variables[name]
 		return v, ok
 	})

@@ -6,17 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // connectRedis opens the clients that a --redis value asks for, and proves that
@@ -25,9 +22,9 @@ import (
 // that reads no streams has no connections of the blocking one.
 func connectRedis(ctx context.Context, target string, files clientFiles, partitions int) (short,
 	blocking redis.UniversalClient, err error) {
-	opts, err := secureRedisOptions(target, files)
+	opts, err := redisOptions(target, files)
 	if err != nil {
-		return nil, nil, exitError{exitUsage, blame("redis", err)}
+		return nil, nil, usageError{err: blame("redis", err)}
 	}
 	if short, err = dialRedis(ctx, target, opts); err != nil {
 		return nil, nil, blame("redis", err)
@@ -96,77 +93,14 @@ func answersForAll(ctx context.Context, c redis.UniversalClient, k *stream.Keys)
 	return nil
 }
 
-// openRedis connects, embedded or not, and compares the prefix with what is there.
-func (n *node) openRedis(ctx context.Context) error {
-	k, err := stream.NewKeys(n.config.Stream.Prefix, n.config.Stream.Partitions)
-	if err != nil {
-		return err
-	}
-	n.keys, n.redisURL = k, n.config.Redis.URL
-	port, embedded, err := embeddedPort(n.redisURL, 6379)
-	if err != nil {
-		return blame("redis", err)
-	}
-	if embedded {
-		addr, stop, err := startRedis(port)
-		if err != nil {
-			return err
-		}
-		n.atStop(stop)
-		n.redisURL = "redis://" + addr
-	}
-	if n.redis, n.blocking, err = connectRedis(ctx, n.redisURL, n.config.Redis.TLS, n.keys.Partitions); err != nil {
-		return err
-	}
-	n.atStop(func() {
-		if err := errors.Join(n.redis.Close(), n.blocking.Close()); err != nil {
-			n.log.Warn("closing the connections to Redis failed", "error", err)
-		}
-	})
-	if err := answersForAll(ctx, n.redis, n.keys); err != nil {
-		return blame("redis", err)
-	}
-	if err := n.refuseOthers(ctx); err != nil {
-		return blame("prefix", err)
-	}
-	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
-		return blame("partitions", err)
-	}
-	if !embedded {
-		lookAtStart(ctx, n.redis, n.redisURL, n.log)
-	}
-	n.counter = windows.NewRedis(n.redis, n.keys)
-	n.counter.Remember = n.config.Stream.Retention
-	return n.counter.RecordRules(ctx, n.rules.Rules())
-}
-
-// refuseOthers keeps a process that tries things out from publishing decisions by other rules beside those that
-// work, before it has written anything.
-func (n *node) refuseOthers(ctx context.Context) error {
-	if !n.alone {
-		return nil
-	}
-	all, err := processes.List(ctx, n.redis, n.keys)
-	if err != nil {
-		return err
-	}
-	own := n.rules.Rules().Fingerprint()
-	others := slices.DeleteFunc(all, func(p processes.Process) bool { return p.Fingerprint == own })
-	if len(others) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s at %s is used by processes with other rules (%s): give another prefix, or their rules with "+
-		"--rules", n.keys.Prefix, redact.URL(n.redisURL), processes.Words(processes.ByRules(others)))
-}
-
 // redisLog takes what go-redis would print and logs it for who looks closely:
 // each failure is also an error of a command, which is logged where it matters.
-type redisLog struct{ to atomic.Pointer[slog.Logger] } // nil: nowhere
+type redisLog struct{ atomic.Pointer[slog.Logger] } // nil: nowhere
 
 var redisLogger redisLog // go-redis has one for the whole process
 
 func (l *redisLog) Printf(ctx context.Context, format string, args ...any) {
-	if log := l.to.Load(); log != nil {
+	if log := l.Load(); log != nil {
 		log.DebugContext(ctx, fmt.Sprintf(format, args...))
 	}
 }

@@ -55,7 +55,7 @@ func finish(cmd *cobra.Command) {
 func helpOf(cmd *cobra.Command, args []string) error {
 	of, rest, err := cmd.Root().Find(args)
 	if err != nil {
-		return exitError{exitUsage, err}
+		return usageError{err: err}
 	}
 	if len(rest) > 0 {
 		return unknownCommand(of, rest[0])

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -98,13 +97,4 @@ func checkedRules(c rulesConfig) (*windows.Rules, error) {
 		return nil, err
 	}
 	return s.Rules(), nil
-}
-
-// words are the arguments of `rules check` for these rules.
-func (c rulesConfig) words() string {
-	words := c.File
-	if c.Limits != "" {
-		words = strings.TrimSpace(words + " --rls-config " + c.Limits)
-	}
-	return words
 }

@@ -41,8 +41,6 @@ func zero(s setting) setting   { s.zero = true; return s }
 
 const envPrefix = "STREAMCOUNTER_"
 
-var environ = os.Environ // tests leave out what only they read
-
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -84,7 +82,10 @@ func (l logLevel) Type() string          { return "level" }
 
 var zeroUnits = regexp.MustCompile(`([a-z])(0[ms])+$`)
 
-// shown is a field as people write it: 10m, not 10m0s.
+// durationText is a duration as people write it: 10m, not 10m0s.
+func durationText(d time.Duration) string { return zeroUnits.ReplaceAllString(d.String(), "$1") }
+
+// shown is a field as people write it.
 func shown(field any) string {
 	switch p := field.(type) {
 	case *string:
@@ -94,7 +95,7 @@ func shown(field any) string {
 	case *int:
 		return fmt.Sprint(*p)
 	case *time.Duration:
-		return zeroUnits.ReplaceAllString(p.String(), "$1")
+		return durationText(*p)
 	case *slog.Level:
 		return strings.ToLower(p.String())
 	}
@@ -127,9 +128,9 @@ func (c *config) flags(cmd *cobra.Command, names ...string) {
 	}
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(cmd.Flags(), os.LookupEnv); err != nil {
-			return exitError{exitUsage, err}
+			return usageError{err: err}
 		}
-		c.warnings = append(c.warnings, unknownVariables(environ())...)
+		c.warnings = append(c.warnings, unknownVariables(os.Environ())...)
 		if cmd.Flags().Lookup("log-level") == nil { // a command that logs has them in its log
 			for _, warning := range c.warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "streamcounter: warning: "+warning)

@@ -98,9 +98,4 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 			t.Fatalf("have %q, want %q", got, want)
 		}
 	}
-	t.Setenv("STREAMCOUNTER_HTPP", "127.0.0.1:1")
-	if _, _, errs := runProgram(t, "", "rules", "check", testkit.WriteFile(t, "rules.yml",
-		devRulesText)); !strings.Contains(errs, "did you mean STREAMCOUNTER_HTTP?") {
-		t.Errorf("said %q", errs)
-	}
 }

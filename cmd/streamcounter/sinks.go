@@ -1,23 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/alerts/sinks"
-	"github.com/streamcounter/streamcounter/internal/redact"
 )
-
-// sinksParts are those of a process that only delivers alerts: it needs no Redis.
-var sinksParts = []part{(*node).openAccess, (*node).listen, (*node).openNATS, (*node).openSinks,
-	(*node).openServers}
-
-const noSinks = "missing --sinks FILE (%s)"
 
 func newSinks() *cobra.Command {
 	c := newConfig()
@@ -33,49 +24,11 @@ work --sinks FILE does the same inside a worker. --http serves /metrics.`,
 		Example: `  streamcounter sinks --sinks sinks.yml --nats nats://sinks:PASSWORD@nats:4222
   streamcounter sinks check sinks.yml
   streamcounter sinks test pager --sinks sinks.yml`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runSinks(cmd, c) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return RunSinks(cmd.Context(), nodeConfig(cmd, c)) },
 	}
 	c.flags(cmd, "nats", "jetstream", "listen", "prefix", "sinks", "process")
 	cmd.AddCommand(newSinksCheck(), newSinksTest())
 	return cmd
-}
-
-func runSinks(cmd *cobra.Command, c *config) error {
-	log := c.openLog(cmd.ErrOrStderr())
-	if c.Sinks == "" {
-		return badUsage(noSinks, envName("sinks"))
-	}
-	n := newNode(cmd.Name(), c, nil, log)
-	defer n.stop()
-	for _, open := range sinksParts {
-		if err := open(n, cmd.Context()); err != nil {
-			return err
-		}
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	n.followFiles(ctx, &running)
-	log.Info("ready", "command", n.command, "http", n.endpoints[0].listener.Addr().String(), "nats",
-		redact.URL(n.natsURL), "prefix", c.Stream.Prefix, "process", n.name)
-	return n.run(ctx)
-}
-
-// openSinks makes the sinks, if a file of them is given.
-func (n *node) openSinks(context.Context) error {
-	if n.config.Sinks == "" {
-		return nil
-	}
-	file, err := sinks.Open(n.config.Sinks, n.log)
-	if err != nil {
-		return blame("sinks", err)
-	}
-	n.fresh["sinks"] = file
-	n.sinks, err = sinks.NewGroup(sinks.Config{NATS: n.nc, Prefix: n.config.Stream.Prefix, Name: n.name,
-		Replicas: n.config.NATS.Replicas, File: file, Metrics: sinks.NewMetrics(n.registry), Stop: n.config.Stop,
-		Log: n.log})
-	return err
 }
 
 func newSinksCheck() *cobra.Command {
@@ -90,7 +43,7 @@ error has file, line and column, and the exit code is 1. Nothing is sent.`,
 			if len(args) == 1 {
 				c.Sinks = args[0]
 			}
-			list, err := sinksOf(c.Sinks)
+			list, err := sinksOf(c)
 			if err != nil {
 				return err
 			}
@@ -114,7 +67,7 @@ sink, past the sink's filters, and says what the endpoint answered. It is sent o
 Alertmanager resolves it after resolve_after.`,
 		Example: "  streamcounter sinks test pager --sinks sinks.yml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := sinksOf(c.Sinks)
+			list, err := sinksOf(c)
 			if err != nil {
 				return err
 			}
@@ -137,9 +90,11 @@ Alertmanager resolves it after resolve_after.`,
 	return cmd
 }
 
-func sinksOf(path string) ([]*sinks.Sink, error) {
-	if path == "" {
-		return nil, badUsage(noSinks, envName("sinks"))
+// sinksOf reads the file of sinks.
+func sinksOf(c *config) ([]*sinks.Sink, error) {
+	path, err := c.sinksFile()
+	if err != nil {
+		return nil, err
 	}
 	file, err := sinks.Open(path, nil)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// secureRedisOptions adds the files of TLS. They are of no use to a URL without
+// redisOptions reads a --redis value, and adds the files of TLS. They are of no use to a URL without
 // it, and whoever gave them means to have it.
-func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptions, error) {
-	o, err := redisOptions(target)
+func redisOptions(target string, files clientFiles) (*redis.UniversalOptions, error) {
+	o, err := readTarget(target)
 	if err != nil || !files.given() {
 		return o, err
 	}
@@ -29,7 +29,7 @@ func secureRedisOptions(target string, files clientFiles) (*redis.UniversalOptio
 	return o, files.apply(o.TLSConfig)
 }
 
-func redisOptions(target string) (*redis.UniversalOptions, error) {
+func readTarget(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so

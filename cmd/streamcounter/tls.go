@@ -11,10 +11,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// serverTLS is what HTTP and gRPC speak where --tls-cert is given: certificates
+// serverTLS is what HTTP and gRPC speak where --tls-cert is given. Certificates
 // are read again when their files change, and with --tls-client-ca nobody gets a
 // word without a certificate of that authority. nil without --tls-cert.
-func serverTLS(c accessConfig, log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
+func (c accessConfig) serverTLS(log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
 	cert, key, ca := c.Cert, c.Key, c.ClientCA
 	switch {
 	case cert == "" && key == "" && ca == "":

@@ -25,11 +25,11 @@ import (
 // provider and no tracer, and nothing of OpenTelemetry runs.
 func (n *node) openTraces(ctx context.Context) error {
 	p, err := otlp.NewProvider(ctx, os.Getenv,
-		otlp.Process{Service: "streamcounter", Version: version, Instance: n.name}, n.log)
+		otlp.Process{Service: "streamcounter", Version: n.build.Version, Instance: n.name}, n.log)
 	if err != nil || p == nil {
 		return err
 	}
-	n.traces, n.tracer = p, p.Tracer(tracing.Name, trace.WithInstrumentationVersion(version),
+	n.traces, n.tracer = p, p.Tracer(tracing.Name, trace.WithInstrumentationVersion(n.build.Version),
 		trace.WithSchemaURL(tracing.SchemaURL))
 	n.atStop(func() {
 		by := n.stopBy

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/stream"
@@ -52,15 +51,6 @@ func (b build) String() string {
 		commit += " with changes"
 	}
 	return fmt.Sprintf("streamcounter %s (commit %s, Redis contract %d, %s)", b.Version, commit, b.Contract, b.Go)
-}
-
-// register exposes the build on /metrics, as a gauge that is always 1. The commit is empty where it is not known.
-func (b build) register(reg prometheus.Registerer) {
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_build_info",
-		Help: "1, with the version, the commit and the version of Go that the process was built with."},
-		[]string{"version", "commit", "go_version"})
-	info.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
-	reg.MustRegister(info)
 }
 
 func newVersion() *cobra.Command {

@@ -1,4 +1,5 @@
-// Package english writes numbers, spans of time and lists as sentences have them.
+// Package english writes numbers, spans of time and lists as sentences have them, and finds the word that a mistyped
+// one stands for (nearest.go).
 package english
 
 import (

@@ -132,3 +132,12 @@ func Error(err error) error {
 	}
 	return err
 }
+
+// Login leaves out what stands before the last @ of a word, which may be a password. Unlike URL it keeps the rest,
+// whatever it is.
+func Login(word string) string {
+	if i := strings.LastIndex(word, "@"); i >= 0 {
+		return hidden + word[i:]
+	}
+	return word
+}

@@ -10,10 +10,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// /metrics says what the process was built from, as `version` does.
+// /metrics says what the process was built from, as the command version does.
 func TestBuildInfo(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	build{Version: "1.2.3", Commit: "abc", Modified: true, Go: "go1.99", Contract: 1}.register(registry)
+	Build{Version: "1.2.3", Commit: "abc", Go: "go1.99"}.register(registry)
 	testkit.Must(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP streamcounter_build_info 1, with the version, the commit and the version of Go that the process was built with.
 # TYPE streamcounter_build_info gauge

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 
@@ -23,53 +20,13 @@ import (
 )
 
 const (
-	settingsPage = "../../docs/settings.md"
-	metricsPage  = "../../docs/metrics.md"
+	metricsPage = "../../docs/metrics.md"
+	someRules   = `rules: [{name: api, match: "user:*", windows: [{limit: 10, per: 1m}]}]`
 )
-
-// The table of settings in the docs is the one in config.go.
-func TestSettingsAreDocumented(t *testing.T) {
-	testkit.Section(t, settingsPage, "settings", settingsTable())
-}
-
-func settingsTable() string {
-	var b strings.Builder
-	b.WriteString("| flag | environment | default | meaning |\n|---|---|---|---|\n")
-	for _, g := range newConfig().groups {
-		for _, s := range g.settings {
-			def := ""
-			if value := shown(s.field); value != "" && value != "0s" {
-				def = "`" + value + "`"
-			}
-			fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, envName(s.name), def, s.usage)
-		}
-	}
-	return b.String()
-}
-
-// The address of each transport is a setting of that name, and each is told of once.
-func TestTransportsAreSettings(t *testing.T) {
-	c := newConfig()
-	for _, x := range transports {
-		field, ok := c.find(x.name)[0].field.(*string)
-		for _, s := range c.find(x.name) {
-			if s.name == x.name {
-				field, ok = s.field.(*string)
-			}
-		}
-		if !ok || *field != x.addr(c) || x.title == "" || x.about == "" {
-			t.Errorf("%s: the setting is not the address %q", x.name, x.addr(c))
-		}
-	}
-}
 
 // Each metric is in the docs with its labels, and no other is.
 func TestMetricsAreDocumented(t *testing.T) {
-	row := regexp.MustCompile("(?m)^\\| `(streamcounter_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
-	documented := map[string]string{} // name → labels
-	for _, m := range row.FindAllStringSubmatch(readPage(t, metricsPage), -1) {
-		documented[m[1]] = strings.NewReplacer("`", "", " ", "").Replace(m[2])
-	}
+	documented := testkit.DocumentedMetrics(t, metricsPage)
 	for name, labels := range registeredMetrics(t) {
 		have, ok := documented[name]
 		if !ok || have != labels {
@@ -85,9 +42,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 // registeredMetrics gives name → labels of all that serve and work register.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
-	example, err := windows.Parse("example", exampleRules)
+	example, err := windows.Parse("example", []byte(someRules))
 	testkit.Must(t, err)
-	n := newNode("serve", newConfig(), windows.Fixed(example), slog.New(slog.DiscardHandler))
+	n := newNode(Config{Settings: newConfig()}, windows.Fixed(example), slog.New(slog.DiscardHandler))
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
 	httpapi.NewMetrics(n.registry)
@@ -121,11 +78,4 @@ func registeredMetrics(t *testing.T) map[string]string {
 		t.Fatal("no metric was found")
 	}
 	return out
-}
-
-func readPage(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	return string(text)
 }

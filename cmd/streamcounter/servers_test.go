@@ -1,0 +1,19 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// The address of each transport is a setting of that name, and each is told of once.
+func TestTransportsAreSettings(t *testing.T) {
+	c := newConfig()
+	for _, x := range transports {
+		cmd := &cobra.Command{}
+		c.flags(cmd, x.name)
+		if f := cmd.Flags().Lookup(x.name); f.Value.String() != x.addr(c) || x.title == "" || x.about == "" {
+			t.Errorf("%s: the setting %s is not the address %q", x.name, f.Value, x.addr(c))
+		}
+	}
+}
