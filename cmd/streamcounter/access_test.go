@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -286,7 +287,7 @@ func TestTLSSettingsThatCannotBe(t *testing.T) {
 // Whatever the environment holds, help shows none of it.
 func TestHelpShowsNoSecrets(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newServe(), newWork(), newCheck(), newDoctor()} {
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { t.Setenv(envName(f.Name), "SECRET") })
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { t.Setenv(settings.EnvName(f.Name), "SECRET") })
 	}
 	for _, command := range []string{"serve", "work", "dev", "append", "check", "keys", "watch", "doctor", "bench",
 		"compare"} {

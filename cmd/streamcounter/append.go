@@ -14,7 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/logging"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -22,7 +25,7 @@ func newAppend() *cobra.Command {
 	var format string
 	form := logForm{key: "ip"}
 	var asJSON bool
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use:   "append",
 		Short: "Append events from standard input",
@@ -42,7 +45,7 @@ with its number and skipped; the exit code is then 1.`,
   tail -F access.log | streamcounter append --format clf`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAppend(cmd, c, format, form, asJSON) },
 	}
-	c.flags(cmd, "redis", "stream")
+	c.Flags(cmd, "redis", "stream")
 	cmd.Flags().StringVar(&format, "format", "lines", "lines, ndjson or clf")
 	cmd.Flags().StringVar(&form.key, "key", "ip", "part of a line of clf that is its key: ip or user")
 	cmd.Flags().StringSliceVar(&form.values, "values", nil, "parts of a line of clf that rules count: ip, user, path")
@@ -66,16 +69,16 @@ func lineParser(cmd *cobra.Command, format string, form logForm) (func(string) (
 	parse, ok := lineFormats[format]
 	switch {
 	case !ok:
-		return nil, badUsage("--format is %q: expected lines, ndjson or clf", format)
+		return nil, settings.UsageErrorf("--format is %q: expected lines, ndjson or clf", format)
 	case format == "clf":
 		return form.line, form.validate()
 	case cmd.Flags().Changed("key") || len(form.values) > 0:
-		return nil, badUsage("--key and --values: only with --format clf")
+		return nil, settings.UsageErrorf("--key and --values: only with --format clf")
 	}
 	return parse, nil
 }
 
-func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSON bool) error {
+func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logForm, asJSON bool) error {
 	parse, err := lineParser(cmd, format, form)
 	if err != nil {
 		return err
@@ -141,15 +144,15 @@ func runAppend(cmd *cobra.Command, c *config, format string, form logForm, asJSO
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many
 // partitions as --partitions. Call closeLog when the log is no longer used.
-func openEventLog(ctx context.Context, c *config) (log *stream.Log, closeLog func(), err error) {
+func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, closeLog func(), err error) {
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := notEmbedded("redis", c.Redis.URL); err != nil {
+	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return nil, nil, err
 	}
-	short, blocking, err := connectRedis(ctx, c.Redis.URL, c.Redis.TLS, keys.Partitions)
+	short, blocking, err := backend.ConnectRedis(ctx, c.Redis.URL, c.Redis.TLS, keys.Partitions)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -157,8 +160,8 @@ func openEventLog(ctx context.Context, c *config) (log *stream.Log, closeLog fun
 		_ = blocking.Close()
 		_ = short.Close()
 	}
-	if err = blame("redis", answersForAll(ctx, short, keys)); err == nil {
-		err = blame("partitions", stream.CheckMeta(ctx, short, keys))
+	if err = settings.Blame("redis", backend.CheckWholeCluster(ctx, short, keys)); err == nil {
+		err = settings.Blame("partitions", stream.CheckMeta(ctx, short, keys))
 	}
 	if err == nil {
 		log, err = stream.NewLog(short, keys, c.Stream.Retention)
@@ -229,12 +232,12 @@ func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n i
 }
 
 func progress(in io.Reader, messages io.Writer) *progressbar.ProgressBar {
-	if !isTerminal(messages) {
+	if !logging.IsTerminal(messages) {
 		return nil
 	}
 	size := int64(-1)
 	if f, ok := in.(*os.File); ok {
-		if isTerminal(f) {
+		if logging.IsTerminal(f) {
 			return nil
 		}
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {

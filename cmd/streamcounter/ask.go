@@ -17,15 +17,17 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // ask sends one request without a body to the server at --http.
-func ask(ctx context.Context, c *config, method, path string) (status int, body []byte, err error) {
+func ask(ctx context.Context, c *settings.Config, method, path string) (status int, body []byte, err error) {
 	return askWith(ctx, c, method, path, nil)
 }
 
 // askWith sends one request to the server at --http; content, if it is not nil, as JSON.
-func askWith(ctx context.Context, c *config, method, path string, content any) (status int, body []byte, err error) {
+func askWith(ctx context.Context, c *settings.Config, method, path string, content any) (status int, body []byte,
+	err error) {
 	var reader io.Reader
 	if content != nil {
 		text, err := json.Marshal(content)
@@ -48,7 +50,7 @@ func askWith(ctx context.Context, c *config, method, path string, content any) (
 	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(base, "/")+path, reader)
 	if err != nil {
-		return 0, nil, blame("http", redact.Error(err))
+		return 0, nil, settings.Blame("http", redact.Error(err))
 	}
 	if content != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -60,16 +62,17 @@ func askWith(ctx context.Context, c *config, method, path string, content any) (
 		DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return 0, nil, blame("http", fmt.Errorf(
+		return 0, nil, settings.Blame("http", fmt.Errorf(
 			"no server answers at %s (`streamcounter dev` or `serve` runs one): %w", redact.URL(base),
 			redact.Error(err)))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized {
 		if c.Caller.Token == "" {
-			return 0, nil, errors.New("token required: set " + envName("token"))
+			return 0, nil, errors.New("token required: set " + settings.EnvName("token"))
 		}
-		return 0, nil, blame("token", fmt.Errorf("the server at %s does not know this token", redact.URL(base)))
+		return 0, nil, settings.Blame("token", fmt.Errorf("the server at %s does not know this token",
+			redact.URL(base)))
 	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	return resp.StatusCode, body, err
@@ -78,16 +81,16 @@ func askWith(ctx context.Context, c *config, method, path string, content any) (
 // askTLS is how the server at --http is spoken to, nil where nothing says that it
 // is by TLS. Where --tls-cert is set, as in a container whose health is asked
 // for, the server must show just that certificate, whatever names stand in it.
-func askTLS(cfg *config) (*tls.Config, error) {
+func askTLS(cfg *settings.Config) (*tls.Config, error) {
 	own, files := cfg.Access.Cert, cfg.Caller.TLS
-	if !files.given() && own == "" {
+	if !files.Given() && own == "" {
 		return nil, nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if own != "" {
 		content, err := os.ReadFile(own)
 		if err != nil {
-			return nil, blame("tls-cert", err)
+			return nil, settings.Blame("tls-cert", err)
 		}
 		block, _ := pem.Decode(content)
 		c.InsecureSkipVerify = true // VerifyConnection does it
@@ -98,7 +101,7 @@ func askTLS(cfg *config) (*tls.Config, error) {
 			return nil
 		}
 	}
-	return c, files.apply(c)
+	return c, files.Apply(c)
 }
 
 func problemFrom(status int, body []byte) error {
@@ -153,7 +156,7 @@ func inForceText(f api.InForce) string {
 
 // millis is a time as people write it: 10m.
 func millis(ms int64) string {
-	return durationText(time.Duration(ms) * time.Millisecond)
+	return settings.DurationText(time.Duration(ms) * time.Millisecond)
 }
 
 // in says when something is, from now: in 8.9s, or in more than a day a date.

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/internal/bench/target"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newBench() *cobra.Command {
-	c, run := newConfig(), target.Config{}
+	c, run := settings.New(), target.Config{}
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -29,8 +30,8 @@ The exit code is 1 if any call failed.`,
   streamcounter bench pipeline --redis redis://127.0.0.1:6379 --rate 10000`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(cmd, c, run, asJSON) },
 	}
-	c.flagsOnly = []string{"redis"}
-	c.flags(cmd, "redis", "caller")
+	c.FlagsOnly = []string{"redis"}
+	c.Flags(cmd, "redis", "caller")
 	f := cmd.Flags()
 	f.StringVar(&run.URL, "target", "", "the server: http://HOST:PORT, https://, grpc:// or grpcs://")
 	f.StringVar(&run.Metrics, "metrics", "",
@@ -50,17 +51,17 @@ The exit code is 1 if any call failed.`,
 func moreThanZero(f *pflag.FlagSet, names ...string) error {
 	for _, name := range names {
 		if v := f.Lookup(name).Value.String(); v == "0" || v == "0s" {
-			return badUsage("--%s is %s: expected more", name, v)
+			return settings.UsageErrorf("--%s is %s: expected more", name, v)
 		}
 	}
 	return nil
 }
 
 // runBench measures a running server. --redis, where given, is that server's.
-func runBench(cmd *cobra.Command, c *config, run target.Config, asJSON bool) (err error) {
+func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON bool) (err error) {
 	f := cmd.Flags()
 	if run.URL == "" {
-		return badUsage("no server to measure: give --target URL, such as http://127.0.0.1:8080")
+		return settings.UsageErrorf("no server to measure: give --target URL, such as http://127.0.0.1:8080")
 	}
 	if err := moreThanZero(f, "keys", "connections", "duration", "per-call"); err != nil {
 		return err
@@ -69,7 +70,7 @@ func runBench(cmd *cobra.Command, c *config, run target.Config, asJSON bool) (er
 		run.Warmup = -1 // none: 0 would be the default
 	}
 	if err := run.Validate(); err != nil {
-		return usageError{err: err}
+		return settings.UsageError{Err: err}
 	}
 	run.Token = c.Caller.Token
 	if run.TLS, err = askTLS(c); err != nil {

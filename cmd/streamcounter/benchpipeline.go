@@ -10,12 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/bench/pipeline"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newBenchPipeline() *cobra.Command {
-	c, run := newConfig(), pipeline.Config{}
+	c, run := settings.New(), pipeline.Config{}
 	c.NATS.URL = "embedded"
 	asJSON := false
 	cmd := &cobra.Command{
@@ -35,8 +37,8 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
   streamcounter bench pipeline --redis redis://127.0.0.1:6379 --drain 1000000 --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runPipeline(cmd, c, run, asJSON) },
 	}
-	c.flagsOnly = []string{"redis", "nats"}
-	c.flags(cmd, "redis", "nats", "partitions")
+	c.FlagsOnly = []string{"redis", "nats"}
+	c.Flags(cmd, "redis", "nats", "partitions")
 	f := cmd.Flags()
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
 	f.IntVar(&run.Drain, "drain", 0,
@@ -51,8 +53,8 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
 	return cmd
 }
 
-func runPipeline(cmd *cobra.Command, c *config, run pipeline.Config, asJSON bool) error {
-	if err := notEmbedded("redis", c.Redis.URL); err != nil {
+func runPipeline(cmd *cobra.Command, c *settings.Config, run pipeline.Config, asJSON bool) error {
+	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return err
 	}
 	client, where, stop, err := measuredRedis(cmd.Context(), c.Redis, 4)
@@ -61,12 +63,12 @@ func runPipeline(cmd *cobra.Command, c *config, run pipeline.Config, asJSON bool
 	}
 	defer stop()
 	run.Client, run.RedisURL, run.NATSURL, run.Partitions = client, c.Redis.URL, c.NATS.URL, c.Stream.Partitions
-	port, embedded, err := embeddedPort(c.NATS.URL, 0)
+	port, embedded, err := settings.EmbeddedPort(c.NATS.URL, 0)
 	if err != nil {
-		return blame("nats", err)
+		return settings.Blame("nats", err)
 	}
 	if embedded {
-		url, stop, err := startNATS(port, "", slog.New(slog.DiscardHandler))
+		url, stop, err := backend.StartNATS(port, "", slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}

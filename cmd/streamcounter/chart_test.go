@@ -52,7 +52,7 @@ func TestChartSettingsAreDocumented(t *testing.T) {
 		testkit.Must(t, os.WriteFile(chart+"values.schema.json", []byte(before+begin+want+end+after), 0o644))
 		return
 	}
-	t.Errorf("the names of settings in the chart's values.schema.json are not those of config.go (go test "+
+	t.Errorf("the names of settings in the chart's values.schema.json are not those of internal/settings (go test "+
 		"./cmd/streamcounter -run Documented -update writes them)\nhave:\n%s\nwant:\n%s", have, want)
 }
 

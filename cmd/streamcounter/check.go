@@ -13,13 +13,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/english"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // exitDenied is the exit code of check where the answer is no.
 const exitDenied = 1
 
 func newCheck() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var asJSON bool
 	var mode string
 	var values []string
@@ -41,7 +42,7 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 			return runCheck(cmd, c, args, url.Values{"value": values}, mode, asJSON)
 		},
 	}
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&mode, "mode", string(api.ModeTake),
 		"take: charge if there is room; look: charge nothing; charge: always charge")
 	cmd.Flags().StringArrayVar(&values, "value", nil,
@@ -54,12 +55,12 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 			none.GetSpecifiedShortnames() != "" {
 			return badCost("-" + none.GetSpecifiedShortnames())
 		}
-		return plainFlagError(err, cmd.Flags())
+		return settings.FlagError(err, cmd.Flags())
 	})
 	return cmd
 }
 
-func runCheck(cmd *cobra.Command, c *config, args []string, q url.Values, mode string, asJSON bool) error {
+func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Values, mode string, asJSON bool) error {
 	q.Set("key", args[0])
 	if len(args) == 2 {
 		if _, err := api.ParseCount(args[1]); err != nil {
@@ -69,7 +70,7 @@ func runCheck(cmd *cobra.Command, c *config, args []string, q url.Values, mode s
 	}
 	if cmd.Flags().Changed("mode") {
 		if err := api.Mode(mode).Validate(); err != nil {
-			return badUsage("--mode: %w", err)
+			return settings.UsageErrorf("--mode: %w", err)
 		}
 		q.Set("mode", mode)
 	}
@@ -116,7 +117,7 @@ func answerText(a api.CheckAnswer) string {
 }
 
 func badCost(text string) error {
-	return badUsage("COST must be a whole number from 1 to %s, got %q", english.Number(api.MaxCount), text)
+	return settings.UsageErrorf("COST must be a whole number from 1 to %s, got %q", english.Number(api.MaxCount), text)
 }
 
 func verdictWord(allowed bool) string {

@@ -17,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -123,10 +125,10 @@ func TestConnectionsToACluster(t *testing.T) {
 
 	// Events for all partitions, while all of their readers block: nobody waits for
 	// them to end.
-	opts, err := redisOptions(c.URL(), clientFiles{})
+	opts, err := backend.RedisOptions(c.URL(), settings.ClientFiles{})
 	testkit.Must(t, err)
 	opts.PoolSize = 1
-	client, err := dialRedis(t.Context(), c.URL(), opts)
+	client, err := backend.DialRedis(t.Context(), c.URL(), opts)
 	testkit.Must(t, err)
 	log, err := stream.NewLog(client, keys, time.Hour)
 	testkit.Must(t, err)

@@ -12,11 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/logging"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newCompare() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	c.Redis.URL = "embedded"
 	var run compareRun
 	cmd := &cobra.Command{
@@ -51,8 +53,8 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
   streamcounter compare --trace requests.txt --algorithms sliding-log,gcra --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompare(cmd, c.Redis, run) },
 	}
-	c.flagsOnly = []string{"redis"}
-	c.flags(cmd, "redis")
+	c.FlagsOnly = []string{"redis"}
+	c.Flags(cmd, "redis")
 	f := cmd.Flags()
 	f.Bool("boundary", false, "trace: two bursts around an edge of the clock, in two ways")
 	f.StringVar(&run.log, "clf", "", "trace: a web server's log (- for standard input)")
@@ -77,13 +79,13 @@ type compareRun struct {
 	asJSON     bool
 }
 
-func runCompare(cmd *cobra.Command, c redisConfig, run compareRun) error {
+func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 	if run.rules != "" {
 		return rollOut(cmd, run)
 	}
 	algorithms := run.algorithms
 	if err := compare.CheckNames(algorithms); err != nil {
-		return badUsage("--algorithms: %w", err)
+		return settings.UsageErrorf("--algorithms: %w", err)
 	}
 	limits, err := compareWindows(run.windows)
 	if err != nil {
@@ -138,7 +140,7 @@ func rejected(traces []compare.Trace) error {
 func rollOut(cmd *cobra.Command, run compareRun) error {
 	for _, flag := range []string{"boundary", "window", "algorithms", "redis"} {
 		if cmd.Flags().Changed(flag) {
-			return badUsage("--rules and --%s: expected one of them", flag)
+			return settings.UsageErrorf("--rules and --%s: expected one of them", flag)
 		}
 	}
 	rules, err := windows.Load(run.rules, windows.WithoutHashKey)
@@ -184,7 +186,7 @@ func interrupted(cmd *cobra.Command, err error) error {
 
 // comparing shows progress on a terminal; hide takes it away.
 func comparing(cmd *cobra.Command) (show func(done, total int), hide func()) {
-	if !isTerminal(cmd.ErrOrStderr()) {
+	if !logging.IsTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}
 	bar := progressbar.NewOptions(-1, progressbar.OptionSetWriter(cmd.ErrOrStderr()),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -25,16 +26,16 @@ func compareWindows(given []string) ([]windows.Window, error) {
 		limit, err := strconv.ParseInt(left, 10, 64)
 		per, perErr := time.ParseDuration(right)
 		if err != nil || perErr != nil {
-			return nil, badUsage("--window is %q: expected LIMIT/PER such as 100/1m", text)
+			return nil, settings.UsageErrorf("--window is %q: expected LIMIT/PER such as 100/1m", text)
 		}
 		one := windows.Window{Limit: limit, Per: per}
 		if err := validWindows(one); err != nil {
-			return nil, badUsage("--window %s: %w", text, err)
+			return nil, settings.UsageErrorf("--window %s: %w", text, err)
 		}
 		list = append(list, one)
 	}
 	if err := validWindows(list...); err != nil {
-		return nil, badUsage("--window %s: %w", strings.Join(given, " --window "), err)
+		return nil, settings.UsageErrorf("--window %s: %w", strings.Join(given, " --window "), err)
 	}
 	return list, nil
 }
@@ -62,13 +63,13 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	const choose = "want one of --boundary, --clf FILE and --trace FILE"
 	switch len(given) {
 	case 0:
-		return nil, badUsage("no trace: %s", choose)
+		return nil, settings.UsageErrorf("no trace: %s", choose)
 	case 1:
 	default:
-		return nil, badUsage("--%s: %s", strings.Join(given, " and --"), choose)
+		return nil, settings.UsageErrorf("--%s: %s", strings.Join(given, " and --"), choose)
 	}
 	if given[0] != "clf" && f.Changed("key") {
-		return nil, badUsage("--key and --%s: it is for --clf", given[0])
+		return nil, settings.UsageErrorf("--key and --%s: it is for --clf", given[0])
 	}
 	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {
@@ -77,7 +78,7 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 	switch given[0] {
 	case "boundary":
 		if len(limits) > 1 {
-			return nil, badUsage("--boundary with %d windows: expected one", len(limits))
+			return nil, settings.UsageErrorf("--boundary with %d windows: expected one", len(limits))
 		}
 		return boundaryTraces(limits[0])
 	case "clf":
@@ -88,12 +89,12 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 
 func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 	if w.Limit > compare.MaxBoundaryLimit {
-		return nil, badUsage(
+		return nil, settings.UsageErrorf(
 			"--window has the limit %d: --boundary sends bursts of that many requests, want at most %d", w.Limit,
 			compare.MaxBoundaryLimit)
 	}
 	if w.Per < compare.MinBoundaryWindow {
-		return nil, badUsage("--window has the length %s: --boundary wants at least %s", w.Per,
+		return nil, settings.UsageErrorf("--window has the length %s: --boundary wants at least %s", w.Per,
 			compare.MinBoundaryWindow)
 	}
 	return compare.Boundary(w), nil

@@ -12,7 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/node"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/wording"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -21,11 +24,12 @@ import (
 var exampleRules []byte
 
 // devParts are those of work and of serve.
-var devParts = slices.Concat(workParts, []Part{Checks, Page})
+var devParts = slices.Concat(workParts, []node.Part{node.Checks, node.Page})
 
 func newDev() *cobra.Command {
-	c := newConfig()
-	c.Redis.URL, c.NATS.URL = fmt.Sprint("embedded:", devRedis), fmt.Sprint("embedded:", devNATS)
+	c := settings.New()
+	c.Redis.URL = fmt.Sprint("embedded:", backend.DevRedisPort)
+	c.NATS.URL = fmt.Sprint("embedded:", backend.DevNATSPort)
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run everything in one process, with embedded Redis and NATS",
@@ -45,12 +49,12 @@ refused.`,
 			if err != nil {
 				return err
 			}
-			welcome := func(s Started) { welcome(cmd.OutOrStdout(), c.Rules.words(), s) }
-			return runNode(cmd, c, Role{Parts: devParts, Example: example, Ready: welcome, Alone: true})
+			welcome := func(s node.Started) { welcome(cmd.OutOrStdout(), c.Rules.Words(), s) }
+			return runNode(cmd, c, node.Role{Parts: devParts, Example: example, Ready: welcome, Alone: true})
 		},
 	}
-	c.flagsOnly = []string{"redis", "nats"}
-	c.flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "sinks",
+	c.FlagsOnly = []string{"redis", "nats"}
+	c.Flags(cmd, "redis", "nats", "jetstream", "rules", "listen", "grpc", "checks", "stream", "work", "sinks",
 		"process")
 	return cmd
 }
@@ -59,7 +63,7 @@ refused.`,
 const shownRules = 20
 
 // welcome says where each part listens and what to try. rules names the files of rules.
-func welcome(w io.Writer, rules string, s Started) {
+func welcome(w io.Writer, rules string, s node.Started) {
 	redis, nats := redact.URL(s.Redis), redact.URL(s.NATS)
 	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n", redis, nats,
 		s.Addresses, cmp.Or(rules, "built-in example"))

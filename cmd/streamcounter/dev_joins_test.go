@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -22,7 +23,7 @@ func TestTheEnvironmentChoosesNoDeploymentToTryThingsOn(t *testing.T) {
 		testkit.Must(t, cmd.PreRunE(cmd, nil))
 		for _, flag := range []string{"redis", "nats"} {
 			if f := cmd.Flags().Lookup(flag); f != nil && (f.Value.String() != f.DefValue ||
-				strings.Contains(f.Usage, envName(flag)+"]")) {
+				strings.Contains(f.Usage, settings.EnvName(flag)+"]")) {
 				t.Errorf("%s --%s is %s, %s", name, flag, f.Value, f.Usage)
 			}
 		}

@@ -13,9 +13,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -23,7 +25,7 @@ import (
 const lookWithin = 8 * time.Second
 
 func newDoctor() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var asJSON, prune bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -73,15 +75,15 @@ or the command line is wrong, so not everything was checked.`,
 			return nil
 		},
 	}
-	c.flags(cmd, "redis", "nats", "nats-replicas", "doctor", "rules", "stream")
+	c.Flags(cmd, "redis", "nats", "nats-replicas", "doctor", "rules", "stream")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete libraries of other versions that no process uses")
 	cmd.Annotations = exitTwo
 	return cmd
 }
 
-func pruneLibraries(cmd *cobra.Command, c *config) error {
-	if err := notEmbedded("redis", c.Redis.URL); err != nil {
+func pruneLibraries(cmd *cobra.Command, c *settings.Config) error {
+	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return err
 	}
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
@@ -99,12 +101,13 @@ func pruneLibraries(cmd *cobra.Command, c *config) error {
 
 // examine looks at both servers at the same time: one that is silent must not
 // take the other's.
-func examine(ctx context.Context, c *config) (doctor.Report, error) {
+func examine(ctx context.Context, c *settings.Config) (doctor.Report, error) {
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	if err := errors.Join(notEmbedded("redis", c.Redis.URL), notEmbedded("nats", c.NATS.URL)); err != nil {
+	if err := errors.Join(settings.NotEmbedded("redis", c.Redis.URL),
+		settings.NotEmbedded("nats", c.NATS.URL)); err != nil {
 		return doctor.Report{}, err
 	}
 	redisConfig := doctor.RedisConfig{Keys: keys, Retention: c.Stream.Retention}
@@ -117,10 +120,10 @@ func examine(ctx context.Context, c *config) (doctor.Report, error) {
 	return doctor.NewReport(inRedis, inNATS, examineRules(c.Rules)), nil
 }
 
-func examineRedis(ctx context.Context, c redisConfig, config doctor.RedisConfig) []doctor.Finding {
+func examineRedis(ctx context.Context, c settings.Redis, config doctor.RedisConfig) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	short, blocking, err := connectRedis(ctx, c.URL, c.TLS, 1)
+	short, blocking, err := backend.ConnectRedis(ctx, c.URL, c.TLS, 1)
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(),
 			Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
@@ -131,17 +134,17 @@ func examineRedis(ctx context.Context, c redisConfig, config doctor.RedisConfig)
 		doctor.Redis(ctx, short, config)...)
 }
 
-func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []doctor.Finding {
+func examineNATS(ctx context.Context, c settings.NATS, config doctor.NATSConfig) []doctor.Finding {
 	if c.URL == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	nc, err := connectNATS(c, natsconn.Config{URL: c.URL, Name: "streamcounter doctor",
+	nc, err := backend.ConnectNATS(c, natsconn.Config{URL: c.URL, Name: "streamcounter doctor",
 		Log: slog.New(slog.DiscardHandler)}, nats.NoReconnect())
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.NATSReachable, Severity: doctor.Problem,
-			Found: noAnswerOfNATS(c.URL, err).Error(),
+			Found: backend.NATSUnreachable(c.URL, err).Error(),
 			Why:   "decisions and alerts wait in the outbox; counts and checks go on",
 			Fix:   "start it, or correct --nats"}}
 	}
@@ -150,7 +153,7 @@ func examineNATS(ctx context.Context, c natsConfig, config doctor.NATSConfig) []
 		doctor.NATS(ctx, nc, config)...)
 }
 
-func examineRules(c rulesConfig) []doctor.Finding {
+func examineRules(c settings.Rules) []doctor.Finding {
 	if c.File == "" && c.Limits == "" {
 		return nil
 	}
@@ -159,9 +162,9 @@ func examineRules(c rulesConfig) []doctor.Finding {
 	if err != nil {
 		f.Severity, f.Found = doctor.Problem, err.Error()
 		f.Why, f.Fix = "a start with it fails, and a reload keeps the old rules",
-			"correct it, then: streamcounter rules check "+c.words()
+			"correct it, then: streamcounter rules check "+c.Words()
 		return []doctor.Finding{f}
 	}
-	f.Found = fmt.Sprintf("%s has %d rules", c.words(), len(rules.List()))
+	f.Found = fmt.Sprintf("%s has %d rules", c.Words(), len(rules.List()))
 	return []doctor.Finding{f}
 }

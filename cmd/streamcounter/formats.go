@@ -9,6 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // lineFormats: name → how a line becomes an event; skip is true for a line that
@@ -64,11 +65,11 @@ type logForm struct {
 // validate wants flags in the error, with what they say.
 func (f logForm) validate() error {
 	if f.key != "ip" && f.key != "user" {
-		return badUsage("--key is %q: expected ip or user", f.key)
+		return settings.UsageErrorf("--key is %q: expected ip or user", f.key)
 	}
 	for _, name := range f.values {
 		if logParts[name] == 0 {
-			return badUsage("--values is %q: expected some of ip, user and path", f.values)
+			return settings.UsageErrorf("--values is %q: expected some of ip, user and path", f.values)
 		}
 	}
 	return nil

@@ -7,7 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newFunctions() *cobra.Command {
@@ -23,7 +25,7 @@ versions can run side by side. doctor --prune removes old ones.`,
 }
 
 func newFunctionsLoad() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Load this version's library on the server, or on all masters of a Cluster",
@@ -32,7 +34,7 @@ prints its name. If it is loaded already, nothing changes. A server without func
 is an error; calls use EVALSHA there, and need nothing.`,
 		Example: "  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := notEmbedded("redis", c.Redis.URL); err != nil {
+			if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 				return err
 			}
 			return withRedis(cmd, c, func(client redis.UniversalClient) error {
@@ -44,7 +46,7 @@ is an error; calls use EVALSHA there, and need nothing.`,
 			})
 		},
 	}
-	c.flags(cmd, "redis")
+	c.Flags(cmd, "redis")
 	return cmd
 }
 
@@ -61,8 +63,8 @@ func newFunctionsShow() *cobra.Command {
 }
 
 // withRedis connects for one command.
-func withRedis(cmd *cobra.Command, c *config, do func(redis.UniversalClient) error) error {
-	short, blocking, err := connectRedis(cmd.Context(), c.Redis.URL, c.Redis.TLS, 1)
+func withRedis(cmd *cobra.Command, c *settings.Config, do func(redis.UniversalClient) error) error {
+	short, blocking, err := backend.ConnectRedis(cmd.Context(), c.Redis.URL, c.Redis.TLS, 1)
 	if err != nil {
 		return err
 	}

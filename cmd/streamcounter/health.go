@@ -4,10 +4,12 @@ import (
 	"net/http"
 
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newHealth() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use:     "health",
 		Short:   "Exit 0 if the server at --http is ready (for container health checks)",
@@ -23,6 +25,6 @@ func newHealth() *cobra.Command {
 			return nil
 		},
 	}
-	c.flags(cmd, "http", "caller", "tls-cert")
+	c.Flags(cmd, "http", "caller", "tls-cert")
 	return cmd
 }

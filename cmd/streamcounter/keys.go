@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newKeys() *cobra.Command {
@@ -68,9 +69,9 @@ func newKeysShow() *cobra.Command {
 
 // showAnswer makes cmd get the path of its arguments and show the answer: with --json as it is.
 func showAnswer[A any](cmd *cobra.Command, path func(args []string) string, show func(answer A) error) {
-	c := newConfig()
+	c := settings.New()
 	var asJSON bool
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var answer A
@@ -103,7 +104,7 @@ func printValues(out io.Writer, list []api.FieldValues) {
 }
 
 func newKeysReset() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use: "reset KEY", Short: "Forget what a key has used, and release it",
 		Example: "  streamcounter keys reset user:42",
@@ -115,7 +116,7 @@ func newKeysReset() *cobra.Command {
 			return nil
 		},
 	}
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	return cmd
 }
 

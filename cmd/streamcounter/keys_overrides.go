@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/logging"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // overrideCommands are those of `keys` that set, remove and list what operators have set.
@@ -63,7 +65,7 @@ func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 		limit, per, ok := strings.Cut(text, "/")
 		n, err := strconv.ParseInt(limit, 10, 64)
 		if err != nil || !ok || per == "" {
-			return nil, badUsage("%q: expected LIMIT/SPAN, for example 500/1m", text)
+			return nil, settings.UsageErrorf("%q: expected LIMIT/SPAN, for example 500/1m", text)
 		}
 		out[i] = api.OverrideWindow{Limit: n, Per: per}
 	}
@@ -73,7 +75,7 @@ func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 // setCommand makes a command that sets an override: what gives its body, of the arguments after the key.
 func setCommand(use, short, example string, what func(args []string) (map[string]any, error),
 ) *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var lasts, until, reason string
 	var asJSON, yes bool
 	cmd := &cobra.Command{Use: use, Short: short, Example: example,
@@ -106,7 +108,7 @@ func setCommand(use, short, example string, what func(args []string) (map[string
 			printEffect(cmd.OutOrStdout(), set.OverrideEffect)
 			return nil
 		}}
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	f := cmd.Flags()
 	f.StringVar(&lasts, "for", "", "how long it lasts, such as 90s, 1h or 7d; empty: until it is cleared")
 	f.StringVar(&until, "until", "", "when it ends instead: 2026-12-01T09:00:00Z, or a date (its beginning, UTC)")
@@ -118,7 +120,7 @@ func setCommand(use, short, example string, what func(args []string) (map[string
 
 // confirmSeveral says how many keys a pattern or a network covers, and asks whether to go on: on a terminal the user,
 // else for --yes.
-func confirmSeveral(cmd *cobra.Command, c *config, target string, body map[string]any, yes bool) error {
+func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body map[string]any, yes bool) error {
 	if _, several, err := api.ParseTarget(target); err != nil || several == "" {
 		return err
 	}
@@ -141,7 +143,7 @@ func confirmSeveral(cmd *cobra.Command, c *config, target string, body map[strin
 	if yes {
 		return nil
 	}
-	if !isTerminal(cmd.InOrStdin()) {
+	if !logging.IsTerminal(cmd.InOrStdin()) {
 		return fmt.Errorf("nothing is set: %s covers several keys; give --yes to set it without a question", target)
 	}
 	fmt.Fprint(messages, "Set it? [y/N] ")
@@ -166,7 +168,7 @@ func printEffect(w io.Writer, e api.OverrideEffect) {
 }
 
 func newUnblock() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var reason string
 	cmd := &cobra.Command{Use: "unblock KEY", Short: "Remove the block of a key",
 		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'",
@@ -193,13 +195,13 @@ func newUnblock() *cobra.Command {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is no longer blocked\n", args[0])
 			return nil
 		}}
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
 	return cmd
 }
 
 // notBlocked is the error for a target that has no block of its own. A pattern or a network can block a key.
-func notBlocked(cmd *cobra.Command, c *config, target string) error {
+func notBlocked(cmd *cobra.Command, c *settings.Config, target string) error {
 	var state api.KeyState
 	if key, several, err := api.ParseTarget(target); err == nil && several == "" {
 		_, err := askFor(cmd, c, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil, &state)
@@ -214,7 +216,7 @@ func notBlocked(cmd *cobra.Command, c *config, target string) error {
 func overridePath(target string) string { return "/v1/overrides/" + url.PathEscape(target) }
 
 // askFor asks the server and reads its answer, or what is wrong.
-func askFor(cmd *cobra.Command, c *config, method, path string, body, into any) ([]byte, error) {
+func askFor(cmd *cobra.Command, c *settings.Config, method, path string, body, into any) ([]byte, error) {
 	status, text, err := askWith(cmd.Context(), c, method, path, body)
 	if err != nil {
 		return nil, err
@@ -229,7 +231,7 @@ func askFor(cmd *cobra.Command, c *config, method, path string, body, into any) 
 }
 
 func newClear() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var reason string
 	cmd := &cobra.Command{Use: "clear KEY", Short: "Remove the block, exemption, limit or tier of a key",
 		Example: "  streamcounter keys clear user:42 --reason 'talked to them'",
@@ -240,13 +242,13 @@ func newClear() *cobra.Command {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: the override is removed\n", args[0])
 			return nil
 		}}
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
 	return cmd
 }
 
 // clearOverride removes what is set for a target; an error where nothing is.
-func clearOverride(cmd *cobra.Command, c *config, target, reason string) error {
+func clearOverride(cmd *cobra.Command, c *settings.Config, target, reason string) error {
 	var answer struct{ Cleared bool }
 	path := overridePath(target)
 	if reason != "" {
@@ -287,9 +289,9 @@ func newThrottled() *cobra.Command {
 // empty at the end.
 func listPages[P, T any](cmd *cobra.Command, path string, items func(page P) (list []T, next string),
 	line func(T) string) {
-	c := newConfig()
+	c := settings.New()
 	var asJSON bool
-	c.flags(cmd, "http", "caller")
+	c.Flags(cmd, "http", "caller")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)

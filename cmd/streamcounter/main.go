@@ -1,6 +1,7 @@
 // Command streamcounter counts how often keys acted within sliding windows, on
-// Redis Streams and NATS. Read serve.go next: it has the order in which a process
-// starts. config.go has everything that can be set; each command is a file.
+// Redis Streams and NATS. Read serve.go next: it has the parts of a process, and
+// internal/node/run.go the order in which they start. internal/settings/config.go
+// has everything that can be set. Each command is a file.
 package main
 
 import (
@@ -14,6 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // exitError ends the program with a code and, where it has one, a message.
@@ -43,7 +47,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for a clean stop, a second one ends at once.
 	context.AfterFunc(ctx, stop)
-	redis.SetLogger(&redisLogger)
+	redis.SetLogger(&backend.RedisLog)
 	os.Exit(run(ctx, newRoot(), arguments(os.Args)))
 }
 
@@ -70,7 +74,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
-	var usage usageError
+	var usage settings.UsageError
 	if errors.As(err, &usage) || cmd.Annotations[errorCode] == "2" {
 		return exitUsage
 	}

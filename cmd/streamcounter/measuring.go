@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // What compare and bench share: a Redis of their own choice, and the command line in their reports.
@@ -17,30 +19,30 @@ import (
 // measuredRedis connects to --redis, with a pool of so many connections (0: the
 // library's own choice), and starts it first if it is an embedded one: on a free
 // port, unless one is named.
-func measuredRedis(ctx context.Context, c redisConfig, connections int) (client redis.UniversalClient, name string,
+func measuredRedis(ctx context.Context, c settings.Redis, connections int) (client redis.UniversalClient, name string,
 	closeAll func(), err error) {
 	target := c.URL
 	name = redact.URL(target)
 	stop := func() {}
-	port, embedded, err := embeddedPort(target, 0)
+	port, embedded, err := settings.EmbeddedPort(target, 0)
 	if err != nil {
-		return nil, "", nil, blame("redis", err)
+		return nil, "", nil, settings.Blame("redis", err)
 	}
 	if embedded {
 		var addr string
-		if addr, stop, err = startRedis(port); err != nil {
+		if addr, stop, err = backend.StartRedis(port); err != nil {
 			return nil, "", nil, err
 		}
 		name, target = "embedded", "redis://"+addr
 	}
-	opts, err := redisOptions(target, c.TLS)
+	opts, err := backend.RedisOptions(target, c.TLS)
 	if err == nil {
 		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
-		client, err = dialRedis(ctx, target, opts)
+		client, err = backend.DialRedis(ctx, target, opts)
 	}
 	if err != nil {
 		stop()
-		return nil, "", nil, blame("redis", err)
+		return nil, "", nil, settings.Blame("redis", err)
 	}
 	return client, name, func() {
 		_ = client.Close()

@@ -8,6 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // checkArguments compares the arguments of a command with its Use, such as "check KEY [COST]", and names the one
@@ -15,12 +16,12 @@ import (
 func checkArguments(cmd *cobra.Command, args []string) error {
 	names := strings.Fields(cmd.Use)[1:]
 	if len(args) < len(names) && !strings.HasPrefix(names[len(args)], "[") {
-		return badUsage("missing %s. Usage: %s", strings.TrimSuffix(names[len(args)], "..."), usage(cmd))
+		return settings.UsageErrorf("missing %s. Usage: %s", strings.TrimSuffix(names[len(args)], "..."), usage(cmd))
 	}
 	if len(names) > 0 && names[0] == "KEY" {
 		if _, _, err := api.ParseTarget(args[0]); err != nil {
 			if bad := api.ValidateKey(args[0]); bad != nil {
-				return usageError{err: bad}
+				return settings.UsageError{Err: bad}
 			}
 		}
 	}
@@ -36,7 +37,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 		hint = "; write --FLAG=true or --FLAG=false"
 	}
 	// The argument may be a URL that lacks its flag.
-	return badUsage("unexpected argument %q%s. Usage: %s", redact.Login(extra), hint, usage(cmd))
+	return settings.UsageErrorf("unexpected argument %q%s. Usage: %s", redact.Login(extra), hint, usage(cmd))
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {
@@ -48,7 +49,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	if near := english.Nearest(name, known); near != "" {
 		hint = "did you mean " + near + "?"
 	}
-	return badUsage("unknown command %q of %s; %s", redact.Login(name), cmd.CommandPath(), hint)
+	return settings.UsageErrorf("unknown command %q of %s; %s", redact.Login(name), cmd.CommandPath(), hint)
 }
 
 // usage is a command with its arguments.

@@ -45,9 +45,8 @@ func leastRules(limit int) string {
 func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	// the server tells
-	nc, err := nats.Connect(n.As(user), nats.CustomInboxPrefix("_INBOX."+user), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription,
-		error) {
-	}))
+	nc, err := nats.Connect(n.As(user), nats.CustomInboxPrefix("_INBOX."+user),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	redis.SetLogger(&redisLogger)
+	redis.SetLogger(&backend.RedisLog)
 	streamtest.Main(m)
 }
 

@@ -2,6 +2,9 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/node"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // ratelimitName is the command, and the program's own name in the image that stands in for
@@ -9,7 +12,7 @@ import (
 const ratelimitName = "ratelimit"
 
 func newRatelimit() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	c.NATS.URL = ""
 	cmd := &cobra.Command{
 		Use:   ratelimitName,
@@ -27,11 +30,11 @@ of envoyproxy/ratelimit. Without --nats nothing is published.`,
 			if c.NATS.URL != "" { // then it publishes too
 				parts = devParts
 			}
-			return runNode(cmd, c, Role{Parts: parts, Ratelimit: true})
+			return runNode(cmd, c, node.Role{Parts: parts, RateLimit: true})
 		},
 	}
-	c.flags(cmd, "redis", "nats", "jetstream", "rules", "grpc", "tls-cert", "tls-key", "tls-client-ca",
+	c.Flags(cmd, "redis", "nats", "jetstream", "rules", "grpc", "tls-cert", "tls-key", "tls-client-ca",
 		"max-connections", "check-timeout", "instances", "denial-cache", "stream", "work", "process")
-	c.readRatelimit(cmd)
+	c.ReadRateLimit(cmd)
 	return cmd
 }

@@ -21,6 +21,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/streamtest/xds"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -364,8 +366,8 @@ func TestRateLimitRedis(t *testing.T) {
 		{"rediss://x@h:1", "", "", "", "", "rediss://x@h:1"},
 	} {
 		cmd := newRatelimit()
-		for name, value := range map[string]string{"REDIS_URL": c.url, "REDIS_TYPE": c.kind, "REDIS_SOCKET_TYPE": c.socket,
-			"REDIS_AUTH": c.auth, "REDIS_TLS": c.tls} {
+		for name, value := range map[string]string{"REDIS_URL": c.url, "REDIS_TYPE": c.kind,
+			"REDIS_SOCKET_TYPE": c.socket, "REDIS_AUTH": c.auth, "REDIS_TLS": c.tls} {
 			t.Setenv(name, value)
 		}
 		testkit.Must(t, cmd.PreRunE(cmd, nil))
@@ -373,7 +375,7 @@ func TestRateLimitRedis(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
-		if _, err := redisOptions(got, clientFiles{}); err != nil {
+		if _, err := backend.RedisOptions(got, settings.ClientFiles{}); err != nil {
 			t.Errorf("%s: %v", got, err)
 		}
 	}

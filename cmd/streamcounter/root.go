@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 // newRoot builds the command tree. cobra, because its help, completion and
@@ -27,7 +29,7 @@ flag's name in capitals. The flag wins.`,
 		newBench(), newRules(), newSinks(), newDoctor(), newFunctions(), newVersion(), newHealth(), newRatelimit(),
 		newMan())
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return plainFlagError(err, cmd.Flags()) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return settings.FlagError(err, cmd.Flags()) })
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	groupFlags(root)
@@ -55,7 +57,7 @@ func finish(cmd *cobra.Command) {
 func helpOf(cmd *cobra.Command, args []string) error {
 	of, rest, err := cmd.Root().Find(args)
 	if err != nil {
-		return usageError{err: err}
+		return settings.UsageError{Err: err}
 	}
 	if len(rest) > 0 {
 		return unknownCommand(of, rest[0])

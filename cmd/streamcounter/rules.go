@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
+	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/wording"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -20,7 +21,7 @@ func newRules() *cobra.Command {
 }
 
 func newRulesCheck() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var asJSON bool
 	var keys string
 	cmd := &cobra.Command{
@@ -70,7 +71,7 @@ A rules file, of which the first rule that matches a key decides:
 			return nil
 		},
 	}
-	c.flags(cmd, "rules")
+	c.Flags(cmd, "rules")
 	cmd.Flags().StringVar(&keys, "keys", "", "say which rule matches which keys of this file (- for standard input)")
 	cmd.Flags().BoolVar(&asJSON, "json", false,
 		"print the rules as JSON, defaults filled in; with --keys, the keys of each rule")
@@ -84,10 +85,10 @@ func printRules(cmd *cobra.Command, rules *windows.Rules) {
 }
 
 // checkedRules reads a rules file, limits, or both.
-func checkedRules(c rulesConfig) (*windows.Rules, error) {
+func checkedRules(c settings.Rules) (*windows.Rules, error) {
 	switch {
 	case c.Limits == "" && c.File == "":
-		return nil, badUsage("missing FILE: give a rules file, or --rls-config, or both")
+		return nil, settings.UsageErrorf("missing FILE: give a rules file, or --rls-config, or both")
 	case c.Limits == "":
 		return windows.Load(c.File, windows.WithoutHashKey)
 	}

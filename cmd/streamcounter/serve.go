@@ -2,14 +2,17 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/streamcounter/streamcounter/internal/node"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// serveParts answer checks. With --nats the page and histories also show decisions and alerts. Package internal/node has
-// each part, and node/run.go the order in which a process starts.
-var serveParts = []Part{OptionalNATS, Checks, Page}
+// serveParts answer checks. With --nats the page and histories also show decisions and alerts. Read work.go next, and
+// internal/node/run.go for what each process has besides.
+var serveParts = []node.Part{node.OptionalNATS, node.Checks, node.Page}
 
 func newServe() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	c.NATS.URL = ""
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -19,22 +22,22 @@ gRPC for Envoy's rate limit service. Also takes events over HTTP. Run as many as
 need.`,
 		Example: `  streamcounter serve --redis redis://redis:6379 --rules rules.yml --http 127.0.0.1:8080
   curl -i 'http://127.0.0.1:8080/v1/check?key=user:42'`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd, c, Role{Parts: serveParts}) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd, c, node.Role{Parts: serveParts}) },
 	}
-	c.flags(cmd, "redis", "nats", "rules", "listen", "grpc", "checks", "stream", "process")
+	c.Flags(cmd, "redis", "nats", "rules", "listen", "grpc", "checks", "stream", "process")
 	cmd.Flags().Lookup("nats").Usage = "NATS, to show decisions and alerts on the page and in histories; " +
-		"empty: without them [" + envName("nats") + "]"
+		"empty: without them [" + settings.EnvName("nats") + "]"
 	return cmd
 }
 
 // runNode runs the process of a command until the command's context ends.
-func runNode(cmd *cobra.Command, c *config, r Role) error {
-	return Run(cmd.Context(), nodeConfig(cmd, c), r)
+func runNode(cmd *cobra.Command, c *settings.Config, r node.Role) error {
+	return node.Run(cmd.Context(), nodeConfig(cmd, c), r)
 }
 
 // nodeConfig is what a process has of its command.
-func nodeConfig(cmd *cobra.Command, c *config) Config {
+func nodeConfig(cmd *cobra.Command, c *settings.Config) node.Config {
 	b := thisBuild()
-	return Config{Command: cmd.Name(), Build: Build{Version: b.Version, Commit: b.Commit, Go: b.Go}, Settings: c,
-		Stderr: cmd.ErrOrStderr()}
+	return node.Config{Command: cmd.Name(), Build: node.Build{Version: b.Version, Commit: b.Commit, Go: b.Go},
+		Settings: c, Stderr: cmd.ErrOrStderr()}
 }

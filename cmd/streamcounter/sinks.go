@@ -8,10 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/alerts/sinks"
+	"github.com/streamcounter/streamcounter/internal/node"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newSinks() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	c.HTTP, c.GRPC.Addr = "127.0.0.1:8083", ""
 	cmd := &cobra.Command{
 		Use:   "sinks",
@@ -24,15 +26,15 @@ work --sinks FILE does the same inside a worker. --http serves /metrics.`,
 		Example: `  streamcounter sinks --sinks sinks.yml --nats nats://sinks:PASSWORD@nats:4222
   streamcounter sinks check sinks.yml
   streamcounter sinks test pager --sinks sinks.yml`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return RunSinks(cmd.Context(), nodeConfig(cmd, c)) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return node.RunSinks(cmd.Context(), nodeConfig(cmd, c)) },
 	}
-	c.flags(cmd, "nats", "jetstream", "listen", "prefix", "sinks", "process")
+	c.Flags(cmd, "nats", "jetstream", "listen", "prefix", "sinks", "process")
 	cmd.AddCommand(newSinksCheck(), newSinksTest())
 	return cmd
 }
 
 func newSinksCheck() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a file of sinks, and say what each delivers",
@@ -53,12 +55,12 @@ error has file, line and column, and the exit code is 1. Nothing is sent.`,
 			return nil
 		},
 	}
-	c.flags(cmd, "sinks")
+	c.Flags(cmd, "sinks")
 	return cmd
 }
 
 func newSinksTest() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	cmd := &cobra.Command{
 		Use:   "test NAME",
 		Short: "Send a sample alert by one sink",
@@ -86,13 +88,13 @@ Alertmanager resolves it after resolve_after.`,
 			return nil
 		},
 	}
-	c.flags(cmd, "sinks", "prefix")
+	c.Flags(cmd, "sinks", "prefix")
 	return cmd
 }
 
 // sinksOf reads the file of sinks.
-func sinksOf(c *config) ([]*sinks.Sink, error) {
-	path, err := c.sinksFile()
+func sinksOf(c *settings.Config) ([]*sinks.Sink, error) {
+	path, err := c.SinksFile()
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,15 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
 func newWatch() *cobra.Command {
-	c := newConfig()
+	c := settings.New()
 	var rule string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -34,20 +36,20 @@ only, as the decision says the same.`,
   streamcounter watch --rule api --json | jq .key`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWatch(cmd, c, rule, asJSON) },
 	}
-	c.flags(cmd, "nats", "prefix")
+	c.Flags(cmd, "nats", "prefix")
 	cmd.Flags().StringVar(&rule, "rule", "*", "only this rule")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the payloads, one a line")
 	return cmd
 }
 
-func runWatch(cmd *cobra.Command, c *config, rule string, asJSON bool) error {
+func runWatch(cmd *cobra.Command, c *settings.Config, rule string, asJSON bool) error {
 	ctx, prefix := cmd.Context(), c.Stream.Prefix
-	log := c.openLog(cmd.ErrOrStderr())
+	log := c.OpenLog(cmd.ErrOrStderr())
 	closed := make(chan error, 1)
-	nc, err := connectNATS(c.NATS, natsconn.Config{URL: c.NATS.URL, Name: "streamcounter watch", Log: log,
+	nc, err := backend.ConnectNATS(c.NATS, natsconn.Config{URL: c.NATS.URL, Name: "streamcounter watch", Log: log,
 		Status: &natsconn.Status{OnClosed: func(err error) { closed <- err }}})
 	if err != nil {
-		return noAnswerOfNATS(c.NATS.URL, err)
+		return backend.NATSUnreachable(c.NATS.URL, err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)

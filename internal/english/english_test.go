@@ -29,3 +29,14 @@ func TestNumbersAndSpans(t *testing.T) {
 		}
 	}
 }
+
+// Two letters may be wrong; of several words the nearest is meant, and none by a word that is like no other.
+func TestNearest(t *testing.T) {
+	known := []string{"serve", "sinks", "work"}
+	for name, want := range map[string]string{"serve": "serve", "sreve": "serve", "sink": "sinks", "wark": "work",
+		"doctor": "", "": ""} {
+		if got := english.Nearest(name, known); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}

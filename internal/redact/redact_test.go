@@ -103,3 +103,13 @@ func FuzzURL(f *testing.F) {
 		}
 	})
 }
+
+// A word that may be a URL without a scheme keeps only what cannot be a password.
+func TestLogin(t *testing.T) {
+	for word, want := range map[string]string{"true": "true", "me:s3cr3t@redis:6379": "…@redis:6379",
+		"redis://me:s3c@r3t@h": "…@h", "@": "…@"} {
+		if got := redact.Login(word); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
+}

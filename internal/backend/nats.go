@@ -1,0 +1,76 @@
+package backend
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+var subjectToken = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// ownInbox has replies sent to _INBOX.<user>, where the URL names a user, so
+// that permissions can keep each from what others are sent; deploy/nats-permissions.conf
+// does. It lies within _INBOX.>, which is what others allow. A user without a
+// password is a token (nats://TOKEN@HOST), and subjects are no place for one.
+func ownInbox(target string) nats.Option {
+	first, _, _ := strings.Cut(target, ",")
+	u, err := url.Parse(first)
+	if err != nil || u.User == nil {
+		return func(*nats.Options) error { return nil }
+	}
+	if password, _ := u.User.Password(); password == "" || !subjectToken.MatchString(u.User.Username()) {
+		return func(*nats.Options) error { return nil }
+	}
+	return nats.CustomInboxPrefix("_INBOX." + u.User.Username())
+}
+
+// ConnectNATS connects with what proves who we are and who the server is, read
+// from files: a credentials file or a seed, and TLS. Files are read again at
+// each connection. Every command connects by it.
+func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*nats.Conn, error) {
+	list := append([]nats.Option{ownInbox(conn.URL)}, more...)
+	if path := c.Creds; path != "" {
+		list = append(list, nats.UserCredentials(path))
+		if _, err := os.Stat(path); err != nil { // or the server would only say "authorization violation"
+			return nil, settings.Blame("nats-creds", err)
+		}
+	}
+	if path := c.NKey; path != "" {
+		seed, err := nats.NkeyOptionFromSeed(path)
+		if err != nil {
+			return nil, settings.Blame("nats-nkey", fmt.Errorf("%s: %w", path, err))
+		}
+		list = append(list, seed)
+	}
+	if c.TLS.Given() {
+		conn.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		if err := c.TLS.Apply(conn.TLS); err != nil {
+			return nil, err
+		}
+	}
+	nc, err := natsconn.Connect(conn, list...)
+	if err != nil || !nc.IsConnected() {
+		if foreign := noNATS(conn.URL); foreign != nil {
+			if nc != nil {
+				nc.Close()
+			}
+			return nil, foreign
+		}
+	}
+	return nc, err
+}
+
+// NATSUnreachable is the error of a command that needs NATS at once, where ConnectNATS failed with err.
+func NATSUnreachable(target string, err error) error {
+	return settings.Blame("nats", fmt.Errorf("no NATS answers at %s: %w%s", redact.URL(target), redact.Error(err),
+		besideDev("nats", target)))
+}

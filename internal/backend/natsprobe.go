@@ -1,0 +1,77 @@
+package backend
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// probeTimeout bounds each step of looking at who answers in place of a NATS server.
+const probeTimeout = 500 * time.Millisecond
+
+// noNATS tells that another kind of server answers at one of the URLs of --nats, and
+// which, or nil. A NATS server speaks first; others are asked. Only a server that
+// speaks no TLS from the start is looked at.
+func noNATS(target string) error {
+	for one := range strings.SplitSeq(target, ",") {
+		if !strings.Contains(one, "://") {
+			one = "nats://" + one
+		}
+		u, err := url.Parse(strings.TrimSpace(one))
+		if err != nil || u.Scheme != "nats" {
+			continue
+		}
+		addr := u.Host
+		if u.Port() == "" {
+			addr = net.JoinHostPort(u.Hostname(), "4222")
+		}
+		if said := firstWords(addr); len(said) > 0 && !bytes.HasPrefix(said, []byte("INFO ")) {
+			return fmt.Errorf("%s is not a NATS server: %s", addr, kindOfServer(said))
+		}
+	}
+	return nil
+}
+
+// firstWords gives what a server says first, if need be after a line that Redis and
+// HTTP servers answer; nothing where it is silent or not there.
+func firstWords(addr string) []byte {
+	c, err := net.DialTimeout("tcp", addr, probeTimeout)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	said := make([]byte, 64)
+	for _, ask := range []string{"", "*1\r\n$4\r\nPING\r\n\r\n"} {
+		if c.SetDeadline(time.Now().Add(probeTimeout)) != nil {
+			return nil
+		}
+		if _, err := c.Write([]byte(ask)); err != nil {
+			return nil
+		}
+		n, err := c.Read(said)
+		if n > 0 {
+			return said[:n]
+		}
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			return nil
+		}
+	}
+	return nil
+}
+
+func kindOfServer(said []byte) string {
+	line, _, _ := bytes.Cut(said, []byte("\r\n"))
+	switch {
+	case bytes.HasPrefix(said, []byte("+PONG")), bytes.HasPrefix(said, []byte("-NOAUTH")),
+		bytes.HasPrefix(said, []byte("-DENIED")), bytes.HasPrefix(said, []byte("-ERR")):
+		return fmt.Sprintf("a Redis server answers (%q)", line)
+	case bytes.HasPrefix(said, []byte("HTTP/")):
+		return fmt.Sprintf("an HTTP server answers (%q)", line)
+	}
+	return fmt.Sprintf("it says %q", line)
+}

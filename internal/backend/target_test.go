@@ -1,0 +1,54 @@
+package backend
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+// FuzzTargets: a target is read or refused, and no message has its password.
+func FuzzTargets(f *testing.F) {
+	for _, s := range [][4]string{
+		{"redis://", "user", "hunter2", "10.0.0.1:6379/0"}, {"rediss://", "", "pa/ss", "host"},
+		{"redis://", "u", "p@ss@", "host:1"}, {"redis+sentinel://", "u", "p#w?x", "a:1,b:2/main"},
+		{"redis+sentinel://", "", "", "a:1"},
+		{"redis://", "u", "100%", "h:x"}, {"nats://", "token", "", "h:4222"}, {"", "u", "pw", "h:1"},
+		{"redis://", "u", "p:q", "h:1,redis://h:2"}, {"redis://", "u", "a b", "[::1]:6379"},
+		{"redis://", "u", "://", "h:99999"}, {"redis://h:1,redis://", "u", "second", "h:2/3?db=x"},
+		{"\x01redis://", "u", "ctl", "h"}, {"redis+sentinel://", "u", "%zz", "a/b/c"},
+		{"unix://", "u", "sock", "/tmp/x"},
+	} {
+		f.Add(s[0], s[1], s[2], s[3])
+	}
+	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
+		// Long enough not to be a part of anything else that is said.
+		secret := "s3cr3t" + password + "s3cr3t"
+		if strings.Contains(rest, "@") {
+			return // all before it would be a password
+		}
+		target := scheme + user + ":" + secret + "@" + rest
+		says := redact.URL(target)
+		opts, err := RedisOptions(target, settings.ClientFiles{})
+		if err != nil {
+			says += err.Error()
+			wantNoMore(t, target, err)
+		} else if len(opts.Addrs) == 0 || opts.MaxRetries != -1 {
+			t.Fatalf("%q is read as %+v", target, opts)
+		} else {
+			says += fmt.Sprint(opts.Addrs)
+		}
+		if strings.Contains(says, "s3cr3t") {
+			t.Fatalf("%q: %s", target, says)
+		}
+	})
+}
+
+func wantNoMore(t *testing.T, target string, err error) {
+	t.Helper()
+	if len(err.Error()) > len(target)+200 {
+		t.Fatalf("an error of %d bytes for a target of %d", len(err.Error()), len(target))
+	}
+}

@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+// fresh is what is made of files and follows them.
+type fresh interface {
+	Reload() error
+	Refused() error // what was offered last and is not in force; nil: it is
+	OnReload(func(error))
+	Run(ctx context.Context)
+}
+
+// openAccess reads the tokens and certificates.
+func (n *node) openAccess(context.Context) (err error) {
+	if path := n.config.Access.Tokens; path != "" {
+		if n.tokens, err = access.NewTokens(path, n.registry, n.log); err != nil {
+			return settings.Blame("tokens", err)
+		}
+		n.fresh["tokens"] = n.tokens
+	}
+	config, files, err := n.config.Access.ServerTLS(n.log)
+	if err != nil {
+		return err
+	}
+	if n.tls = config; files != nil {
+		n.fresh["certificates"] = files
+	}
+	if s, ok := n.rules.(*xdsRules); ok && s.certificates != nil {
+		n.fresh["xds-certificates"] = s.certificates
+	}
+	return nil
+}
+
+// guarded reports whether callers must authenticate.
+func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.ClientCA != "" }
+
+// followFiles reloads tokens, certificates, extractors and sinks when their files
+// change, and on SIGHUP.
+func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
+	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
+		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors, sinks) and outcome."},
+		[]string{"file", "outcome"})
+	n.registry.MustRegister(refusals(n.fresh))
+	for name, f := range n.fresh {
+		ok, failed := reloads.WithLabelValues(name, "ok"), reloads.WithLabelValues(name, "error")
+		f.OnReload(func(err error) {
+			if err != nil {
+				failed.Inc()
+			} else {
+				ok.Inc()
+			}
+		})
+		follow(ctx, running, f)
+	}
+}
+
+// isRefused is a gauge's value.
+func isRefused(f fresh) float64 {
+	if f.Refused() != nil {
+		return 1
+	}
+	return 0
+}
+
+// refusals is a gauge of what follows files.
+type refusals map[string]fresh
+
+var refusedDesc = prometheus.NewDesc("streamcounter_file_refused",
+	"1 while the last read of a file is refused and the previous version stays in force.",
+	[]string{"file"}, nil)
+
+// Describe implements prometheus.Collector.
+func (r refusals) Describe(to chan<- *prometheus.Desc) { to <- refusedDesc }
+
+// Collect implements prometheus.Collector.
+func (r refusals) Collect(to chan<- prometheus.Metric) {
+	for name, f := range r {
+		to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, isRefused(f), name)
+	}
+}
+
+// repeatEvery is how often the log says that something is refused, as long as it is.
+const repeatEvery = 5 * time.Minute
+
+// repeatRefusals logs what is refused until ctx ends.
+func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh) {
+	for pause.For(ctx, repeatEvery) {
+		for name, f := range all {
+			if err := f.Refused(); err != nil {
+				log.Error("still refused; the previous version stays in force", "what", name, "error", err)
+			}
+		}
+	}
+}
+
+// follow reloads when the files change and on SIGHUP, until ctx ends. What f cannot
+// take it logs, and keeps what was there.
+func follow(ctx context.Context, running *sync.WaitGroup, f fresh) {
+	running.Go(func() { f.Run(ctx) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	running.Go(func() {
+		defer signal.Stop(hup)
+		for {
+			select {
+			case <-hup:
+				_ = f.Reload()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/page"
+)
+
+// httpServer is the HTTP interface at --http.
+type httpServer struct{ *http.Server }
+
+// newHTTPServer serves checks where there is a service, and /metrics, /healthz
+// and /readyz always.
+func newHTTPServer(n *node) server {
+	routes := httpapi.HealthRoutes(n.ready)
+	if n.api != nil {
+		routes = append(n.api.Routes(n.ready), page.Routes(n.feed)...)
+	}
+	metrics := n.metricsHandler()
+	routes = append(routes, httpapi.Route{Method: "GET", Path: "/metrics", Scope: access.ScopeRead, Serve: metrics})
+	return httpServerOf(n, httpapi.NewRouter(n.tokens, routes...), n.tls)
+}
+
+// newHealthServer serves /healthz and /readyz.
+func newHealthServer(n *node) server {
+	return httpServerOf(n, httpapi.NewRouter(nil, httpapi.HealthRoutes(n.ready)...), nil)
+}
+
+func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
+	s := httpServer{&http.Server{
+		Handler: n.traceHTTP(router, router.Pattern), TLSConfig: tls,
+		BaseContext:       func(net.Listener) context.Context { return httpapi.WithLog(context.Background(), n.log) },
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
+	}}
+	if n.feed != nil {
+		s.RegisterOnShutdown(n.feed.Stop) // its streams would hold up a clean stop
+	}
+	return s
+}
+
+// metricsHandler serves /metrics: with trace ids as exemplars, in the format of OpenMetrics, where
+// traces are sent. Not beside --rls-metrics, whose names that format would change.
+func (n *node) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{
+		EnableOpenMetrics: n.tracer != nil && n.envoyMetrics == nil})
+}
+
+func (s httpServer) Serve(l net.Listener) error {
+	serve := s.Server.Serve
+	if s.TLSConfig != nil {
+		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+	}
+	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown also closes what has not ended in time: http.Server leaves it open.
+func (s httpServer) Shutdown(ctx context.Context) error {
+	err := s.Server.Shutdown(ctx)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
+}
+
+// ready tells probes whether what this process needs is there: Redis, and NATS where it publishes
+// or delivers. Whoever asks is not told why it is not; the log is, once per change.
+func (n *node) ready(ctx context.Context) error {
+	what, err := n.missing(ctx)
+	if away := err != nil; n.notReady.Swap(away) != away {
+		if away {
+			n.log.Warn("not ready: "+what, "error", err)
+		} else {
+			n.log.Info("ready again")
+		}
+	}
+	return err
+}
+
+// missing says what a process needs and has not.
+func (n *node) missing(ctx context.Context) (what string, err error) {
+	if n.redis != nil { // sinks have none
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := n.redis.Ping(ctx).Err(); err != nil {
+			return "Redis does not answer", err
+		}
+	}
+	if n.needsNATS() && !n.nats.Connected() {
+		return "NATS is not connected", nats.ErrDisconnected
+	}
+	return "", nil
+}

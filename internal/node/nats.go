@@ -1,0 +1,72 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+// openNATS connects, embedded or not. A NATS that is not there yet is waited
+// for in the background: transitions wait in the outbox meanwhile.
+func (n *node) openNATS(context.Context) error {
+	n.natsURL = n.config.NATS.URL
+	port, embedded, err := settings.EmbeddedPort(n.natsURL, 4222)
+	if err != nil {
+		return settings.Blame("nats", err)
+	}
+	if embedded {
+		url, stop, err := backend.StartNATS(port, n.config.NATS.Store, n.log)
+		if err != nil {
+			return err
+		}
+		n.atStop(stop)
+		n.natsURL = url
+	}
+	n.nats = &natsconn.Status{OnClosed: func(err error) { n.natsClosed <- err }}
+	natsMetrics(n.registry, n.nats)
+	n.nc, err = backend.ConnectNATS(n.config.NATS, natsconn.Config{URL: n.natsURL, Name: "streamcounter", Wait: true,
+		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // what is published meanwhile fails at once
+	if err != nil {
+		return settings.Blame("nats", fmt.Errorf("%s: %w", redact.URL(n.natsURL), redact.Error(err)))
+	}
+	n.atStop(n.nc.Close)
+	if !n.nc.IsConnected() {
+		n.log.Warn("NATS does not answer yet, trying again", "url", redact.URL(n.natsURL))
+	}
+	return nil
+}
+
+// natsMetrics tell whether NATS is there. They do not wait for the connection.
+func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
+	f := promauto.With(reg)
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_nats_connected",
+		Help: "1 while this process is connected to NATS, else 0."}, func() float64 {
+		if s.Connected() {
+			return 1
+		}
+		return 0
+	})
+	f.NewCounterFunc(prometheus.CounterOpts{Name: "streamcounter_nats_disconnects_total",
+		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
+}
+
+// openOptionalNATS connects where --nats says to: serve answers checks without it.
+func (n *node) openOptionalNATS(ctx context.Context) error {
+	if n.config.NATS.URL == "" {
+		return nil
+	}
+	if _, embedded, _ := settings.EmbeddedPort(n.config.NATS.URL, 0); embedded {
+		return settings.Blame("nats",
+			errors.New("expected the URL of the NATS that workers publish to; only dev embeds one"))
+	}
+	return n.openNATS(ctx)
+}

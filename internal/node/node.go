@@ -1,0 +1,160 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/alerts/sinks"
+	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
+	"github.com/streamcounter/streamcounter/check/envoy"
+	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/page"
+	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// node is one process of streamcounter: what serve, work and dev have in
+// common. It is built step by step, each step leaving behind how to undo it;
+// stop undoes them in reverse.
+type node struct {
+	command  string // serve, work or dev
+	build    Build
+	alone    bool   // see Role
+	name     string // of this process, unique among all that run: host, process id and a random part
+	config   *settings.Config
+	log      *slog.Logger
+	registry *prometheus.Registry
+	tokens   *access.Tokens       // nil: nobody is asked for one
+	tls      *tls.Config          // nil: plain text
+	traces   trace.TracerProvider // nil: none are sent
+	tracer   trace.Tracer         // nil with traces
+	fresh    map[string]fresh     // what it has → files that are followed
+
+	keys     *stream.Keys
+	rules    ruleSource
+	redis    redis.UniversalClient
+	blocking redis.UniversalClient
+	counter  *windows.Redis
+	// overrides that operators set: loaded before anything is served
+	overrides *windows.Overrides
+	pool      *consumers.Pool
+	nc        *nats.Conn
+	nats      *natsconn.Status // of nc; nil without NATS
+	activity  *activity.Recorder
+	sinks     *sinks.Group    // nil where there are none
+	history   *alerts.History // nil without NATS
+	feed      *page.Feed      // of the page at /; nil in work
+	service   *check.Service  // nil in work
+	api       *httpapi.Server // its HTTP interface, nil in work
+	limiter   *envoy.Service  // Envoy's, nil in work
+
+	envoyMetrics *envoy.Metrics // nil: none
+	transports   []transport    // that it may serve
+
+	redisURL, natsURL string
+	endpoints         []*endpoint // where it is called
+	notReady          atomic.Bool // the last readiness probe failed
+
+	stopBy time.Time // once it stops: when all is to be over
+	undo   []func()
+
+	natsClosed chan error // the NATS library has given its connection up; nothing known leads there
+}
+
+func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host"
+	}
+	n := &node{
+		command: c.Command, build: c.Build, config: c.Settings, rules: rules, log: log,
+		name:     fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]),
+		registry: prometheus.NewRegistry(), fresh: map[string]fresh{}, transports: transports,
+		natsClosed: make(chan error, 1),
+	}
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
+		collectors.ProcessCollectorOpts{}))
+	c.Build.register(n.registry)
+	return n
+}
+
+// needsNATS reports whether the process has work that NATS takes part in. serve has not: it answers
+// checks without it.
+func (n *node) needsNATS() bool { return n.pool != nil || n.sinks != nil }
+
+func (n *node) atStop(f func()) { n.undo = append(n.undo, f) }
+
+func (n *node) stop() {
+	for i := len(n.undo) - 1; i >= 0; i-- {
+		n.undo[i]()
+	}
+	n.undo = nil
+}
+
+// run serves and works until ctx ends, and then stops cleanly; the connections
+// close after it (stop).
+func (n *node) run(ctx context.Context) error {
+	// The first server that fails ends all.
+	serving, failed := errgroup.WithContext(ctx)
+	for _, e := range n.endpoints {
+		serving.Go(func() error { return e.server.Serve(e.listener) })
+	}
+	if n.needsNATS() {
+		serving.Go(func() error {
+			select {
+			case err := <-n.natsClosed: // whoever restarts this process gives it a new one
+				return fmt.Errorf("the connection to NATS is closed for good: %w", err)
+			case <-failed.Done():
+				return nil
+			}
+		})
+	}
+	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopPool()
+	var running sync.WaitGroup
+	if n.pool != nil {
+		running.Go(func() { n.pool.Run(poolCtx) })
+	}
+	if n.sinks != nil {
+		running.Go(func() { n.sinks.Run(poolCtx) })
+	}
+	<-failed.Done()
+	if ctx.Err() != nil {
+		n.log.Info("stopping")
+	}
+	// Requests that are being answered and events that are being folded come to
+	// their end side by side, within one timeout.
+	stopPool()
+	n.stopBy = time.Now().Add(n.config.Stop)
+	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
+	defer cancel()
+	for _, e := range n.endpoints {
+		running.Go(func() {
+			if err := e.server.Shutdown(within); err != nil {
+				n.log.Warn("requests under way were cut off after --drain-timeout", "interface", e.name, "error", err)
+			}
+		})
+	}
+	running.Wait()
+	return serving.Wait()
+}

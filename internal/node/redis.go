@@ -1,0 +1,99 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/doctor"
+	"github.com/streamcounter/streamcounter/internal/processes"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// openRedis connects, embedded or not, and compares the prefix with what is there.
+func (n *node) openRedis(ctx context.Context) error {
+	k, err := stream.NewKeys(n.config.Stream.Prefix, n.config.Stream.Partitions)
+	if err != nil {
+		return err
+	}
+	n.keys, n.redisURL = k, n.config.Redis.URL
+	port, embedded, err := settings.EmbeddedPort(n.redisURL, 6379)
+	if err != nil {
+		return settings.Blame("redis", err)
+	}
+	if embedded {
+		addr, stop, err := backend.StartRedis(port)
+		if err != nil {
+			return err
+		}
+		n.atStop(stop)
+		n.redisURL = "redis://" + addr
+	}
+	n.redis, n.blocking, err = backend.ConnectRedis(ctx, n.redisURL, n.config.Redis.TLS, n.keys.Partitions)
+	if err != nil {
+		return err
+	}
+	n.atStop(func() {
+		if err := errors.Join(n.redis.Close(), n.blocking.Close()); err != nil {
+			n.log.Warn("closing the connections to Redis failed", "error", err)
+		}
+	})
+	if err := backend.CheckWholeCluster(ctx, n.redis, n.keys); err != nil {
+		return settings.Blame("redis", err)
+	}
+	if err := n.refuseOthers(ctx); err != nil {
+		return settings.Blame("prefix", err)
+	}
+	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
+		return settings.Blame("partitions", err)
+	}
+	if !embedded {
+		lookAtStart(ctx, n.redis, n.redisURL, n.log)
+	}
+	n.counter = windows.NewRedis(n.redis, n.keys)
+	n.counter.Remember = n.config.Stream.Retention
+	return n.counter.RecordRules(ctx, n.rules.Rules())
+}
+
+// refuseOthers keeps a process that tries things out from publishing decisions by other rules beside those that
+// work, before it has written anything.
+func (n *node) refuseOthers(ctx context.Context) error {
+	if !n.alone {
+		return nil
+	}
+	all, err := processes.List(ctx, n.redis, n.keys)
+	if err != nil {
+		return err
+	}
+	own := n.rules.Rules().Fingerprint()
+	others := slices.DeleteFunc(all, func(p processes.Process) bool { return p.Fingerprint == own })
+	if len(others) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s at %s is used by processes with other rules (%s): give another prefix, or their rules with "+
+		"--rules", n.keys.Prefix, redact.URL(n.redisURL), processes.Words(processes.ByRules(others)))
+}
+
+// startWithin is how long a start looks at Redis.
+const startWithin = time.Second
+
+// lookAtStart logs what is wrong with Redis, one line each. It holds a start up
+// for a second at most, and ends none.
+func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, log *slog.Logger) {
+	o, err := backend.RedisOptions(target, settings.ClientFiles{})
+	named := err == nil && o.Username != ""
+	for _, f := range doctor.Start(ctx, c, named, startWithin) {
+		what := strings.TrimPrefix(f.Check, "redis.")
+		log.Warn("Redis: "+what+": "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
+	}
+}

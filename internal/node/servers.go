@@ -1,0 +1,159 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+// server answers at one address. The process opens, runs, reports and stops all its servers
+// in the same loops, whatever they speak.
+type server interface {
+	// Serve answers on l until Shutdown, and then returns nil.
+	Serve(l net.Listener) error
+	// Shutdown takes no more calls and waits for those under way. What has not
+	// ended when ctx does is cut off, which is an error.
+	Shutdown(ctx context.Context) error
+}
+
+// transport is a way to call this program. A new one is a file with its server, an
+// address in settings/config.go, and a line in transports.
+type transport struct {
+	name   string                          // the setting of its address
+	title  string                          // for people
+	about  string                          // what it serves
+	scheme string                          // of its URL; empty: it is called by its address
+	addr   func(c *settings.Config) string // empty: not served
+	open   func(n *node) server            // n has everything that calls need
+	public bool                            // whoever reaches it may call it
+	local  bool                            // only this machine may reach it
+	plain  bool                            // without TLS, whatever the others have
+}
+
+var transports = []transport{
+	{name: "http", title: "HTTP", about: "the page at /, checks, events, /metrics", scheme: "http",
+		addr: func(c *settings.Config) string { return c.HTTP }, open: newHTTPServer},
+	{name: "grpc", title: "gRPC", about: "Envoy's rate limit service",
+		addr: func(c *settings.Config) string { return c.GRPC.Addr }, open: newGRPCServer},
+}
+
+// healthTransport answers probes at --health: a kubelet has no client certificate. It says nothing else, so whoever
+// reaches it may ask.
+var healthTransport = transport{name: "health", title: "health", about: "/healthz, /readyz", scheme: "http",
+	addr: func(c *settings.Config) string { return c.Health }, open: newHealthServer, public: true, plain: true}
+
+// endpoint is a transport that this process serves.
+type endpoint struct {
+	transport
+	listener net.Listener
+	server   server // from openServers on
+}
+
+// listen opens the addresses of all transports, so that a taken port ends the
+// start. Calls wait until the servers run; where these wait for limits, connections are
+// refused until then.
+func (n *node) listen(context.Context) error {
+	for _, t := range append(slices.Clip(n.transports), healthTransport, debugTransport) {
+		addr := t.addr(n.config)
+		if addr == "" {
+			continue
+		}
+		var err error
+		switch {
+		case t.local:
+			err = onlyHere(t.name, addr)
+		case !t.public:
+			err = n.mayListen(t.name, addr)
+		}
+		if err != nil {
+			return err
+		}
+		e := &endpoint{transport: t}
+		if err := n.bind(e); err != nil {
+			return err
+		}
+		if n.waits() {
+			_ = e.listener.Close()
+		}
+		n.endpoints = append(n.endpoints, e)
+	}
+	return nil
+}
+
+// bind opens an address.
+func (n *node) bind(e *endpoint) error {
+	addr := e.addr(n.config)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return settings.PortTaken(e.name, addr, err)
+	}
+	n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
+	// golang.org/x/net/netutil: a few lines that the Go team keeps. Beyond the bound
+	// a caller waits for one that goes, rather than for memory that is not there.
+	e.listener = netutil.LimitListener(l, n.config.Access.MaxConnections)
+	return nil
+}
+
+// mayListen refuses what a port scan of a public address would find.
+func (n *node) mayListen(name, addr string) error {
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return settings.Wrong(name, addr, err.Error()+"; expected HOST:PORT such as 127.0.0.1:8080")
+	}
+	if n.guarded() || at.IP.IsLoopback() { // no address at all is all of them
+		return nil
+	}
+	if !n.config.Access.Open {
+		return settings.Wrong(name, addr, "other machines can reach this address, and nothing authenticates callers: "+
+			"give --tokens (a file of tokens and their scopes) or --tls-client-ca (client certificates), or listen on "+
+			"127.0.0.1. If the network keeps others out, give --open ("+settings.EnvName("open")+"=true)")
+	}
+	n.log.Warn("no access control on "+addr+" (--open): anyone who connects can read, charge and reset",
+		"setting", name, "fix", "--tokens FILE or --tls-client-ca FILE")
+	return nil
+}
+
+// openServers makes the servers of all addresses; they run from node.run on.
+func (n *node) openServers(context.Context) error {
+	for _, e := range n.endpoints {
+		e.server = e.open(n)
+	}
+	return nil
+}
+
+// url is how e is called: a URL, or its address.
+func (n *node) url(e *endpoint) string {
+	at := e.listener.Addr().String()
+	switch {
+	case e.scheme == "":
+		return at
+	case n.tls != nil && !e.plain:
+		return e.scheme + "s://" + at
+	}
+	return e.scheme + "://" + at
+}
+
+// baseURL is that of HTTP, which every process has.
+func (n *node) baseURL() string {
+	for _, e := range n.endpoints {
+		if e.name == "http" {
+			return n.url(e)
+		}
+	}
+	return ""
+}
+
+// servedAt lists the addresses for people, a line each.
+func (n *node) servedAt() string {
+	var b strings.Builder
+	for _, e := range n.endpoints {
+		fmt.Fprintf(&b, "  %-8s %s  (%s)\n", e.title, n.url(e), e.about)
+	}
+	return b.String()
+}

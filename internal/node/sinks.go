@@ -1,0 +1,53 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"github.com/streamcounter/streamcounter/alerts/sinks"
+	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/settings"
+)
+
+// sinksParts are those of a process that only delivers alerts: it needs no Redis.
+var sinksParts = []Part{(*node).openAccess, (*node).listen, (*node).openNATS, (*node).openSinks,
+	(*node).openServers}
+
+// RunSinks runs a process that only delivers alerts, until ctx ends. It needs no Redis.
+func RunSinks(ctx context.Context, c Config) error {
+	log := c.Settings.OpenLog(c.Stderr)
+	if _, err := c.Settings.SinksFile(); err != nil {
+		return err
+	}
+	n := newNode(c, nil, log)
+	defer n.stop()
+	for _, open := range sinksParts {
+		if err := open(n, ctx); err != nil {
+			return err
+		}
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n.followFiles(ctx, &running)
+	log.Info("ready", "command", n.command, "http", n.endpoints[0].listener.Addr().String(), "nats",
+		redact.URL(n.natsURL), "prefix", n.config.Stream.Prefix, "process", n.name)
+	return n.run(ctx)
+}
+
+// openSinks makes the sinks, if a file of them is given.
+func (n *node) openSinks(context.Context) error {
+	if n.config.Sinks == "" {
+		return nil
+	}
+	file, err := sinks.Open(n.config.Sinks, n.log)
+	if err != nil {
+		return settings.Blame("sinks", err)
+	}
+	n.fresh["sinks"] = file
+	n.sinks, err = sinks.NewGroup(sinks.Config{NATS: n.nc, Prefix: n.config.Stream.Prefix, Name: n.name,
+		Replicas: n.config.NATS.Replicas, File: file, Metrics: sinks.NewMetrics(n.registry), Stop: n.config.Stop,
+		Log: n.log})
+	return err
+}

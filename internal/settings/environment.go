@@ -1,0 +1,47 @@
+package settings
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/internal/english"
+)
+
+// serviceLink is a variable that Kubernetes gives to each container for each
+// service of its namespace: of a service "streamcounter", STREAMCOUNTER_PORT,
+// STREAMCOUNTER_SERVICE_HOST, STREAMCOUNTER_PORT_8080_TCP_ADDR and so on.
+var serviceLink = regexp.MustCompile(`^STREAMCOUNTER_([A-Z0-9_]+_)?` +
+	`(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?)?)$`)
+
+// othersVariable is the form of the variables that deploy/ gives to other programs:
+// passwords in nats-permissions.conf, images in the compose file, and the tests'.
+var othersVariable = regexp.MustCompile(`^STREAMCOUNTER_(NATS_[A-Z_]+_PASSWORD|IMAGE|TEST_[A-Z_]+)$`)
+
+// unknownVariables gives a sentence for each STREAMCOUNTER_ variable that is no
+// setting of any command.
+func unknownVariables(environ []string) []string {
+	var known []string
+	for _, g := range New().groups {
+		for _, s := range g.settings {
+			known = append(known, EnvName(s.name))
+			if s.secret {
+				known = append(known, EnvName(s.name)+"_FILE")
+			}
+		}
+	}
+	var out []string
+	for _, line := range environ {
+		name, _, _ := strings.Cut(line, "=")
+		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) ||
+			serviceLink.MatchString(name) || othersVariable.MatchString(name) {
+			continue
+		}
+		text := "the environment variable " + name + " is not a setting and is ignored"
+		if near := english.Nearest(name, known); near != "" {
+			text += "; did you mean " + near + "?"
+		}
+		out = append(out, text)
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/streamcounter/streamcounter/internal/english"
+)
+
+// UsageError marks Err as the error of a wrong command line, which has an exit code of its own.
+type UsageError struct{ Err error }
+
+// Error is the text of Err.
+func (e UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap gives Err.
+func (e UsageError) Unwrap() error { return e.Err }
+
+// UsageErrorf makes a UsageError as fmt.Errorf makes an error.
+func UsageErrorf(format string, values ...any) error {
+	return UsageError{Err: fmt.Errorf(format, values...)}
+}
+
+// Wrong is the error of the value of the setting name. why says what was expected.
+func Wrong(name string, value any, why string) error {
+	return UsageErrorf("--%s (%s) is %q: %s", name, EnvName(name), fmt.Sprint(value), why)
+}
+
+// Blame says that err came from the setting name; nil stays nil.
+func Blame(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("--%s (%s): %w", name, EnvName(name), err)
+}
+
+// PortTaken words a failed listen on addr, which is of the setting flag, so that the person knows what to change.
+func PortTaken(flag string, addr string, err error) error {
+	hint := ""
+	if errors.Is(err, syscall.EADDRINUSE) {
+		hint = "; another process listens there: stop it, or give another address with --" + flag
+	}
+	return Blame(flag, fmt.Errorf("cannot listen on %s: %w%s", addr, err, hint))
+}
+
+// expected: a flag's type → what to write.
+var expected = map[string]string{
+	"int":      "expected a whole number",
+	"int64":    "expected a whole number",
+	"uint64":   "expected a whole number of at least 0",
+	"float64":  "expected a number",
+	"bool":     "expected true or false",
+	"duration": "expected a duration above zero such as 250ms, 10s or 5m",
+	"level":    "expected debug, info, warn or error",
+}
+
+// FlagError words pflag's errors: the flag, its variable, the value and what
+// to write; for a flag that does not exist the nearest that does. fs may be nil.
+func FlagError(err error, fs *pflag.FlagSet) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		f := invalid.GetFlag()
+		if why, ok := expected[f.Value.Type()]; ok {
+			return UsageErrorf("%s is %q: %s", named(f), invalid.GetValue(), why)
+		}
+	}
+	var none *pflag.NotExistError
+	if errors.As(err, &none) && fs != nil && none.GetSpecifiedShortnames() == "" {
+		var known []string
+		fs.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if near := english.Nearest(none.GetSpecifiedName(), known); near != "" {
+			return UsageErrorf("%w; did you mean --%s?", err, near)
+		}
+	}
+	return UsageError{Err: err}
+}
+
+// named is a flag with its environment variable, if it has one.
+func named(f *pflag.Flag) string {
+	if env := f.Annotations[envAnnotation]; env != nil {
+		return fmt.Sprintf("--%s (%s)", f.Name, env[0])
+	}
+	return "--" + f.Name
+}

@@ -1,0 +1,210 @@
+package settings
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// setting is one line of the table in config.go: a flag, an environment variable
+// (STREAMCOUNTER_ and the name) and a field of the config that they fill in.
+type setting struct {
+	name   string
+	field  any // *string, *bool, *int, *time.Duration or *slog.Level
+	usage  string
+	secret bool // can hold a password, so it may also stand in a file: STREAMCOUNTER_REDIS_FILE names it
+	zero   bool // 0 has a meaning, which usage says
+}
+
+// group is what a command asks for by one name.
+type group struct {
+	name     string
+	settings []setting
+}
+
+// set makes a line of the table and gives the field its default.
+func set[T string | bool | int | time.Duration | slog.Level](field *T, name string, def T, usage string,
+) setting {
+	*field = def
+	return setting{name: name, field: field, usage: usage}
+}
+
+func secret(s setting) setting { s.secret = true; return s }
+func zero(s setting) setting   { s.zero = true; return s }
+
+const envPrefix = "STREAMCOUNTER_"
+
+// EnvName is the environment variable of a flag: STREAMCOUNTER_CHECK_TIMEOUT of check-timeout.
+func EnvName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// envAnnotation marks a flag that has an environment variable.
+const envAnnotation = "env"
+
+// addTo makes the setting a flag, which the environment can give too unless flagOnly says no. What its field has
+// now is the default.
+func (s setting) addTo(fs *pflag.FlagSet, flagOnly bool) {
+	usage := s.usage
+	if !flagOnly {
+		usage += " [" + EnvName(s.name) + "]"
+	}
+	switch p := s.field.(type) {
+	case *string:
+		fs.StringVar(p, s.name, *p, usage)
+	case *bool:
+		fs.BoolVar(p, s.name, *p, usage)
+	case *int:
+		fs.IntVar(p, s.name, *p, usage)
+	case *time.Duration:
+		fs.DurationVar(p, s.name, *p, usage)
+	case *slog.Level:
+		fs.Var(logLevel{p}, s.name, usage)
+	}
+	f := fs.Lookup(s.name)
+	f.DefValue = shown(s.field)
+	if !flagOnly {
+		f.Annotations = map[string][]string{envAnnotation: {EnvName(s.name)}}
+	}
+}
+
+// logLevel makes a level a flag; pflag has no type for one that help could name.
+type logLevel struct{ *slog.Level }
+
+func (l logLevel) Set(text string) error { return l.UnmarshalText([]byte(text)) }
+func (l logLevel) Type() string          { return "level" }
+
+var zeroUnits = regexp.MustCompile(`([a-z])(0[ms])+$`)
+
+// DurationText writes a duration as people do: 10m, not 10m0s.
+func DurationText(d time.Duration) string { return zeroUnits.ReplaceAllString(d.String(), "$1") }
+
+// shown is a field as people write it.
+func shown(field any) string {
+	switch p := field.(type) {
+	case *string:
+		return *p
+	case *bool:
+		return fmt.Sprint(*p)
+	case *int:
+		return fmt.Sprint(*p)
+	case *time.Duration:
+		return DurationText(*p)
+	case *slog.Level:
+		return strings.ToLower(p.String())
+	}
+	panic(fmt.Sprintf("a setting cannot be a %T", field)) // an error in this program's own table
+}
+
+// validate refuses numbers and durations that mean nothing.
+func (s setting) validate() error {
+	switch p := s.field.(type) {
+	case *int:
+		if *p < 0 || *p == 0 && !s.zero {
+			return Wrong(s.name, *p, "expected a whole number of at least 1")
+		}
+	case *time.Duration:
+		if *p < 0 || *p == 0 && !s.zero {
+			return Wrong(s.name, shown(p), expected["duration"])
+		}
+	}
+	return nil
+}
+
+// Flags gives cmd the settings of some groups, or single ones by their own names,
+// as flags, and has the configuration loaded before cmd runs. Set defaults and FlagsOnly before it.
+func (c *Config) Flags(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		for _, s := range c.find(name) {
+			s.addTo(cmd.Flags(), slices.Contains(c.FlagsOnly, name))
+			c.used = append(c.used, s)
+		}
+	}
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := c.load(cmd.Flags(), os.LookupEnv); err != nil {
+			return UsageError{Err: err}
+		}
+		c.warnings = append(c.warnings, unknownVariables(os.Environ())...)
+		if cmd.Flags().Lookup("log-level") == nil { // a command that logs has them in its log
+			for _, warning := range c.warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "streamcounter: warning: "+warning)
+			}
+		}
+		return nil
+	}
+}
+
+func (c *Config) find(name string) []setting {
+	for _, g := range c.groups {
+		if g.name == name {
+			return g.settings
+		}
+	}
+	for _, g := range c.groups {
+		if i := slices.IndexFunc(g.settings, func(s setting) bool { return s.name == name }); i >= 0 {
+			return g.settings[i : i+1]
+		}
+	}
+	panic("no setting and no group " + name) // a name in this program's own code
+}
+
+// load fills in what no flag gave from the environment, and validates the whole. Its errors are those of a wrong
+// command line.
+func (c *Config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) error {
+	for _, s := range c.used {
+		if fs.Lookup(s.name).Changed {
+			continue
+		}
+		if fs.Lookup(s.name).Annotations[envAnnotation] == nil {
+			c.ignore(s, lookUp)
+			continue
+		}
+		value, err := s.fromEnvironment(lookUp)
+		if err != nil {
+			return err
+		}
+		if value == "" {
+			continue
+		}
+		if err := fs.Set(s.name, value); err != nil {
+			return FlagError(err, nil)
+		}
+	}
+	return c.validate()
+}
+
+// ignore warns of a variable that another command would take. What tries things out must not join the
+// deployment that a shell happens to be set up for.
+func (c *Config) ignore(s setting, lookUp func(string) (string, bool)) {
+	for _, name := range []string{EnvName(s.name), EnvName(s.name) + "_FILE"} {
+		if value, _ := lookUp(name); value != "" {
+			c.warnings = append(c.warnings, "the environment variable "+name+
+				" is ignored: this command takes --"+s.name+" from the command line alone")
+		}
+	}
+}
+
+// fromEnvironment gives the variable's value, or what stands in the file that the
+// variable of a secret's file names.
+func (s setting) fromEnvironment(lookUp func(string) (string, bool)) (string, error) {
+	value, set := lookUp(EnvName(s.name))
+	if set || !s.secret {
+		return value, nil
+	}
+	path, _ := lookUp(EnvName(s.name) + "_FILE")
+	if path == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s_FILE: %w", EnvName(s.name), err)
+	}
+	return strings.TrimSpace(string(content)), nil
+}
