@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/streamcounter/streamcounter/windows"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // announcer writes the decisions of keys that the pattern of a block denies: which keys fit it is not
@@ -18,7 +18,7 @@ type announcer struct {
 }
 
 type announced struct {
-	override *windows.Override
+	override *overrides.Override
 	at       time.Time
 }
 
@@ -33,7 +33,7 @@ func newAnnouncer() *announcer {
 }
 
 // takes says whether a key is to be announced now.
-func (a *announcer) takes(key string, o *windows.Override) bool {
+func (a *announcer) takes(key string, o *overrides.Override) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if last, ok := a.known.Get(key); ok && last.override == o && time.Since(last.at) < announceAgain {
@@ -44,7 +44,7 @@ func (a *announcer) takes(key string, o *windows.Override) bool {
 }
 
 // announce writes the decision of a key that a pattern blocks, beside the caller.
-func (s *Service) announce(key string, o *windows.Override) {
+func (s *Service) announce(key string, o *overrides.Override) {
 	if !o.Blocks() || !o.OfPattern() || !s.announcer.takes(key, o) {
 		return
 	}

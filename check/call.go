@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -31,8 +32,8 @@ type Request struct {
 	// Values are the fields of which rules count the different values.
 	Values map[string]string
 
-	override *windows.Override // in effect for the key, nil: none (override.go)
-	written  *windows.Plan     // Plan without it
+	override *overrides.Override // in effect for the key, nil: none (override.go)
+	written  *windows.Plan       // Plan without it
 
 	reserves bool // the cost is reserved, not charged
 }

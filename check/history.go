@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/windows"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Transitions tells what became known of a key. alerts.History does.
@@ -89,7 +89,7 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 	return out, nil
 }
 
-func (s *source) addChanges(list []windows.Change) {
+func (s *source) addChanges(list []overrides.Change) {
 	for _, c := range list {
 		s.entries = append(s.entries, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange})
 		s.places = append(s.places, c.ID)

@@ -85,12 +85,12 @@ func TestLeasesEnd(t *testing.T) {
 // override sets one of a key by another process, or clears it, and has this one know it.
 func (l *lessees) override(one *lessee, key string, set api.Override) {
 	l.t.Helper()
-	by, ctx := windows.NewOverrides(l.other, nil), context.Background()
+	by, ctx := l.other.NewOverrides(nil), context.Background()
 	if set.Key = key; !set.Block && set.Windows == nil {
 		_, err := by.Clear(ctx, key, "", "test", "")
 		testkit.Must(l.t, err)
 	} else {
-		_, err := by.Set(ctx, l.rules, set, 0)
+		_, err := by.Set(ctx, l.rules.ValidateOverride, set, 0)
 		testkit.Must(l.t, err)
 	}
 	testkit.Must(l.t, one.overrides.Poll(ctx))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -52,7 +53,7 @@ type admission struct{ at, units int64 }
 // lessee is one process, with the timers that it has set.
 type lessee struct {
 	*Service
-	overrides *windows.Overrides
+	overrides *overrides.All
 	frozen    bool
 	mu        sync.Mutex
 	timers    []*testTimer
@@ -93,7 +94,7 @@ func (l *lessees) counter() *windows.Redis {
 func (l *lessees) start() *lessee {
 	one := &lessee{}
 	counter := l.counter()
-	one.overrides = windows.NewOverrides(counter, nil)
+	one.overrides = counter.NewOverrides(nil)
 	var err error
 	one.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return l.rules },
 		Overrides: one.overrides, Activity: l, Timeout: 20 * time.Second, Denials: l.denials,

@@ -97,7 +97,7 @@ func (p *leasePlan) Denies() bool {
 // decides tells whether a key still has the plan under these rules, as far as that is known without a look
 // at its overrides.
 func (p *leasePlan) decides(rules *windows.Rules) bool {
-	return p.rules == rules && p.changes == rules.OverrideChanges()
+	return p.rules == rules && p.changes == rules.Overrides().Changes()
 }
 
 // planOf gives the plan that a key was leased under; nil without a grant.
@@ -111,7 +111,7 @@ func planOf(g *lease.Grant) *leasePlan {
 // match gives the plan of a key, and for how long it is known to have it.
 func (l *leases) match(key string) *leasePlan {
 	rules := l.rules()
-	changes, overridden := rules.OverrideChanges(), rules.Overridden(key) // in this order: either may change
+	changes, overridden := rules.Overrides().Changes(), rules.Overrides().Find(key) != nil // in this order: either may change
 	p := &leasePlan{Plan: rules.Match(key), key: key, changes: changes}
 	if !overridden {
 		p.rules = rules

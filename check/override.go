@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // apply puts what operators have set into requests. A block is never admitted, and costs
 // no call of Redis.
 func (s *Service) apply(rules *windows.Rules, reqs []Request) {
-	if !rules.HasOverrides() {
+	if !rules.Overrides().Any() {
 		return
 	}
 	for i := range reqs {
@@ -74,11 +75,11 @@ func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuratio
 
 // TargetAfter is the `after` of Overrides for the page after a key or a pattern.
 func TargetAfter(key, pattern string) string {
-	return windows.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
+	return overrides.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
 }
 
 // overrides gives those of the configuration.
-func (s *Service) overrides() (*windows.Overrides, error) {
+func (s *Service) overrides() (*overrides.All, error) {
 	if s.config.Overrides == nil {
 		return nil, fmt.Errorf("%w: this server has no overrides", api.ErrBadRequest)
 	}
@@ -93,7 +94,7 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 	if err != nil {
 		return api.OverrideSet{Override: one}, err
 	}
-	one, err = o.Set(ctx, s.config.Rules(), one, lasts)
+	one, err = o.Set(ctx, s.config.Rules().ValidateOverride, one, lasts)
 	if err == nil {
 		err = s.restate(ctx, one.Key)
 	}
@@ -106,7 +107,7 @@ func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.Ov
 	if _, err := s.overrides(); err != nil {
 		return out, err
 	}
-	if err := windows.ValidateOverride(&out.Override, s.config.Rules()); err != nil {
+	if err := s.config.Rules().ValidateOverride(&out.Override); err != nil {
 		return out, err
 	}
 	out.OverrideEffect = s.config.Rules().Effect(out.Override)
@@ -139,7 +140,7 @@ func (s *Service) restate(ctx context.Context, key string) error {
 	}
 	s.changed(key, reset)
 	_, _, err := s.config.Counter.Sweep(ctx, s.config.Counter.Partition(key), s.config.Rules(),
-		[]string{windows.OverrideField(key)})
+		[]string{overrides.Field(key)})
 	return err
 }
 
@@ -156,7 +157,7 @@ func (s *Service) Override(ctx context.Context, key, pattern string) (api.Overri
 	return one.API(), true, nil
 }
 
-// Overrides gives the first n overrides after one, by target; see windows.Overrides.Page.
+// Overrides gives the first n overrides after one, by target; see overrides.All.Page.
 func (s *Service) Overrides(n int, after string) ([]api.Override, error) {
 	o, err := s.overrides()
 	if err != nil {

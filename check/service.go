@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -22,7 +23,7 @@ type Config struct {
 	Counter *windows.Redis
 	Rules   func() *windows.Rules
 	// Overrides that operators set; nil: there are none. The rules are put under them.
-	Overrides *windows.Overrides
+	Overrides *overrides.All
 	Metrics   *Metrics // nil: nothing is counted
 	// Activity records what is asked for by key; nil: nobody does.
 	Activity Activity
@@ -91,7 +92,7 @@ func NewService(c Config) (*Service, error) {
 		return nil, fmt.Errorf("check: Instances %d: expected at least 1", c.Instances)
 	}
 	if c.Overrides != nil {
-		c.Rules = c.Overrides.On(c.Rules)
+		c.Rules = windows.Under(c.Overrides, c.Rules)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)

@@ -51,7 +51,7 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
 		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()),
-		Timeout: timeout, Overrides: windows.NewOverrides(counter, nil),
+		Timeout: timeout, Overrides: counter.NewOverrides(nil),
 	})
 	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log,

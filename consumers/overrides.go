@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -39,12 +40,12 @@ func (o *overridden) add(targets []string) {
 
 // blockedByPattern notes keys of events which the pattern of a block fits, each once a minute at most.
 func (o *overridden) blockedByPattern(rules *windows.Rules, events []windows.Event) {
-	if !rules.HasOverrides() {
+	if !rules.Overrides().Any() {
 		return
 	}
 	now := time.Now()
 	for _, e := range events {
-		if !rules.BlockedByPattern(e.Key) {
+		if !rules.Overrides().BlockedByPattern(e.Key) {
 			continue
 		}
 		o.mu.Lock()
@@ -127,8 +128,8 @@ func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struc
 	fields := map[int][]string{} // partition → what to look at
 	for target := range targets {
 		p := s.counter.TargetPartition(target)
-		fields[p] = append(fields[p], windows.OverrideField(target))
-		if fits := windows.Matcher(target); fits != nil {
+		fields[p] = append(fields[p], overrides.Field(target))
+		if fits := overrides.Matcher(target); fits != nil {
 			patterns = append(patterns, fits)
 		}
 	}
@@ -164,7 +165,7 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 		var mine []string
 		for _, field := range fields {
 			if key, _, _ := strings.Cut(field, "\n"); key != "" && fits(key) {
-				mine = append(mine, windows.OverrideField(key))
+				mine = append(mine, overrides.Field(key))
 			}
 		}
 		slices.Sort(mine)
@@ -174,5 +175,5 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 			}
 		}
 	}
-	return s.sweepWhere(ctx, fits, windows.OverrideField)
+	return s.sweepWhere(ctx, fits, overrides.Field)
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // operated is a world with a pool that follows overrides, and what another process sets. The overrides
 // in `before` are there when the pool starts.
-func operated(t *testing.T, url string, before ...api.Override) (w *world, other *windows.Overrides, r *recorder) {
+func operated(t *testing.T, url string, before ...api.Override) (w *world, other *overrides.All, r *recorder) {
 	t.Helper()
 	w, r = newWorld(t, url), &recorder{}
 	w.counter.Now = nil
-	other = windows.NewOverrides(windows.NewRedis(w.redis, w.keys), nil)
+	other = windows.NewRedis(w.redis, w.keys).NewOverrides(nil)
 	testkit.Must(t, other.Load(t.Context()))
 	for _, o := range before {
-		_, err := other.Set(t.Context(), w.rules, o, 0)
+		_, err := other.Set(t.Context(), w.rules.ValidateOverride, o, 0)
 		testkit.Must(t, err)
 	}
-	mine := windows.NewOverrides(w.counter, nil)
+	mine := w.counter.NewOverrides(nil)
 	testkit.Must(t, mine.Load(t.Context()))
 	w.start(r, func(c *consumers.Config) { c.Overrides = mine })
 	go mine.Run(t.Context())
@@ -56,7 +57,7 @@ func TestABlockedPatternIsPublished(t *testing.T) {
 		w, other, r := operated(t, url)
 		w.append(api.Event{Key: "user:a1", Count: 1})
 		w.eventuallyUsed("user:a1", 1)
-		_, err := other.Set(ctx, w.rules, api.Override{Pattern: "user:a*", Block: true, Reason: "abuse"}, 0)
+		_, err := other.Set(ctx, w.rules.ValidateOverride, api.Override{Pattern: "user:a*", Block: true, Reason: "abuse"}, 0)
 		testkit.Must(t, err)
 		w.eventuallyPublished(r, "user:a1", "override", api.StateThrottled)
 		w.append(api.Event{Key: "user:a2", Count: 1}, api.Event{Key: "user:b", Count: 1})
@@ -116,7 +117,7 @@ func TestOverridesReachDecisions(t *testing.T) {
 		w.append(api.Event{Key: "user:1", Count: 4})
 		w.eventuallyUsed("user:1", 4)
 		set := api.Override{Key: "user:1", Windows: []api.OverrideWindow{{Limit: 3, Per: "1h"}}}
-		_, err := other.Set(t.Context(), w.rules, set, 2*time.Second)
+		_, err := other.Set(t.Context(), w.rules.ValidateOverride, set, 2*time.Second)
 		testkit.Must(t, err)
 		w.eventuallyPublished(r, "user:1", "api", api.StateThrottled)
 		w.eventuallyPublished(r, "user:1", "api", api.StateReleased)

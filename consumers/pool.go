@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -51,7 +52,7 @@ type Config struct {
 	// Activity records what is folded by key, and how many keys are throttled; nil: nobody does.
 	Activity Activity
 	// Overrides tell when one changed; nil: there are none. Rules gives rules that are under them.
-	Overrides *windows.Overrides
+	Overrides *overrides.All
 
 	// Consumer is this process's name in the group, unique among all that run;
 	// default: host, process id and a random part.
@@ -105,7 +106,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 	}
 	if c.Overrides != nil {
-		c.Rules = c.Overrides.On(c.Rules)
+		c.Rules = windows.Under(c.Overrides, c.Rules)
 	}
 	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
 	c.ReadPause = cmp.Or(c.ReadPause, 300*time.Microsecond)

@@ -300,5 +300,5 @@ func (w Window) PerText() string {
 	if w.Calendar.Unit != "" {
 		return w.Calendar.Unit
 	}
-	return inDays(w.Per)
+	return FormatDuration(w.Per)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // EachKey calls visit for each key that has a meter of its plan, with its partition; a
@@ -75,7 +76,7 @@ const (
 func (s *Redis) Covered(ctx context.Context, rules *Rules, one api.Override) (api.Covered, error) {
 	within, cancel := context.WithTimeout(ctx, coveredFor)
 	defer cancel()
-	out, err := s.covered(within, rules, Matcher(targetOf("", one.Several())))
+	out, err := s.covered(within, rules, overrides.Matcher(overrides.Target("", one.Several())))
 	if errors.Is(err, errEnoughKeys) || err != nil && within.Err() != nil && ctx.Err() == nil {
 		out.AtLeast, err = true, nil
 	}

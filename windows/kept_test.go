@@ -41,9 +41,9 @@ func TestWhatWasSpentUnderAnOverrideStays(t *testing.T) {
 				x.rules("  - {name: stone, algorithm: " + c.stone + ", windows: [{limit: 60, per: 2s}]}\n" +
 					"  - {name: api, match: '*', windows: [{limit: 100, per: 20s" + c.named + "}]}")
 				x.check("k", 7)
-				all := windows.NewOverrides(s.serve, nil)
+				all := s.serve.NewOverrides(nil)
 				s.rules = s.rules.With(all)
-				_, err := all.Set(t.Context(), s.rules, c.override, 0)
+				_, err := all.Set(t.Context(), s.rules.ValidateOverride, c.override, 0)
 				testkit.Must(t, err)
 				for range 3 {
 					if ws := x.check("k", 10).Items[0].Windows; len(ws) != 1 || ws[0].WindowMs != 2000 {

@@ -7,9 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	// Its language is small (* ? \), matches in place without allocating, works
-	// on UTF-8 and can be bounded; see try.fits.
-	"github.com/tidwall/match"
+	"github.com/streamcounter/streamcounter/internal/glob"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
@@ -28,7 +27,7 @@ type Rules struct {
 	plans    *plans
 	warnings []error // of Parse
 
-	overrides *Overrides // nil: none (With)
+	overrides *overrides.All // nil: none (With)
 	changed   *changedPlans
 	values    bool      // a rule counts values
 	fromEntry valueFrom // see WithValueFrom
@@ -42,13 +41,12 @@ type branch struct {
 	shadows []*try // all that fit are evaluated
 }
 
-// try is one rule's pattern, split after its literal beginning.
+// try is one rule and its pattern.
 type try struct {
 	rule  *Rule
-	plan  *Plan  // of the rule by itself
-	order int    // in the file
-	skip  int    // the literal's length in bytes
-	rest  string // the pattern that what follows in the key must fit
+	plan  *Plan // of the rule by itself
+	order int   // in the file
+	glob.Glob
 }
 
 // NewRules makes rules of copies of those given, which must obey what Parse
@@ -155,7 +153,7 @@ func (r *Rules) match(key string) *Plan {
 	b := &r.branches[i]
 	var plan *Plan
 	for _, t := range b.tries {
-		if t.fits(key) {
+		if t.FitsRest(key) {
 			plan = t.plan
 			break
 		}
@@ -170,7 +168,7 @@ func (r *Rules) match(key string) *Plan {
 func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
 	n := 0
 	for _, t := range shadows {
-		if t.fits(key) {
+		if t.FitsRest(key) {
 			plan = r.plans.with(plan, t)
 			if n++; n == MaxShadows {
 				break
@@ -178,19 +176,6 @@ func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
 		}
 	}
 	return plan
-}
-
-// maxSteps bounds match.MatchLimit to maxSteps steps for each byte of the key.
-// Unbounded, it goes back to every star: *a*a*a*a*b* over 128 times "a" took
-// 4.9 s. One is exact: where a key fits, a piece between two stars put at the
-// first place where it fits never has to be taken back, so every step after the
-// first leaves a character of the key behind for good. Who needs more does not fit.
-const maxSteps = 1
-
-// fits expects a key that begins with the literal.
-func (t *try) fits(key string) bool {
-	fits, _ := match.MatchLimit(key[t.skip:], t.rest, maxSteps)
-	return fits
 }
 
 func (r *Rules) index() {
@@ -201,8 +186,8 @@ func (r *Rules) index() {
 		if rule.Match == "" {
 			continue // a tier
 		}
-		literal, rest := cutLiteral(rule.Match)
-		own[literal] = append(own[literal], &try{rule, r.alone[rule], i, len(literal), rest})
+		pattern := glob.Split(rule.Match)
+		own[pattern.Literal] = append(own[pattern.Literal], &try{rule, r.alone[rule], i, pattern})
 	}
 	r.literals = slices.Sorted(maps.Keys(own))
 	r.branches = make([]branch, len(r.literals))
@@ -221,27 +206,11 @@ func (r *Rules) index() {
 			switch {
 			case t.rule.Shadow && !t.rule.Exclusive:
 				b.shadows = append(b.shadows, t)
-			case len(b.tries) > 0 && b.tries[len(b.tries)-1].rest == "*": // nothing after it is tried
+			case len(b.tries) > 0 && b.tries[len(b.tries)-1].Rest == "*": // nothing after it is tried
 			default:
 				b.tries = append(b.tries, t)
 			}
 		}
 		r.branches[i] = b
 	}
-}
-
-// cutLiteral splits a pattern before its first wildcard and takes the escapes
-// out of what comes before.
-func cutLiteral(pattern string) (literal, rest string) {
-	var b strings.Builder
-	for i := 0; i < len(pattern); i++ {
-		switch pattern[i] {
-		case '*', '?':
-			return b.String(), pattern[i:]
-		case '\\':
-			i++ // a pattern does not end in a lone one: validate
-		}
-		b.WriteByte(pattern[i])
-	}
-	return b.String(), ""
 }

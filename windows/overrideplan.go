@@ -3,12 +3,15 @@ package windows
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unique"
+
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // With gives the same rules under overrides: Match then gives what these say of a key, at
 // every moment.
-func (r *Rules) With(o *Overrides) *Rules {
+func (r *Rules) With(o *overrides.All) *Rules {
 	c := *r
 	c.overrides = o
 	return &c
@@ -17,35 +20,28 @@ func (r *Rules) With(o *Overrides) *Rules {
 // Written gives the plan of a key as the rules alone have it.
 func (r *Rules) Written(key string) *Plan { return r.match(key) }
 
-// HasOverrides is false where there is no override at all.
-func (r *Rules) HasOverrides() bool { return r.overrides != nil && r.overrides.set.any.Load() }
+// Overrides gives those of With; nil where there are none.
+func (r *Rules) Overrides() *overrides.All { return r.overrides }
 
-// OverrideChanges grows with each change of an override.
-func (r *Rules) OverrideChanges() uint64 {
-	if r.overrides == nil {
-		return 0
+// Under gives rules under overrides, for who asks for the present rules each time.
+func Under(o *overrides.All, rules func() *Rules) func() *Rules {
+	type pair struct{ of, under *Rules }
+	var last atomic.Pointer[pair]
+	return func() *Rules {
+		of := rules()
+		if p := last.Load(); p != nil && p.of == of {
+			return p.under
+		}
+		p := &pair{of, of.With(o)}
+		last.Store(p)
+		return p.under
 	}
-	return r.overrides.set.changes.Load()
-}
-
-// Overridden reports whether an override is in effect for a key now.
-func (r *Rules) Overridden(key string) bool {
-	return r.overrides != nil && r.overrides.Find(key) != nil
-}
-
-// BlockedByPattern reports whether the pattern or the network of a block applies to a key now.
-func (r *Rules) BlockedByPattern(key string) bool {
-	if r.overrides == nil || len(r.overrides.set.globs()) == 0 && r.overrides.set.networks.Load().size() == 0 {
-		return false
-	}
-	o := r.overrides.Find(key)
-	return o.Blocks() && o.OfPattern()
 }
 
 // Apply gives the plan that a key has under an override, which is in effect, in place of a plan of
 // these rules; and the override, nil where there is none. It may be applied again. A block leaves the
 // plan as it is: events still count under it.
-func (r *Rules) Apply(plan *Plan, key string) (*Plan, *Override) {
+func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
 	if r.overrides == nil {
 		return plan, nil
 	}
@@ -66,13 +62,13 @@ type changedPlans struct {
 }
 
 type changedPlan struct {
-	plan *Plan
-	what unique.Handle[what]
+	plan   *Plan
+	effect unique.Handle[overrides.Effect]
 }
 
 // under gives the plan that an override makes of another, which may be nil.
-func (c *changedPlans) under(r *Rules, plan *Plan, o *Override) *Plan {
-	at := changedPlan{plan, o.what}
+func (c *changedPlans) under(r *Rules, plan *Plan, o *overrides.Override) *Plan {
+	at := changedPlan{plan, o.Effect()}
 	c.mu.RLock()
 	known, ok := c.plans[at]
 	c.mu.RUnlock()
@@ -87,14 +83,14 @@ func (c *changedPlans) under(r *Rules, plan *Plan, o *Override) *Plan {
 	if c.plans == nil || len(c.plans) >= maxPlans {
 		c.plans = map[changedPlan]*Plan{}
 	}
-	known = r.change(plan, o.what.Value())
+	known = r.change(plan, o.Effect().Value())
 	c.plans[at] = known
 	return known
 }
 
 // change makes of a plan what an override says. What cannot be said of it leaves it as it is: a
 // tier that this process's rules do not have, windows where no rule decides.
-func (r *Rules) change(plan *Plan, w what) *Plan {
+func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 	var live *Rule
 	var shadows []*Rule
 	if plan != nil {
@@ -109,21 +105,21 @@ func (r *Rules) change(plan *Plan, w what) *Plan {
 	}
 	var out *Plan
 	switch {
-	case w.exempt && live != nil:
+	case e.Exempt && live != nil:
 		exempt := *live
 		exempt.Shadow, exempt.Unlevelled = true, true
 		out = newPlanThatKeeps(nil, slices.Concat([]*Rule{&exempt}, shadows), kept)
 		out.exempt = live
-	case w.rule != "":
-		tier := r.named[w.rule]
+	case e.Rule != "":
+		tier := r.named[e.Rule]
 		if tier == nil || tier.Shadow {
 			return plan
 		}
 		out = newPlanThatKeeps(tier, shadows, kept)
-	case w.windows != "" && live != nil:
-		list := w.parsed()
-		other, _ := live.withWindows(list, w.only)
-		if list == nil || other.validateWindows() != nil {
+	case e.HasWindows() && live != nil:
+		list, err := readOverrideWindows(e.Windows())
+		other, _ := live.withWindows(list, e.Only)
+		if err != nil || other.validateWindows() != nil {
 			return plan
 		}
 		out = newPlanThatKeeps(other, shadows, kept)

@@ -27,7 +27,7 @@ func TestAnOverrideLastsByRedissClock(t *testing.T) {
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
 	testkit.Must(t, err)
-	all := windows.NewOverrides(windows.NewRedis(c, keys), nil)
+	all := windows.NewRedis(c, keys).NewOverrides(nil)
 	testkit.Must(t, all.Load(ctx))
 	testkit.Must(t, all.Poll(ctx)) // it knows the clock as it was
 	var late func()                // once, before the next script runs
@@ -44,7 +44,7 @@ func TestAnOverrideLastsByRedissClock(t *testing.T) {
 		} else { // after the clock was read, and before it is set
 			late = func() { clock.Set(step) }
 		}
-		set, err := all.Set(ctx, rules, api.Override{Key: "user:1", Block: true}, time.Minute)
+		set, err := all.Set(ctx, rules.ValidateOverride, api.Override{Key: "user:1", Block: true}, time.Minute)
 		testkit.Must(t, err)
 		now, err := c.Time(ctx).Result()
 		testkit.Must(t, err)
@@ -64,7 +64,7 @@ func TestAShortOverrideIsSetByASlowRedis(t *testing.T) {
 			}
 			return s.clock.ms
 		}
-		set, err := windows.NewOverrides(s.serve, nil).Set(t.Context(), s.rules, api.Override{Key: "k", Block: true},
+		set, err := s.serve.NewOverrides(nil).Set(t.Context(), s.rules.ValidateOverride, api.Override{Key: "k", Block: true},
 			500*time.Millisecond)
 		if left := set.UntilMs - s.clock.ms; err != nil || left != 500 {
 			t.Errorf("it ends in %d ms, %v", left, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -24,7 +25,7 @@ type operators struct {
 	keys  *stream.Keys
 	clock atomic.Int64
 	rules *windows.Rules
-	a, b  *windows.Overrides
+	a, b  *overrides.All
 }
 
 func newOperators(t testing.TB, c *redis.Client) *operators {
@@ -43,10 +44,10 @@ func newOperators(t testing.TB, c *redis.Client) *operators {
 	return o
 }
 
-func (o *operators) process() *windows.Overrides {
+func (o *operators) process() *overrides.All {
 	counter := windows.NewRedis(o.redis, o.keys)
 	counter.Now = o.clock.Load
-	all := windows.NewOverrides(counter, nil)
+	all := counter.NewOverrides(nil)
 	testkit.Must(o.t, all.Load(context.Background()))
 	return all
 }
@@ -54,7 +55,7 @@ func (o *operators) process() *windows.Overrides {
 func (o *operators) set(key string, one api.Override, lasts time.Duration) {
 	o.t.Helper()
 	one.Key = key
-	_, err := o.a.Set(context.Background(), o.rules, one, lasts)
+	_, err := o.a.Set(context.Background(), o.rules.ValidateOverride, one, lasts)
 	testkit.Must(o.t, err)
 }
 
@@ -65,7 +66,7 @@ func (o *operators) same(keys ...string) {
 	fresh := o.process()
 	for _, key := range keys {
 		want := text(o.a.Find(key))
-		for name, all := range map[string]*windows.Overrides{"follows": o.b, "has just started": fresh} {
+		for name, all := range map[string]*overrides.All{"follows": o.b, "has just started": fresh} {
 			if got := text(all.Find(key)); got != want {
 				o.t.Errorf("%s: the process that %s has %s, the one that set it %s", key, name, got, want)
 			}
@@ -76,7 +77,7 @@ func (o *operators) same(keys ...string) {
 	}
 }
 
-func text(o *windows.Override) string {
+func text(o *overrides.Override) string {
 	if o == nil {
 		return "none"
 	}
@@ -180,7 +181,7 @@ func TestNetworksAreFollowed(t *testing.T) {
 		o := newOperators(t, c)
 		blocked := func() (list []string) {
 			for _, key := range []string{"ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1"} {
-				if o.rules.With(o.a).BlockedByPattern(key) {
+				if o.rules.With(o.a).Overrides().BlockedByPattern(key) {
 					list = append(list, key)
 				}
 			}
@@ -188,10 +189,10 @@ func TestNetworksAreFollowed(t *testing.T) {
 			return list
 		}
 		for _, network := range []string{"ip:10.0.0.0/8", "ip:fd00::/8", "net:10.0.0.0/8"} {
-			_, err := o.a.Set(t.Context(), o.rules, api.Override{Network: network, Block: true}, 0)
+			_, err := o.a.Set(t.Context(), o.rules.ValidateOverride, api.Override{Network: network, Block: true}, 0)
 			testkit.Must(t, err)
 		}
-		_, err := o.a.Set(t.Context(), o.rules, api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
+		_, err := o.a.Set(t.Context(), o.rules.ValidateOverride, api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
 		testkit.Must(t, err)
 		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // its own
 		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1"}) {
@@ -203,8 +204,8 @@ func TestNetworksAreFollowed(t *testing.T) {
 		if got := blocked(); !slices.Equal(got, []string{"ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1"}) {
 			t.Errorf("after the exemption, and without fd00::/8, blocked by a network are %q", got)
 		}
-		fits := windows.Matcher("\nip:10.0.0.0/8")
-		if !fits("ip:10.9.9.9") || fits("ip:11.0.0.1") || fits("ip:10.x") || windows.Matcher("ip:10.0.0.0/8") != nil {
+		fits := overrides.Matcher("\nip:10.0.0.0/8")
+		if !fits("ip:10.9.9.9") || fits("ip:11.0.0.1") || fits("ip:10.x") || overrides.Matcher("ip:10.0.0.0/8") != nil {
 			t.Error("the matcher of a network")
 		}
 	})
@@ -216,7 +217,7 @@ func BenchmarkNetworks(b *testing.B) {
 		o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))
 		o.set("user:other", api.Override{Block: true}, 0)
 		for i := range n {
-			_, err := o.a.Set(b.Context(), o.rules, api.Override{Block: true,
+			_, err := o.a.Set(b.Context(), o.rules.ValidateOverride, api.Override{Block: true,
 				Network: fmt.Sprintf("ip:10.%d.%d.0/24", i/250, i%250)}, 0)
 			testkit.Must(b, err)
 		}

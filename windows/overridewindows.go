@@ -3,6 +3,7 @@ package windows
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
 )
@@ -131,6 +132,79 @@ func readOverrideWindows(windows []api.OverrideWindow) ([]overrideWindow, error)
 		}
 	}
 	return list, nil
+}
+
+// ValidateOverride reports the first thing wrong with what is to be set, by field, under the rules
+// of this process. The error wraps api.ErrBadOverride.
+func (r *Rules) ValidateOverride(o *api.Override) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %w", api.ErrBadOverride, fmt.Errorf(format, args...))
+	}
+	given := []string{}
+	for name, has := range map[string]bool{"block": o.Block, "exempt": o.Exempt, "rule": o.Rule != "",
+		"windows": o.Windows != nil} {
+		if has {
+			given = append(given, name)
+		}
+	}
+	slices.Sort(given)
+	if len(given) != 1 {
+		return bad(`it has %s, expected one of "block": true, "exempt": true, "rule" and "windows"`,
+			orNothing(strings.Join(given, " and ")))
+	}
+	if err := api.ValidateReason(o.Reason); err != nil {
+		return err
+	}
+	if o.Rule != "" {
+		switch rule := r.Named(o.Rule); {
+		case rule == nil:
+			return bad("rule %s: there is no rule of this name", api.Shorten(o.Rule))
+		case rule.Shadow:
+			return bad("rule %q: it is a shadow rule, which never decides", o.Rule)
+		}
+	}
+	if o.Windows == nil {
+		if o.Only {
+			return bad(`only: true without "windows": it says that they replace all windows of the rule`)
+		}
+		return nil
+	}
+	list := make([]Window, len(o.Windows))
+	for i, w := range o.Windows {
+		one, field, value, err := readOverrideWindow(w)
+		if err != nil {
+			return bad("windows[%d].%s: %s, expected %w", i, field, api.Shorten(value), err)
+		}
+		list[i], o.Windows[i].Per = one.Window, one.PerText()
+	}
+	if f := (&Rule{Windows: list}).validateWindows(); f != nil {
+		return bad("%s: %s", f.at, f.msg)
+	}
+	if o.Key != "" {
+		plan := r.Written(o.Key)
+		if plan == nil || plan.Live == nil {
+			return bad("windows: no rule matches the key %s, so nothing says how it is counted; give it a rule (%s)",
+				api.Shorten(o.Key), r.matches())
+		}
+		if f := plan.Live.refuses(*o); f != nil {
+			return bad("windows: beside those of rule %q: %s: %s; \"only\": true replaces all of them", plan.Live.Name,
+				f.at, f.msg)
+		}
+	}
+	return nil
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// ReadableWindows reports whether the windows of an override can stand by themselves.
+func ReadableWindows(windows []api.OverrideWindow) bool {
+	list, err := readOverrideWindows(windows)
+	return err == nil && (&Rule{Windows: plain(list)}).validateWindows() == nil
 }
 
 // namedRules bounds how many rules a warning names.

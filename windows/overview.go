@@ -29,7 +29,7 @@ func (s *Redis) Overview(ctx context.Context, rules *Rules, n int) (api.Overview
 			if t, ok := parseThrottle(r.field, r.text); ok {
 				out.ByRule[t.Rule]++
 				if t.Rule == api.OverrideRule {
-					rules.wordBlock(&t)
+					wordBlock(rules.Overrides(), &t)
 				}
 				if !t.Shadow {
 					pager.add(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -82,6 +84,15 @@ func (s *Redis) retryInPeriod(do func() error) error {
 		}
 		s.ahead.Store(now - time.Now().UnixMilli())
 	}
+}
+
+// NewOverrides gives the overrides of the counter's keys. A nil log means silence.
+func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
+	return overrides.New(s.overrides(), log)
+}
+
+func (s *Redis) overrides() overrides.Store {
+	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.now, Readable: ReadableWindows}
 }
 
 func (s *Redis) now() lua.Now {
@@ -262,7 +273,7 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *Rules, fields []string,
 		return 0, 0, err
 	}
 	s.noticeAll(rules)
-	fields, written, err := s.sweepOverrides(ctx, p, rules, fields, restate)
+	fields, written, err := s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
 	if err != nil || len(fields) == 0 {
 		return written, 0, err
 	}

@@ -85,7 +85,7 @@ func renewFor(ttl time.Duration, requests []Request) (int64, error) {
 		for _, r := range a.Plan.Rules() {
 			if most := r.InFlight(); most > 0 && ttl > most {
 				return 0, fmt.Errorf("%w: ttl_ms is %d, expected at most %d, as the rule %q has in_flight: %s",
-					api.ErrBadRequest, ttl.Milliseconds(), most.Milliseconds(), r.Name, inDays(most))
+					api.ErrBadRequest, ttl.Milliseconds(), most.Milliseconds(), r.Name, FormatDuration(most))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
@@ -87,7 +88,7 @@ func (s *Redis) ThrottledUnder(ctx context.Context, rules *Rules) iter.Seq2[api.
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
 			if t.Rule == api.OverrideRule {
-				rules.wordBlock(&t)
+				wordBlock(rules.Overrides(), &t)
 			}
 			if !yield(t, err) {
 				return
@@ -98,12 +99,9 @@ func (s *Redis) ThrottledUnder(ctx context.Context, rules *Rules) iter.Seq2[api.
 
 // wordBlock puts into a decision of a block what the override says: until when it really stands, 0
 // where it does not end by itself, and why.
-func (r *Rules) wordBlock(t *api.Throttled) {
-	if r.overrides == nil {
-		return
-	}
-	if o := r.overrides.Find(t.Key); o.Blocks() {
-		t.UntilMs, t.Reason = o.untilMs, o.Reason()
+func wordBlock(all *overrides.All, t *api.Throttled) {
+	if o := all.Find(t.Key); o.Blocks() {
+		t.UntilMs, t.Reason = o.UntilMs(), o.Reason()
 	}
 }
 

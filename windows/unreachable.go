@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+
+	"github.com/streamcounter/streamcounter/internal/glob"
 )
 
 // unreachable gives, for each rule that can never decide, the earlier rule that takes all of
@@ -20,7 +22,7 @@ func unreachable(list []*Rule) map[int]int {
 		if r.Shadow || r.Match == "" {
 			continue
 		}
-		literal, _ := cutLiteral(r.Match)
+		literal := glob.Split(r.Match).Literal
 		patterns[i] = pattern{literal, tokensOf(r.Match)}
 		for j := range i {
 			if list[j].Shadow || list[j].Match == "" || !strings.HasPrefix(literal, patterns[j].literal) {

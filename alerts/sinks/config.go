@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/glob"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -146,7 +147,7 @@ func (s *spec) validate(d *document.Document, at string) error {
 			return bad(f.name, "want 1 to %d patterns; without the field all are meant", maxPatterns)
 		}
 		for i, p := range f.list {
-			if _, err := windows.ParseGlob(p); err != nil {
+			if _, err := glob.Parse(p); err != nil {
 				return bad(fmt.Sprintf("%s[%d]", f.name, i), "%w", err)
 			}
 		}

@@ -8,14 +8,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/internal/glob"
 	"github.com/streamcounter/streamcounter/internal/redact"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Sink is where alerts go, and which.
 type Sink struct {
 	spec
-	rules, keys []windows.Glob
+	rules, keys []glob.Glob
 	text        *text
 	signers     []signer
 	http        httpDoer
@@ -63,9 +63,9 @@ func (s *spec) sink(d *document.Document, at string, named map[string]string) (*
 }
 
 // globs is for patterns that are validated.
-func globs(patterns []string) (list []windows.Glob) {
+func globs(patterns []string) (list []glob.Glob) {
 	for _, p := range patterns {
-		g, _ := windows.ParseGlob(p)
+		g, _ := glob.Parse(p)
 		list = append(list, g)
 	}
 	return list
@@ -73,8 +73,8 @@ func globs(patterns []string) (list []windows.Glob) {
 
 // takes reports whether an alert is for this sink.
 func (s *Sink) takes(t api.Transition) bool {
-	fits := func(list []windows.Glob, text string) bool {
-		return len(list) == 0 || slices.ContainsFunc(list, func(g windows.Glob) bool { return g.Fits(text) })
+	fits := func(list []glob.Glob, text string) bool {
+		return len(list) == 0 || slices.ContainsFunc(list, func(g glob.Glob) bool { return g.Fits(text) })
 	}
 	return (s.Shadow || !t.Shadow) && (s.SendResolved || t.State != api.StateCleared) &&
 		(len(s.Levels) == 0 || slices.Contains(s.Levels, int64(t.Level))) &&

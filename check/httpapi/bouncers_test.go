@@ -163,7 +163,7 @@ func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
 	other := newWorldWith(t, w.redis, func(c *check.Config, _ *httpapi.Config) {
 		counter := windows.NewRedis(w.redis, w.keys)
 		counter.Now = w.clock.Load
-		c.Counter, c.Overrides = counter, windows.NewOverrides(counter, nil)
+		c.Counter, c.Overrides = counter, counter.NewOverrides(nil)
 	}, bouncerRules...)
 	other.clock.Store(w.clock.Load())
 	server := httptest.NewServer(httpapi.NewRouter(tokens, other.server.Routes(nil)...))

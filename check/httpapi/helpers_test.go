@@ -19,6 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/crowdsec"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -58,7 +59,7 @@ type world struct {
 
 	log       *stream.Log
 	metrics   *httpapi.Metrics
-	overrides *windows.Overrides
+	overrides *overrides.All
 	activity  *activity.Recorder
 }
 
@@ -100,7 +101,7 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
 		Metrics: check.NewMetrics(w.registry), Timeout: patience}
 	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
-	w.overrides = windows.NewOverrides(counter, nil)
+	w.overrides = counter.NewOverrides(nil)
 	recorder := activity.NewRecorder(activity.Config{Redis: c, Keys: w.keys, Process: "serve test"})
 	decides.Activity = recorder
 	serves.Activity = func(ctx context.Context) (activity.Activity, error) {

@@ -24,7 +24,7 @@ func sharing(t *testing.T, w *world, rules ...*windows.Rule) *world {
 	counter.Now = w.clock.Load
 	loaded, err := windows.NewRules(rules)
 	testkit.Must(t, err)
-	other.overrides = windows.NewOverrides(counter, nil)
+	other.overrides = counter.NewOverrides(nil)
 	testkit.Must(t, other.overrides.Load(t.Context()))
 	other.service, err = check.NewService(check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
 		Overrides: other.overrides, Timeout: patience})

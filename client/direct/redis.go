@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/transport"
 	"github.com/streamcounter/streamcounter/stream"
@@ -38,7 +39,7 @@ type Redis struct {
 	checks    *check.Service
 	counter   *windows.Redis
 	rules     func() *windows.Rules
-	overrides *windows.Overrides
+	overrides *overrides.All
 }
 
 // timeout bounds a check whose context has no earlier deadline.
@@ -68,7 +69,7 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	}
 	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
 	r.counter.Now = config.Now
-	r.overrides = windows.NewOverrides(r.counter, nil)
+	r.overrides = r.counter.NewOverrides(nil)
 	checks := check.Config{Counter: r.counter, Rules: config.Rules, Overrides: r.overrides, Timeout: timeout,
 		NoAnswer: noAnswer, Denials: config.Denials}
 	if config.Now != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/page"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
@@ -56,7 +57,7 @@ type node struct {
 	blocking redis.UniversalClient
 	counter  *windows.Redis
 	// overrides that operators set: loaded before anything is served
-	overrides *windows.Overrides
+	overrides *overrides.All
 	pool      *consumers.Pool
 	nc        *nats.Conn
 	nats      *natsconn.Status // of nc; nil without NATS

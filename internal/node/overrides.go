@@ -3,15 +3,13 @@ package node
 import (
 	"context"
 	"time"
-
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // openOverrides loads what operators have set for single keys: nothing is answered before, as a
 // blocked key must not pass while a process starts. Where a part of a Cluster does not answer, its
 // overrides come when it does.
 func (n *node) openOverrides(ctx context.Context) error {
-	n.overrides = windows.NewOverrides(n.counter, n.log)
+	n.overrides = n.counter.NewOverrides(n.log)
 	within, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	began := time.Now()

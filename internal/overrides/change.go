@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"context"
@@ -16,21 +16,21 @@ import (
 // Set sets the override of a key or a pattern, in place of the one before, and waits until it is in
 // effect in this process. lasts, if above 0, says when it ends: so long after now by Redis's clock.
 // The error wraps api.ErrBadOverride or ErrBadKey where it cannot be set.
-func (o *Overrides) Set(ctx context.Context, rules *Rules, one api.Override, lasts time.Duration) (api.Override,
-	error) {
-	if err := ValidateOverride(&one, rules); err != nil {
+func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one api.Override, lasts time.Duration) (
+	api.Override, error) {
+	if err := validate(&one); err != nil {
 		return one, err
 	}
 	if n, ok := networkOf("\n" + one.Network); ok && o.set.networks.Load().get(n) == nil &&
-		o.set.networks.Load().size() >= MaxOverrideNetworks {
+		o.set.networks.Load().size() >= MaxNetworks {
 		return one, fmt.Errorf("%w: there are %d networks, expected at most that many", api.ErrBadOverride,
-			MaxOverrideNetworks)
+			MaxNetworks)
 	}
-	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.globs()) >= MaxOverridePatterns {
+	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.several()) >= MaxPatterns {
 		return one, fmt.Errorf("%w: there are %d patterns, expected at most %d", api.ErrBadOverride,
-			len(o.set.globs()), MaxOverridePatterns)
+			len(o.set.several()), MaxPatterns)
 	}
-	p := o.store.keys.Partition(one.Key + one.Several())
+	p := o.store.Keys.Partition(one.Key + one.Several())
 	one.AtMs = o.clock(p)
 	for attempt := 1; ; attempt++ {
 		r, err := o.setAt(ctx, p, &one, lasts)
@@ -49,13 +49,13 @@ func (o *Overrides) Set(ctx context.Context, rules *Rules, one api.Override, las
 
 // setAt sets an override that lasts so long after its AtMs, or, for 0, as it says itself. Where AtMs is
 // not the present by Redis's clock, one that lasts so long is not set.
-func (o *Overrides) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
+func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
 	err error) {
 	from := int64(0)
 	if lasts > 0 {
 		from, one.UntilMs = one.AtMs, one.AtMs+lasts.Milliseconds()
 	}
-	if one.UntilMs < 0 || one.UntilMs > one.AtMs+MaxOverrideFor.Milliseconds() {
+	if one.UntilMs < 0 || one.UntilMs > one.AtMs+MaxDuration.Milliseconds() {
 		return r, fmt.Errorf("%w: until: it ends in more than 100 years; leave it out for one without an end",
 			api.ErrBadOverride)
 	}
@@ -65,7 +65,7 @@ func (o *Overrides) setAt(ctx context.Context, p int, one *api.Override, lasts t
 	if err != nil {
 		return r, err
 	}
-	r, err = o.change(ctx, p, targetOf(one.Key, one.Several()), string(value), one.By, one.Reason, from)
+	r, err = o.change(ctx, p, Target(one.Key, one.Several()), string(value), one.By, one.Reason, from)
 	switch {
 	case err != nil:
 	case r.Outcome == lua.OverridePast:
@@ -79,17 +79,17 @@ func (o *Overrides) setAt(ctx context.Context, p int, one *api.Override, lasts t
 
 // Clear removes the override of a key or a pattern and waits until that is in effect in this process.
 // It is false where there was none.
-func (o *Overrides) Clear(ctx context.Context, key, pattern, by, reason string) (bool, error) {
+func (o *All) Clear(ctx context.Context, key, pattern, by, reason string) (bool, error) {
 	if err := api.ValidateReason(reason); err != nil {
 		return false, err
 	}
-	r, err := o.change(ctx, o.store.keys.Partition(key+pattern), targetOf(key, pattern), "", by, reason, 0)
+	r, err := o.change(ctx, o.store.Keys.Partition(key+pattern), Target(key, pattern), "", by, reason, 0)
 	return r.Outcome == lua.OverrideChanged, err
 }
 
-func (o *Overrides) change(ctx context.Context, p int, target, value, by, reason string, from int64,
+func (o *All) change(ctx context.Context, p int, target, value, by, reason string, from int64,
 ) (lua.OverrideReply, error) {
-	r, err := o.store.lua.SetOverride(ctx, o.store.overridePartition(p), o.store.now(), lua.OverrideChange{
+	r, err := o.store.Lua.SetOverride(ctx, o.store.partition(p), o.store.Now(), lua.OverrideChange{
 		Target: target, Override: value, By: by, Reason: reason, Keep: auditEntries, FromMs: from})
 	if err != nil {
 		return r, err
@@ -105,16 +105,16 @@ func (o *Overrides) change(ctx context.Context, p int, target, value, by, reason
 }
 
 // Get gives what Redis has for a key or a pattern now, nil where there is none or it has ended.
-func (o *Overrides) Get(ctx context.Context, key, pattern string) (*Override, error) {
-	p, target := o.store.keys.Partition(key+pattern), targetOf(key, pattern)
-	value, err := o.store.redis.HGet(ctx, o.store.keys.Overrides(p), target).Result()
+func (o *All) Get(ctx context.Context, key, pattern string) (*Override, error) {
+	p, target := o.store.Keys.Partition(key+pattern), Target(key, pattern)
+	value, err := o.store.Redis.HGet(ctx, o.store.Keys.Overrides(p), target).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", o.store.keys.Overrides(p), err)
+		return nil, fmt.Errorf("reading %s: %w", o.store.Keys.Overrides(p), err)
 	}
-	if one := newOverride(o, p, target, value); one != nil && one.stands() {
+	if one := parse(o, p, target, value); one != nil && one.Stands() {
 		return one, nil
 	}
 	return nil, nil
@@ -122,9 +122,9 @@ func (o *Overrides) Get(ctx context.Context, key, pattern string) (*Override, er
 
 // Page gives the first n overrides in effect whose targets come after one, by target: patterns come
 // before keys. `after` is "" for the first page.
-func (o *Overrides) Page(n int, after string) []api.Override {
+func (o *All) Page(n int, after string) []api.Override {
 	list := o.set.page(n, func(one *Override) bool {
-		return one.target > after && one.stands()
+		return one.target > after && one.Stands()
 	})
 	out := make([]api.Override, len(list))
 	for i, one := range list {
@@ -134,7 +134,7 @@ func (o *Overrides) Page(n int, after string) []api.Override {
 }
 
 // PageAfter is the `after` of the page that follows one which ends with this override.
-func PageAfter(o api.Override) string { return targetOf(o.Key, o.Several()) }
+func PageAfter(o api.Override) string { return Target(o.Key, o.Several()) }
 
 // Change is one change of an override as the audit stream has it.
 type Change struct {
@@ -145,23 +145,23 @@ type Change struct {
 
 // History gives up to n changes of the override of a key or a pattern, the newest first: those before
 // the entry with an ID, or the newest where that is "".
-func (o *Overrides) History(ctx context.Context, key, pattern string, n int, before string) ([]Change, error) {
-	p, target := o.store.keys.Partition(key+pattern), targetOf(key, pattern)
+func (o *All) History(ctx context.Context, key, pattern string, n int, before string) ([]Change, error) {
+	p, target := o.store.Keys.Partition(key+pattern), Target(key, pattern)
 	var out []Change
 	from := "+"
 	if before != "" {
 		from = "(" + before
 	}
 	for {
-		entries, err := o.store.redis.XRevRangeN(ctx, o.store.keys.Audit(p), from, "-", scanStep).Result()
+		entries, err := o.store.Redis.XRevRangeN(ctx, o.store.Keys.Audit(p), from, "-", scanStep).Result()
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", o.store.keys.Audit(p), err)
+			return nil, fmt.Errorf("reading %s: %w", o.store.Keys.Audit(p), err)
 		}
 		for _, e := range entries {
 			if text(e, "target") != target {
 				continue
 			}
-			out = append(out, Change{e.ID, atoi(text(e, "at")), api.OverrideChange{By: text(e, "by"),
+			out = append(out, Change{e.ID, number(text(e, "at")), api.OverrideChange{By: text(e, "by"),
 				Reason: text(e, "reason"),
 				Before: api.ParseOverride(text(e, "before")), After: api.ParseOverride(text(e, "after"))}})
 			if len(out) == n {
@@ -173,8 +173,4 @@ func (o *Overrides) History(ctx context.Context, key, pattern string, n int, bef
 		}
 		from = "(" + entries[len(entries)-1].ID
 	}
-}
-
-func (s *Redis) overridePartition(p int) lua.OverridePartition {
-	return lua.OverridePartition{CheckPartition: s.partition(p), Overrides: s.keys.Overrides(p), Audit: s.keys.Audit(p)}
 }

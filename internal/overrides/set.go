@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"cmp"
@@ -13,44 +13,44 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// overrideShards: a change copies the map of one, a look-up takes no lock.
-const overrideShards = 256
+// shards: a change copies the map of one, a look-up takes no lock.
+const shards = 256
 
-// overrideSet holds overrides in memory. Any goroutine may look; changes come one at a time.
-type overrideSet struct {
+// set holds overrides in memory. Any goroutine may look; changes come one at a time.
+type set struct {
 	seed     maphash.Seed
 	any      atomic.Bool // there is one at least
 	changes  atomic.Uint64
-	keys     [overrideShards]atomic.Pointer[map[string]*Override]
-	patterns atomic.Pointer[[]*glob] // the most specific first
+	keys     [shards]atomic.Pointer[map[string]*Override]
+	patterns atomic.Pointer[[]*pattern] // the most specific first
 	networks atomic.Pointer[networks]
 
 	mu    sync.Mutex
 	count int
 }
 
-func newOverrideSet() *overrideSet { return &overrideSet{seed: maphash.MakeSeed()} }
+func newSet() *set { return &set{seed: maphash.MakeSeed()} }
 
-func (s *overrideSet) shard(key string) *atomic.Pointer[map[string]*Override] {
-	return &s.keys[maphash.String(s.seed, key)%overrideShards]
+func (s *set) shard(key string) *atomic.Pointer[map[string]*Override] {
+	return &s.keys[maphash.String(s.seed, key)%shards]
 }
 
 // find gives what is in effect for a key: its own, else that of the smallest network which has its address, else that
 // of the most specific pattern which it fits.
-func (s *overrideSet) find(key string) *Override {
+func (s *set) find(key string) *Override {
 	if !s.any.Load() {
 		return nil
 	}
 	if m := s.shard(key).Load(); m != nil {
-		if o := (*m)[key]; o != nil && o.stands() {
+		if o := (*m)[key]; o != nil && o.Stands() {
 			return o
 		}
 	}
-	return s.several(key)
+	return s.fitting(key)
 }
 
-// several is find without the key's own.
-func (s *overrideSet) several(key string) *Override {
+// fitting is find without the key's own.
+func (s *set) fitting(key string) *Override {
 	if o := s.networks.Load().find(key); o != nil {
 		return o
 	}
@@ -59,7 +59,7 @@ func (s *overrideSet) several(key string) *Override {
 		return nil
 	}
 	for _, g := range *list {
-		if g.Fits(key) && g.override.stands() {
+		if g.Fits(key) && g.override.Stands() {
 			return g.override
 		}
 	}
@@ -67,12 +67,12 @@ func (s *overrideSet) several(key string) *Override {
 }
 
 // get gives what stands under a target, ended or not.
-func (s *overrideSet) get(target string) *Override {
+func (s *set) get(target string) *Override {
 	if n, ok := networkOf(target); ok {
 		return s.networks.Load().get(n)
 	}
 	if strings.HasPrefix(target, "\n") {
-		for _, g := range s.globs() {
+		for _, g := range s.several() {
 			if g.override.target == target {
 				return g.override
 			}
@@ -85,7 +85,7 @@ func (s *overrideSet) get(target string) *Override {
 	return nil
 }
 
-func (s *overrideSet) globs() []*glob {
+func (s *set) several() []*pattern {
 	if list := s.patterns.Load(); list != nil {
 		return *list
 	}
@@ -93,11 +93,11 @@ func (s *overrideSet) globs() []*glob {
 }
 
 // put sets the overrides of some targets, nil removes; it takes each shard once.
-func (s *overrideSet) put(changes map[string]*Override) {
+func (s *set) put(changes map[string]*Override) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byShard := map[*atomic.Pointer[map[string]*Override]][]string{}
-	globs, changed := s.globs(), false
+	globs, changed := s.several(), false
 	networks := map[api.Network]*Override{}
 	for target, o := range changes {
 		if n, ok := networkOf(target); ok {
@@ -110,17 +110,17 @@ func (s *overrideSet) put(changes map[string]*Override) {
 			continue
 		}
 		before := len(globs)
-		globs = slices.DeleteFunc(slices.Clone(globs), func(g *glob) bool { return g.override.target == target })
+		globs = slices.DeleteFunc(slices.Clone(globs), func(g *pattern) bool { return g.override.target == target })
 		s.count -= before - len(globs)
 		if o != nil {
-			globs = append(globs, newGlob(o))
+			globs = append(globs, newPattern(o))
 			s.count++
 		}
 		changed = true
 	}
 	if changed {
-		slices.SortFunc(globs, func(a, b *glob) int {
-			return cmp.Or(cmp.Compare(len(b.literal), len(a.literal)), cmp.Compare(len(b.rest), len(a.rest)),
+		slices.SortFunc(globs, func(a, b *pattern) int {
+			return cmp.Or(cmp.Compare(len(b.Literal), len(a.Literal)), cmp.Compare(len(b.Rest), len(a.Rest)),
 				cmp.Compare(a.override.target, b.override.target))
 		})
 		s.patterns.Store(&globs)
@@ -152,7 +152,7 @@ func (s *overrideSet) put(changes map[string]*Override) {
 }
 
 // each visits all, ended ones among them, in no order.
-func (s *overrideSet) each(visit func(*Override)) {
+func (s *set) each(visit func(*Override)) {
 	for i := range s.keys {
 		if m := s.keys[i].Load(); m != nil {
 			for _, o := range *m {
@@ -161,14 +161,14 @@ func (s *overrideSet) each(visit func(*Override)) {
 		}
 	}
 	s.networks.Load().each(visit)
-	for _, g := range s.globs() {
+	for _, g := range s.several() {
 		visit(g.override)
 	}
 }
 
 // page gives the first n of those for which `takes` is true, by target.
-func (s *overrideSet) page(n int, takes func(*Override) bool) []*Override {
-	h := &overrideHeap{}
+func (s *set) page(n int, takes func(*Override) bool) []*Override {
+	h := &lastFirst{}
 	s.each(func(o *Override) {
 		switch {
 		case !takes(o):
@@ -184,14 +184,14 @@ func (s *overrideSet) page(n int, takes func(*Override) bool) []*Override {
 	return list
 }
 
-// overrideHeap has the last target on top.
-type overrideHeap []*Override
+// lastFirst has the last target on top.
+type lastFirst []*Override
 
-func (h overrideHeap) Len() int           { return len(h) }
-func (h overrideHeap) Less(i, j int) bool { return h[i].target > h[j].target }
-func (h overrideHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *overrideHeap) Push(x any)        { *h = append(*h, x.(*Override)) }
-func (h *overrideHeap) Pop() any {
+func (h lastFirst) Len() int           { return len(h) }
+func (h lastFirst) Less(i, j int) bool { return h[i].target > h[j].target }
+func (h lastFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *lastFirst) Push(x any)        { *h = append(*h, x.(*Override)) }
+func (h *lastFirst) Pop() any {
 	old := *h
 	o := old[len(old)-1]
 	*h = old[:len(old)-1]

@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"context"
@@ -7,15 +7,16 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/glob"
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// overrideField ends the field of levels and due that is of an override: of the block of a key its
+// suffix ends the field of levels and due that is of an override: of the block of a key its
 // record, and of each override that ends when it does.
-const overrideField = "\n" + api.OverrideRule
+const suffix = "\n" + api.OverrideRule
 
-// OverrideField is what Sweep takes to look at the override of a target that OnChange gave.
-func OverrideField(target string) string { return target + overrideField }
+// Field is what Sweep takes to look at the override of a target that OnChange gave.
+func Field(target string) string { return target + suffix }
 
 // Matcher gives what tells whether the pattern or the network of a target fits a key; nil for the target of a key.
 func Matcher(target string) func(key string) bool {
@@ -25,17 +26,17 @@ func Matcher(target string) func(key string) bool {
 	if n, ok := networkOf(target); ok {
 		return n.Contains
 	}
-	g := newGlob(&Override{target: target})
+	g := glob.Split(target[1:])
 	return g.Fits
 }
 
-// sweepOverrides looks at the overrides among the fields and gives the fields that remain for a sweep:
-// the others, and the keys whose override may just have ended.
-func (s *Redis) sweepOverrides(ctx context.Context, p int, rules *Rules, fields []string, restate bool) (rest []string,
+// Sweep looks at the overrides among the fields and gives the fields that remain for a sweep: the others, and the
+// keys whose override may just have ended. all, which may be nil, has the patterns and networks that fit a key.
+func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, restate bool) (rest []string,
 	written int64, err error) {
 	var items []lua.ExpireItem
 	for i, field := range fields {
-		target, ours := strings.CutSuffix(field, overrideField)
+		target, ours := strings.CutSuffix(field, suffix)
 		if !ours {
 			if rest != nil {
 				rest = append(rest, field)
@@ -50,27 +51,27 @@ func (s *Redis) sweepOverrides(ctx context.Context, p int, rules *Rules, fields 
 			if !restate && !slices.Contains(fields, target) {
 				rest = append(rest, target)
 			}
-			item.Pattern = rules.patternOf(target)
+			item.Pattern = all.patternOf(target)
 		}
 		items = append(items, item)
 	}
 	if len(items) == 0 {
 		return fields, 0, nil
 	}
-	written, _, err = s.lua.ExpireOverrides(ctx, s.overridePartition(p), s.now(), auditEntries, restate, items)
+	written, _, err = s.Lua.ExpireOverrides(ctx, s.partition(p), s.Now(), auditEntries, restate, items)
 	return rest, written, err
 }
 
 // patternOf gives the override that a pattern sets for a key, as JSON; "" where none does.
-func (r *Rules) patternOf(key string) string {
-	if r.overrides == nil {
-		return ""
-	}
-	o := r.overrides.FindPattern(key)
+func (o *All) patternOf(key string) string {
 	if o == nil {
 		return ""
 	}
-	text, err := json.Marshal(o.API())
+	one := o.FindPattern(key)
+	if one == nil {
+		return ""
+	}
+	text, err := json.Marshal(one.API())
 	if err != nil { // it was read from JSON
 		return ""
 	}

@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"maps"
@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// MaxOverrideNetworks bounds how many networks have an override.
-const MaxOverrideNetworks = 100_000
+// MaxNetworks bounds how many networks have an override.
+const MaxNetworks = 100_000
 
 // networks are the overrides of networks, by what stands before the address in a key. They never change: put makes
 // others.
@@ -119,7 +119,7 @@ func (t trie) longest(address netip.Addr) (*Override, int) {
 		return nil, 0
 	}
 	for network, o := range t.of.Supernets(netip.PrefixFrom(address, address.BitLen())) { // the longest first
-		if o.stands() {
+		if o.Stands() {
 			return o, network.Bits()
 		}
 	}

@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // How overrides are followed.
@@ -28,12 +30,11 @@ const (
 	scanStep     = 1000
 )
 
-// Overrides has all overrides of a prefix in memory, and follows their changes: Load, then Run.
-// Rules.With puts rules under them.
-type Overrides struct {
-	store *Redis
+// All has all overrides of a prefix in memory, and follows their changes: Load, then Run.
+type All struct {
+	store Store
 	log   *slog.Logger
-	set   *overrideSet
+	set   *set
 
 	born   time.Time      // this process's monotonic clock starts here
 	bornMs int64          // in ms since 1970
@@ -46,22 +47,59 @@ type Overrides struct {
 	hooks []func(targets []string)
 }
 
-// NewOverrides gives those in the keys of a store. A nil log means silence.
-func NewOverrides(s *Redis, log *slog.Logger) *Overrides {
+// Store is where overrides are.
+type Store struct {
+	Redis redis.UniversalClient
+	Lua   *lua.Server
+	Keys  *stream.Keys
+	// Now gives the clock of tests; 0 is Redis's own.
+	Now func() lua.Now
+	// Readable reports whether the windows of an override are valid; one with other windows is ignored.
+	Readable func([]api.OverrideWindow) bool
+}
+
+func (s Store) partition(p int) lua.OverridePartition {
+	return lua.OverridePartition{
+		CheckPartition: lua.CheckPartition{Levels: s.Keys.Levels(p), Due: s.Keys.Due(p), Outbox: s.Keys.Outbox(p)},
+		Overrides:      s.Keys.Overrides(p), Audit: s.Keys.Audit(p)}
+}
+
+// New gives the overrides in a store. A nil log means silence.
+func New(s Store, log *slog.Logger) *All {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	now := time.Now()
-	return &Overrides{store: s, log: log, set: newOverrideSet(), born: now, bornMs: now.UnixMilli(),
-		ahead: make([]atomic.Int64, s.keys.Partitions), versions: make([]string, s.keys.Partitions)}
+	return &All{store: s, log: log, set: newSet(), born: now, bornMs: now.UnixMilli(),
+		ahead: make([]atomic.Int64, s.Keys.Partitions), versions: make([]string, s.Keys.Partitions)}
 }
 
 // OnChange adds what is called after changes with their targets: keys, and patterns after a line
 // feed. Not for one that runs already. Calls come one at a time; none may set an override.
-func (o *Overrides) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
+func (o *All) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
+
+// Any is false where there is none.
+func (o *All) Any() bool { return o != nil && o.set.any.Load() }
+
+// Changes grows with each change of an override.
+func (o *All) Changes() uint64 {
+	if o == nil {
+		return 0
+	}
+	return o.set.changes.Load()
+}
+
+// BlockedByPattern reports whether the pattern or the network of a block applies to a key now.
+func (o *All) BlockedByPattern(key string) bool {
+	if o == nil || len(o.set.several()) == 0 && o.set.networks.Load().size() == 0 {
+		return false
+	}
+	one := o.Find(key)
+	return one.Blocks() && one.OfPattern()
+}
 
 // Len is how many there are, ended ones that nobody removed yet among them.
-func (o *Overrides) Len() int {
+func (o *All) Len() int {
 	o.set.mu.Lock()
 	defer o.set.mu.Unlock()
 	return o.set.count
@@ -69,47 +107,37 @@ func (o *Overrides) Len() int {
 
 // Find gives what is in effect for a key now: its own, else that of the smallest network which has its
 // address, else that of the most specific pattern which it fits (with the longest text before its first * or ?).
-// Nil: none.
-func (o *Overrides) Find(key string) *Override { return o.set.find(key) }
+// Nil: none. A nil All has none.
+func (o *All) Find(key string) *Override {
+	if o == nil {
+		return nil
+	}
+	return o.set.find(key)
+}
 
 // FindPattern is Find without the key's own.
-func (o *Overrides) FindPattern(key string) *Override { return o.set.several(key) }
+func (o *All) FindPattern(key string) *Override { return o.set.fitting(key) }
 
 // clock is that of a partition's server, in ms, as far as it is known.
-func (o *Overrides) clock(p int) int64 {
-	if o.store.Now != nil {
-		return o.store.Now()
+func (o *All) clock(p int) int64 {
+	if now := o.store.Now(); now != 0 {
+		return int64(now)
 	}
 	return o.bornMs + time.Since(o.born).Milliseconds() + o.ahead[p].Load()
 }
 
-// On gives rules under these overrides, for who asks for the present ones each time.
-func (o *Overrides) On(rules func() *Rules) func() *Rules {
-	type pair struct{ of, under *Rules }
-	var last atomic.Pointer[pair]
-	return func() *Rules {
-		of := rules()
-		if p := last.Load(); p != nil && p.of == of {
-			return p.under
-		}
-		p := &pair{of, of.With(o)}
-		last.Store(p)
-		return p.under
-	}
-}
-
 // Clock is that of the server of a partition, in ms since 1970, as far as this process knows it:
 // it compares clocks every few seconds.
-func (o *Overrides) Clock(p int) int64 { return o.clock(p) }
+func (o *All) Clock(p int) int64 { return o.clock(p) }
 
 // Load reads all that there are. Where a partition cannot be read the error says why, and Run
 // tries again.
-func (o *Overrides) Load(ctx context.Context) error {
+func (o *All) Load(ctx context.Context) error {
 	return o.Poll(ctx)
 }
 
 // Run follows the changes until ctx ends.
-func (o *Overrides) Run(ctx context.Context) {
+func (o *All) Run(ctx context.Context) {
 	tell := o.outage()
 	for pause.For(ctx, pollEvery) {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -122,7 +150,7 @@ func (o *Overrides) Run(ctx context.Context) {
 }
 
 // outage gives what logs the results of readings: the first failure of several, and that they succeed again.
-func (o *Overrides) outage() func(error) {
+func (o *All) outage() func(error) {
 	failed := false
 	return func(err error) {
 		switch {
@@ -136,7 +164,7 @@ func (o *Overrides) outage() func(error) {
 }
 
 // Poll reads what has changed since the last time.
-func (o *Overrides) Poll(ctx context.Context) error {
+func (o *All) Poll(ctx context.Context) error {
 	o.mu.Lock()
 	changed, err := o.poll(ctx)
 	o.mu.Unlock()
@@ -144,7 +172,7 @@ func (o *Overrides) Poll(ctx context.Context) error {
 	return err
 }
 
-func (o *Overrides) tell(targets []string) {
+func (o *All) tell(targets []string) {
 	if len(targets) > 0 {
 		for _, hook := range o.hooks {
 			hook(targets)
@@ -152,12 +180,12 @@ func (o *Overrides) tell(targets []string) {
 	}
 }
 
-func (o *Overrides) poll(ctx context.Context) (changed []string, err error) {
+func (o *All) poll(ctx context.Context) (changed []string, err error) {
 	failed := o.compareClocks(ctx)
-	pipe := o.store.redis.Pipeline()
-	versions := make([]*redis.StringCmd, o.store.keys.Partitions)
+	pipe := o.store.Redis.Pipeline()
+	versions := make([]*redis.StringCmd, o.store.Keys.Partitions)
 	for p := range versions {
-		versions[p] = pipe.HGet(ctx, o.store.keys.Overrides(p), versionField)
+		versions[p] = pipe.HGet(ctx, o.store.Keys.Overrides(p), versionField)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for p, v := range versions {
@@ -178,12 +206,12 @@ func (o *Overrides) poll(ctx context.Context) (changed []string, err error) {
 }
 
 // compareClocks looks how far the servers' clocks are ahead, now and then.
-func (o *Overrides) compareClocks(ctx context.Context) error {
-	if o.store.Now != nil || time.Since(o.clockAt) < clockEvery {
+func (o *All) compareClocks(ctx context.Context) error {
+	if o.store.Now() != 0 || time.Since(o.clockAt) < clockEvery {
 		return nil
 	}
 	asked := time.Now()
-	clocks, err := eventlog.Clocks(ctx, o.store.redis, o.store.keys)
+	clocks, err := eventlog.Clocks(ctx, o.store.Redis, o.store.Keys)
 	answered := time.Now()
 	between := asked.Add(answered.Sub(asked) / 2)
 	for p, ms := range clocks {
@@ -197,12 +225,12 @@ func (o *Overrides) compareClocks(ctx context.Context) error {
 
 // catchUp comes to the present state of a partition: by the changes since, or, where these are not
 // all there any more (trimmed, or lost in a failover), by reading it whole.
-func (o *Overrides) catchUp(ctx context.Context, p int) ([]string, error) {
+func (o *All) catchUp(ctx context.Context, p int) ([]string, error) {
 	known := o.versions[p]
 	if known != "" {
-		entries, err := o.store.redis.XRevRangeN(ctx, o.store.keys.Audit(p), "+", "-", scanStep).Result()
+		entries, err := o.store.Redis.XRevRangeN(ctx, o.store.Keys.Audit(p), "+", "-", scanStep).Result()
 		if err != nil {
-			return nil, fmt.Errorf("reading %s: %w", o.store.keys.Audit(p), err)
+			return nil, fmt.Errorf("reading %s: %w", o.store.Keys.Audit(p), err)
 		}
 		for i, e := range entries { // the newest first
 			if i > 0 && text(entries[i-1], "from") != text(e, "version") {
@@ -222,7 +250,7 @@ func text(e redis.XMessage, field string) string {
 }
 
 // take applies changes, the newest first.
-func (o *Overrides) take(p int, entries []redis.XMessage) []string {
+func (o *All) take(p int, entries []redis.XMessage) []string {
 	changes := map[string]*Override{}
 	for i := len(entries) - 1; i >= 0; i-- {
 		target := text(entries[i], "target")
@@ -237,11 +265,11 @@ func (o *Overrides) take(p int, entries []redis.XMessage) []string {
 	return targets
 }
 
-func (o *Overrides) read(p int, target, value string) *Override {
+func (o *All) read(p int, target, value string) *Override {
 	if value == "" {
 		return nil
 	}
-	one := newOverride(o, p, target, value)
+	one := parse(o, p, target, value)
 	if one == nil {
 		o.log.Warn("an override in Redis is corrupt or foreign and is ignored", "partition", p, "target",
 			api.Shorten(strings.TrimPrefix(target, "\n")))
@@ -250,9 +278,9 @@ func (o *Overrides) read(p int, target, value string) *Override {
 }
 
 // reload reads a partition whole. What changes meanwhile has a later version, and is read then.
-func (o *Overrides) reload(ctx context.Context, p int) ([]string, error) {
-	name := o.store.keys.Overrides(p)
-	version, err := o.store.redis.HGet(ctx, name, versionField).Result()
+func (o *All) reload(ctx context.Context, p int) ([]string, error) {
+	name := o.store.Keys.Overrides(p)
+	version, err := o.store.Redis.HGet(ctx, name, versionField).Result()
 	if errors.Is(err, redis.Nil) {
 		version, err = "0-0", nil
 	}
@@ -260,7 +288,7 @@ func (o *Overrides) reload(ctx context.Context, p int) ([]string, error) {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
 	changes := map[string]*Override{}
-	it := o.store.redis.HScan(ctx, name, 0, "", scanStep).Iterator()
+	it := o.store.Redis.HScan(ctx, name, 0, "", scanStep).Iterator()
 	for it.Next(ctx) {
 		target := it.Val()
 		if !it.Next(ctx) {

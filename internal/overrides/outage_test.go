@@ -1,4 +1,4 @@
-package windows
+package overrides
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 // An outage is logged when it begins and when it is over, however often overrides are read meanwhile.
 func TestAnOutageOfOverridesIsLoggedOnce(t *testing.T) {
 	var out strings.Builder
-	o := &Overrides{log: slog.New(slog.NewTextHandler(&out, nil))}
+	o := &All{log: slog.New(slog.NewTextHandler(&out, nil))}
 	tell, away := o.outage(), errors.New("away")
 	for _, err := range []error{nil, away, away, away, nil, nil, away} {
 		tell(err)

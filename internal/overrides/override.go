@@ -1,0 +1,147 @@
+package overrides
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unique"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/glob"
+)
+
+// Override is what an operator has set for a key, a pattern or a network. It never changes: another
+// takes its place.
+type Override struct {
+	target    string // a key, or a line feed and a pattern or a network
+	effect    unique.Handle[Effect]
+	untilMs   int64 // 0: it does not end by itself
+	atMs      int64
+	reason    unique.Handle[string]
+	by        unique.Handle[string]
+	partition int32
+	of        *All
+}
+
+func (o *Override) clock() int64 { return o.of.clock(int(o.partition)) }
+
+// Effect is what an override does. Many keys have the same, so it is kept once.
+type Effect struct {
+	Block, Exempt bool
+	Rule          string
+	Only          bool   // the windows replace all of the rule's
+	windows       string // "500/1m,20000/month Europe/Berlin 15"
+}
+
+// HasWindows reports whether the override has windows of its own.
+func (e Effect) HasWindows() bool { return e.windows != "" }
+
+// Windows gives the windows of the override.
+func (e Effect) Windows() (list []api.OverrideWindow) {
+	if e.windows == "" {
+		return nil
+	}
+	for one := range strings.SplitSeq(e.windows, ",") {
+		limit, rest, _ := strings.Cut(one, "/")
+		per, rest, _ := strings.Cut(rest, " ")
+		zone, starts, _ := strings.Cut(rest, " ")
+		list = append(list, api.OverrideWindow{Limit: number(limit), Per: per, Zone: zone, Starts: starts})
+	}
+	return list
+}
+
+func number(s string) int64 {
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}
+
+// Effect is what it does; two overrides that do the same have the same handle.
+func (o *Override) Effect() unique.Handle[Effect] { return o.effect }
+
+// parse reads what Redis holds under a target; nil where that is corrupt or foreign.
+func parse(of *All, p int, target, text string) *Override {
+	o := api.ParseOverride(text)
+	if o == nil {
+		return nil
+	}
+	list := make([]string, len(o.Windows))
+	for i, w := range o.Windows {
+		list[i] = strings.TrimRight(fmt.Sprintf("%d/%s %s %s", w.Limit, w.Per, w.Zone, w.Starts), " ")
+	}
+	e := Effect{Block: o.Block, Exempt: o.Exempt, Rule: o.Rule, Only: o.Only, windows: strings.Join(list, ",")}
+	if len(list) > 0 && !of.store.Readable(e.Windows()) {
+		return nil
+	}
+	return &Override{target: target, effect: unique.Make(e), untilMs: o.UntilMs, atMs: o.AtMs,
+		reason: unique.Make(o.Reason), by: unique.Make(o.By), partition: int32(p), of: of}
+}
+
+// API words it for the wire.
+func (o *Override) API() api.Override {
+	e := o.effect.Value()
+	out := api.Override{Block: e.Block, Exempt: e.Exempt, Rule: e.Rule, Only: e.Only, Windows: e.Windows(),
+		UntilMs: o.untilMs, Reason: o.reason.Value(), By: o.by.Value(), AtMs: o.atMs}
+	if several, ok := strings.CutPrefix(o.target, "\n"); ok {
+		out.SetTarget("", several)
+	} else {
+		out.Key = o.target
+	}
+	return out
+}
+
+// Blocks reports whether every check is denied.
+func (o *Override) Blocks() bool { return o != nil && o.effect.Value().Block }
+
+// UntilMs is when it ends, in ms since 1970 by the clock of its partition; 0 where it does not end by itself.
+func (o *Override) UntilMs() int64 { return o.untilMs }
+
+// Left is how long it stands yet, by the clock of its partition; 0 where it does not end by itself.
+func (o *Override) Left() time.Duration {
+	if o.untilMs == 0 {
+		return 0
+	}
+	return time.Duration(o.untilMs-o.clock()) * time.Millisecond
+}
+
+// OfPattern is true for that of a pattern or a network.
+func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }
+
+// Reason is why it was set, as far as anybody said.
+func (o *Override) Reason() string { return o.reason.Value() }
+
+// Stands is false from the millisecond on at which it ends, by the clock of its partition.
+func (o *Override) Stands() bool { return o.untilMs == 0 || o.clock() < o.untilMs }
+
+// Target names a key, or a pattern or a network, as Redis has it.
+func Target(key, pattern string) string {
+	if pattern != "" {
+		return "\n" + pattern
+	}
+	return key
+}
+
+// networkOf is the network of a target; false where it is a key or a pattern.
+func networkOf(target string) (api.Network, bool) {
+	several, ok := strings.CutPrefix(target, "\n")
+	if !ok {
+		return api.Network{}, false
+	}
+	n, ok, err := api.ParseNetwork(several)
+	return n, ok && err == nil
+}
+
+// pattern is that of an override.
+type pattern struct {
+	glob.Glob
+	override *Override
+}
+
+func newPattern(o *Override) *pattern { return &pattern{glob.Split(o.target[1:]), o} }
+
+// MaxPatterns bounds how many patterns have an override: a check of any key that has none of
+// its own is compared with those.
+const MaxPatterns = 1000
+
+// MaxDuration is the longest time from now at which an override may end.
+const MaxDuration = 100 * 366 * 24 * time.Hour
