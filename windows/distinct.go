@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
+	"github.com/streamcounter/streamcounter/lua"
 )
 
 // MaxDistinct is the largest limit of a window that counts values: Redis keeps one more of them per key.
@@ -162,10 +163,21 @@ func (r *Rule) counts(field string) bool {
 	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Distinct == field })
 }
 
-// Field gives the text of a field of the event; empty where it has none.
-func (e Event) Field(name string) string {
-	text, _ := e.Fields[name].(string)
-	return text
+// ValueMeter is a meter that counts values.
+type ValueMeter struct {
+	Form, Field string
+	Hashed      bool
+	WindowMs    int64 // the longest of its windows
+}
+
+// ValueMeters gives the meters of the plan that count values.
+func (p *Plan) ValueMeters() (list []ValueMeter) {
+	for _, m := range p.fresh.meters {
+		if m.algorithm == lua.Distinct {
+			list = append(list, ValueMeter{m.form, m.value.field, !m.value.key.IsZero(), m.windowMs})
+		}
+	}
+	return list
 }
 
 var fieldForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)

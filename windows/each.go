@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +26,7 @@ func (s *Redis) EachKey(ctx context.Context, rules *Rules, visit func(p int, key
 			_, rest, _ := strings.Cut(it.Val(), "}:")
 			form, key, ok := strings.Cut(rest, ":")
 			plan := rules.Match(key)
-			if !ok || plan == nil || !slices.Contains(plan.forms, form) {
+			if !ok || plan == nil || !slices.Contains(plan.Forms(), form) {
 				continue
 			}
 			if err := visit(s.keys.Partition(key), key); err != nil {
@@ -46,23 +45,6 @@ func (s *Redis) EachKey(ctx context.Context, rules *Rules, visit func(p int, key
 		return fmt.Errorf("walking the counters of %s: %w", s.keys.Prefix, err)
 	}
 	return nil
-}
-
-// Changed gives what tells of a key whether other rules are evaluated for it than were
-// under `before`, or the same with other content. It is nil where all rules are the same.
-func (r *Rules) Changed(before *Rules) func(key string) bool {
-	if reflect.DeepEqual(r.list, before.list) {
-		return nil
-	}
-	var same sync.Map // [2]*Plan → bool
-	return func(key string) bool {
-		pair := [2]*Plan{before.Match(key), r.Match(key)}
-		v, ok := same.Load(pair)
-		if !ok {
-			v, _ = same.LoadOrStore(pair, reflect.DeepEqual(pair[0].Rules(), pair[1].Rules()))
-		}
-		return !v.(bool)
-	}
 }
 
 // How long Covered looks at keys, and how many it counts.

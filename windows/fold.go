@@ -24,6 +24,12 @@ type Event struct {
 	Fields map[string]any
 }
 
+// Field gives the text of a field of the event; empty where it has none.
+func (e Event) Field(name string) string {
+	text, _ := e.Fields[name].(string)
+	return text
+}
+
 // Folded counts the events of a batch by what became of them.
 type Folded struct {
 	Folded         int64 // counted
@@ -174,7 +180,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*Plan]*lu
 				byPlan[plan] = pk
 				order = append(order, pk)
 			}
-			k = &keyGroups{key: e.Key, plan: plan, resolution: plan.resolutionMs, begins: pk.begins}
+			k = &keyGroups{key: e.Key, plan: plan, resolution: plan.ResolutionMs(), begins: pk.begins}
 			pk.keys = append(pk.keys, k)
 			byKey[e.Key] = k
 		}
@@ -185,7 +191,7 @@ func (s *Redis) group(p int, rules *Rules, events []Event, scripts map[*Plan]*lu
 		rule := pk.plan.Rules()[0].Name
 		for i, k := range pk.keys {
 			k.sort()
-			section.Keys[i] = lua.FoldKey{Meters: s.meters(p, pk.plan.forms, k.key), Groups: k.groups}
+			section.Keys[i] = lua.FoldKey{Meters: s.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
 			*folded = append(*folded, FoldedKey{rule, k.key, k.events, k.units})
 		}
 		folds = append(folds, section)

@@ -71,3 +71,28 @@ func (r *Rule) shortest() time.Duration {
 	}
 	return d
 }
+
+// LeaseTime is how long a process may answer for a key of this plan from memory; 0: not at all.
+// An override's windows can be shorter than the rule's. Where a shadow rule counts what is in flight, a
+// lease would be. If a shadow rule counts values, Redis must see each value.
+func (p *Plan) LeaseTime() time.Duration {
+	if p == nil {
+		return 0
+	}
+	return p.lease
+}
+
+// ShortestWindow is that of the rule that decides, of those which count what was charged.
+func (p *Plan) ShortestWindow() time.Duration { return p.Live.shortest() }
+
+func (p *Plan) leaseTime() time.Duration {
+	if p.Live == nil || p.Live.Lease == 0 {
+		return 0
+	}
+	for _, r := range p.rules {
+		if r.InFlight() > 0 || r.distinct() {
+			return 0
+		}
+	}
+	return min(p.Live.Lease, p.Live.shortest())
+}

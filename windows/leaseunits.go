@@ -32,31 +32,6 @@ type Leased struct {
 	State  KeyState
 }
 
-// LeaseTime is how long a process may answer for a key of this plan from memory; 0: not at all.
-// An override's windows can be shorter than the rule's. Where a shadow rule counts what is in flight, a
-// lease would be. If a shadow rule counts values, Redis must see each value.
-func (p *Plan) LeaseTime() time.Duration {
-	if p == nil {
-		return 0
-	}
-	return p.lease
-}
-
-// ShortestWindow is that of the rule that decides, of those which count what was charged.
-func (p *Plan) ShortestWindow() time.Duration { return p.Live.shortest() }
-
-func (p *Plan) leaseTime() time.Duration {
-	if p.Live == nil || p.Live.Lease == 0 {
-		return 0
-	}
-	for _, r := range p.rules {
-		if r.InFlight() > 0 || r.distinct() {
-			return 0
-		}
-	}
-	return min(p.Live.Lease, p.Live.shortest())
-}
-
 // RenewLease takes, renews or ends a lease in one step with the charge of what was used of it, under the
 // plan that the key has now; nil where it has none any more. It may not be sent again: where the outcome is
 // unknown, the lease must not be used any more, and is charged when it expires.
@@ -73,7 +48,7 @@ func (s *Redis) RenewLease(ctx context.Context, plan *Plan, lease Lease, ask Ren
 		}
 		out = Leased{Stood: reply.Stood, Units: reply.Units, Resets: reply.Resets}
 		if plan != nil {
-			out.State = plan.state(reply.Key)
+			out.State = plan.State(reply.Key)
 		}
 		return nil
 	})

@@ -3,8 +3,6 @@ package windows
 import (
 	"fmt"
 	"hash/crc32"
-	"strconv"
-	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
 )
@@ -44,23 +42,4 @@ func (r *Rule) countedBy() string {
 		fmt.Fprint(h, o.state(r))
 	}
 	return fmt.Sprintf("mixed:%x:%d", h.Sum32(), r.Buckets)
-}
-
-// parseThrottle reads the throttle decision out of a field of the levels hash
-// (lua/records.lua has the form of both); false where the key stands below its limits.
-func parseThrottle(field, record string) (api.Throttled, bool) {
-	key, _, _ := strings.Cut(field, "\n")
-	body, decision, ok := strings.Cut(record, "!")
-	d := strings.Split(decision, ",")
-	if !ok || len(d) != 6 {
-		return api.Throttled{}, false
-	}
-	rule, _, _ := strings.Cut(body, ";")
-	return api.Throttled{Key: key, Rule: rule, WindowMs: atoi(d[0]), Limit: atoi(d[1]), SinceMs: atoi(d[2]),
-		UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
-}
-
-func atoi(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64)
-	return n
 }

@@ -3,7 +3,6 @@ package windows
 import (
 	"context"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
 
@@ -30,8 +29,8 @@ func (l *Local) Len() int { return l.counter.Len() }
 // Add counts an event at its own time, as folding does; one that has left every
 // window of a rule counts nothing there.
 func (l *Local) Add(plan *Plan, key string, ms, count int64) {
-	for _, at := range plan.places {
-		l.counter.Add(at.inProcess.Share(l.Instances), key, ms, count)
+	for _, rule := range plan.InProcess() {
+		l.counter.Add(rule.Share(l.Instances), key, ms, count)
 	}
 }
 
@@ -39,8 +38,8 @@ func (l *Local) Add(plan *Plan, key string, ms, count int64) {
 func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	list := make([]inprocess.Request, 0, len(requests))
 	for _, a := range requests {
-		for _, at := range a.Plan.places {
-			list = append(list, inprocess.Request{Rule: at.inProcess.Share(l.Instances), Key: a.Key,
+		for _, rule := range a.Plan.InProcess() {
+			list = append(list, inprocess.Request{Rule: rule.Share(l.Instances), Key: a.Key,
 				Cost: a.Cost, Mode: a.Mode, ChargesDenied: a.ChargesDenied()})
 		}
 	}
@@ -48,18 +47,18 @@ func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	v := Verdict{Allowed: allowed, Atomic: true, Items: make([]KeyState, len(requests))}
 	for i, a := range requests {
 		n := len(a.Plan.Rules())
-		v.Items[i], states = a.Plan.localState(states[:n]), states[n:]
+		v.Items[i], states = a.Plan.LocalState(states[:n]), states[n:]
 	}
 	return v, nil
 }
 
 // Peek implements Counter. It gives no error.
 func (l *Local) Peek(_ context.Context, plan *Plan, key string) (KeyState, error) {
-	states := make([]inprocess.State, len(plan.places))
-	for i, at := range plan.places {
-		states[i] = l.counter.Peek(at.inProcess.Share(l.Instances), key)
+	var states []inprocess.State
+	for _, rule := range plan.InProcess() {
+		states = append(states, l.counter.Peek(rule.Share(l.Instances), key))
 	}
-	return plan.localState(states), nil
+	return plan.LocalState(states), nil
 }
 
 // Reset implements Counter. It gives no error.
@@ -68,39 +67,4 @@ func (l *Local) Reset(_ context.Context, plan *Plan, key string) (had bool, err 
 		had = l.counter.Reset(r.Name, key) || had
 	}
 	return had, nil
-}
-
-// inProcess is the rule as it is counted in this process: without windows that count values.
-func (r *Rule) inProcess() inprocess.Rule {
-	out := inprocess.Rule{Name: r.Name, Shadow: r.Shadow}
-	for _, w := range r.Windows {
-		if w.Distinct != "" {
-			continue
-		}
-		out.Windows = append(out.Windows, inprocess.Window{Limit: w.Limit, Per: w.Per, Period: w.period()})
-	}
-	return out
-}
-
-// localStates gives the states of all windows of the rule. Those that count values are not counted: they are as if
-// nothing was used.
-func (r *Rule) localStates(counted []api.WindowState) []api.WindowState {
-	states := make([]api.WindowState, len(r.Windows))
-	for i, w := range r.Windows {
-		if w.Distinct != "" {
-			states[i] = api.NewWindowState(w.Limit, w.Per, 0, 0, 0)
-			continue
-		}
-		states[i], counted = counted[0], counted[1:]
-	}
-	return r.mark(states)
-}
-
-// localState puts together where a key stands under the rules of the plan.
-func (p *Plan) localState(states []inprocess.State) KeyState {
-	s := newKeyState(states[0].NowMs)
-	for i, r := range p.Rules() {
-		s.add(r == p.Live, r.localStates(states[i].Windows), longer(0, states[i].RetryAfterMs))
-	}
-	return s
 }

@@ -94,7 +94,7 @@ func verdictOf(requests []Request, call lua.CheckCall) Verdict {
 	v := Verdict{Allowed: call.Allowed, Atomic: true, Replayed: call.Replayed, OtherBody: call.OtherBody,
 		Items: make([]KeyState, len(requests))}
 	for i, a := range requests {
-		v.Items[i] = a.Plan.state(call.Items[i])
+		v.Items[i] = a.Plan.State(call.Items[i])
 	}
 	return v
 }
@@ -179,7 +179,7 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 func (b *checkBatch) addKey(a Request) askedKey {
 	k, p := askedKey{a.Plan, len(b.args.Keys)}, b.store.keys.Partition(a.Key)
 	b.keys[a.Key] = k
-	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.forms, a.Key),
+	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.Forms(), a.Key),
 		Plan: b.plan(a.Plan), Partition: b.partition(p), Values: a.Values})
 	return k
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/glob"
 	"github.com/streamcounter/streamcounter/internal/overrides"
@@ -212,5 +214,22 @@ func (r *Rules) index() {
 			}
 		}
 		r.branches[i] = b
+	}
+}
+
+// Changed gives what tells of a key whether other rules are evaluated for it than were
+// under `before`, or the same with other content. It is nil where all rules are the same.
+func (r *Rules) Changed(before *Rules) func(key string) bool {
+	if reflect.DeepEqual(r.list, before.list) {
+		return nil
+	}
+	var same sync.Map // [2]*Plan → bool
+	return func(key string) bool {
+		pair := [2]*Plan{before.Match(key), r.Match(key)}
+		v, ok := same.Load(pair)
+		if !ok {
+			v, _ = same.LoadOrStore(pair, reflect.DeepEqual(pair[0].Rules(), pair[1].Rules()))
+		}
+		return !v.(bool)
 	}
 }

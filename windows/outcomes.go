@@ -35,7 +35,7 @@ var onDenyOption = choice("on_deny", "`charge`: a denied request counts too, bec
 			return "what is denied counts too"
 		}
 		return "what is denied does not count"
-	}, func(r *Rule) bool { return !r.Shadow && r.charges() })
+	}, func(r *Rule) bool { return !r.Shadow && r.Charges() })
 
 var onExpireOption = choice("on_expire", "what happens to the units of a reservation that expires",
 	func(r *Rule) *OnExpire { return &r.OnExpire }, OnExpireCharge, OnExpireFree).with(

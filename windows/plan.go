@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 	"github.com/streamcounter/streamcounter/lua"
 )
@@ -46,6 +45,7 @@ type Plan struct {
 	written *Plan
 	exempt  *Rule
 	values  []valueOf        // that its meters count, in their order
+	local   []inprocess.Rule // its rules as a process counts them by itself
 	kept    map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
 }
 
@@ -53,9 +53,8 @@ type Plan struct {
 type place struct {
 	from int
 	// alone is the rule without the others of its plan, for who only reads, and forms those of its meters.
-	alone     *scriptPlan
-	forms     []string
-	inProcess inprocess.Rule
+	alone *scriptPlan
+	forms []string
 }
 
 // PlanOf is the plan of a rule by itself.
@@ -88,7 +87,8 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	}
 	from := 0
 	for _, r := range p.rules {
-		at := place{from: from, inProcess: r.inProcess(), alone: p.fresh, forms: p.forms}
+		p.local = append(p.local, r.inProcess())
+		at := place{from: from, alone: p.fresh, forms: p.forms}
 		if len(p.rules) > 1 {
 			at.alone, at.forms = p.script([]*Rule{r}, false)
 		}
@@ -100,6 +100,39 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	}
 	return p
 }
+
+// Forms gives the forms of the plan's meters: their words in the names of keys. Not to be changed.
+func (p *Plan) Forms() []string { return p.forms }
+
+// Script gives what the library is told of the plan at a moment by the clock of Redis, the rules being what they are
+// for sinceMs.
+func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
+	if sinceMs < p.everyMs {
+		return p.fresh.at(clockMs)
+	}
+	return p.settled.at(clockMs)
+}
+
+// Alone is Script and Forms of one of Rules by itself.
+func (p *Plan) Alone(rule int, clockMs int64) (script *lua.Plan, forms []string) {
+	at := p.places[rule]
+	return at.alone.at(clockMs), at.forms
+}
+
+// ResolutionMs is how far apart events of one key may lie and still share an entry.
+func (p *Plan) ResolutionMs() int64 { return p.resolutionMs }
+
+// Written gives the plan that an override has changed to this one, which may be nil; without an override it is this
+// one.
+func (p *Plan) Written() *Plan {
+	if p == nil || p.written == nil {
+		return p
+	}
+	return p.written
+}
+
+// InProcess gives Rules as a process counts them by itself. Not to be changed.
+func (p *Plan) InProcess() []inprocess.Rule { return p.local }
 
 // script gives what the library is told about rules of the plan, and the forms of their meters.
 func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []string) {
@@ -138,7 +171,7 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 		for _, o := range r.meterOptions() {
 			add(r, o.algorithm, o.algorithm)
 		}
-		if !r.charges() {
+		if !r.Charges() {
 			m := add(r, p.formFor(r, Window{}), r.Algorithm)
 			m.spanMs = max(m.spanMs, r.Longest().Milliseconds())
 		}
@@ -176,53 +209,6 @@ func (p *Plan) Rules() []*Rule {
 		return nil
 	}
 	return p.rules
-}
-
-// state words what the library says of a key.
-func (p *Plan) state(got lua.CheckResult) KeyState {
-	s := newKeyState(got.NowMs)
-	s.RetryAfter = longer(0, got.RetryMs)
-	shadow := 0 // where the rule's windows begin among those that do not decide
-	for i, r := range p.Rules() {
-		from := p.places[i].from
-		states, wait := r.states(got.NowMs, got.Windows[from:from+len(r.Windows)]), time.Duration(0)
-		if r == p.Live {
-			s.add(true, states, 0)
-			s.setInForce(r.inForce(got.Told))
-			continue
-		}
-		if got.ShadowMs != nil {
-			for _, ms := range got.ShadowMs[shadow : shadow+len(r.Windows)] {
-				wait = longer(wait, ms)
-			}
-		}
-		shadow += len(r.Windows)
-		s.add(false, states, wait)
-	}
-	return s
-}
-
-// states gives what the scripts say of the rule's windows.
-func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
-	out := make([]api.WindowState, len(list))
-	for i, u := range list {
-		var nextFree, empty time.Duration
-		if u.Used > 0 {
-			nextFree = time.Duration(u.NextFreeMs-nowMs) * time.Millisecond
-			empty = time.Duration(u.EmptyMs-nowMs) * time.Millisecond
-		}
-		length := time.Duration(r.Windows[i].lengthMs(nowMs)) * time.Millisecond
-		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, empty)
-	}
-	return r.mark(out)
-}
-
-// mark says of the states of all windows of the rule of which kind they are.
-func (r *Rule) mark(states []api.WindowState) []api.WindowState {
-	for i, w := range r.Windows {
-		states[i] = states[i].As(w.kind())
-	}
-	return states
 }
 
 // Name is that of the rule that decides; empty where there is none.

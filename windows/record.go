@@ -70,19 +70,17 @@ func (s *Redis) setChanged(ms int64, rules *Rules) {
 // before they are recorded, and Redis may be away then. Until that is done they are taken for new.
 func (s *Redis) noticePlan(plan *Plan) {
 	recorded := s.rules.Load()
-	if plan != nil && plan.written != nil { // an override made it of that one
-		plan = plan.written
-	}
+	plan = plan.Written()
 	if plan == nil || recorded == nil {
 		return
 	}
-	if rule := plan.rules[0]; !rule.Unlevelled && !recorded.has(rule) {
+	if rule := plan.Rules()[0]; !rule.Unlevelled && !recorded.has(rule) {
 		s.changed.Store(time.Now().UnixMilli())
 	}
 }
 
 func (s *Redis) noticeAll(rules *Rules) {
-	if recorded := s.rules.Load(); recorded != nil && !recorded.has(rules.list[0]) {
+	if recorded := s.rules.Load(); recorded != nil && !recorded.has(rules.List()[0]) {
 		s.changed.Store(time.Now().UnixMilli())
 	}
 }
@@ -92,5 +90,5 @@ func (s *Redis) noticeAll(rules *Rules) {
 type recordedRules struct{ now, before *Rules }
 
 func (r *recordedRules) has(rule *Rule) bool {
-	return r.now.named[rule.Name] == rule || r.before != nil && r.before.named[rule.Name] == rule
+	return r.now.Named(rule.Name) == rule || r.before != nil && r.before.Named(rule.Name) == rule
 }

@@ -55,10 +55,7 @@ func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.red
 // script gives a plan as the library takes it now.
 func (s *Redis) script(p *Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
-	if now < s.changed.Load()+p.everyMs {
-		return p.fresh.at(s.clockMs(now))
-	}
-	return p.settled.at(s.clockMs(now))
+	return p.Script(now-s.changed.Load(), s.clockMs(now))
 }
 
 // clockMs estimates the clock of Redis. If the estimate is in another period, the script says so
@@ -114,7 +111,7 @@ func (s *Redis) meters(p int, forms []string, key string) []string {
 // key gives a key, and what it is counted by now.
 func (s *Redis) key(plan *Plan, key string) lua.Key {
 	p := s.keys.Partition(key)
-	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.forms, key), Plan: s.script(plan)}
+	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.Forms(), key), Plan: s.script(plan)}
 }
 
 func (s *Redis) partition(p int) lua.CheckPartition {
@@ -157,7 +154,7 @@ func (s *Redis) Peek(ctx context.Context, plan *Plan, key string) (KeyState, err
 	if err != nil {
 		return KeyState{}, err
 	}
-	return plan.state(got[0]), nil
+	return plan.State(got[0]), nil
 }
 
 // Reset implements Counter. It forgets the key under every algorithm: what one
@@ -299,9 +296,8 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *Rules, field str
 	end := lua.SweepItem{Meters: []string{s.keys.Counter(p, lua.Form(DefaultAlgorithm), field)}}
 	plan := rules.Match(key)
 	item := func(i int, moved bool) lua.SweepItem {
-		at := plan.places[i]
-		return lua.SweepItem{Meters: s.meters(p, at.forms, key), Moved: moved,
-			Plan: at.alone.at(s.clockMs(time.Now().UnixMilli()))}
+		script, forms := plan.Alone(i, s.clockMs(time.Now().UnixMilli()))
+		return lua.SweepItem{Meters: s.meters(p, forms, key), Moved: moved, Plan: script}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *Rule) bool { return r.Name == name })

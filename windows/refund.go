@@ -21,5 +21,5 @@ func (s *Redis) Refund(ctx context.Context, plan *Plan, key string, units int64)
 	if err != nil {
 		return 0, KeyState{}, err
 	}
-	return given, plan.state(got), nil
+	return given, plan.State(got), nil
 }

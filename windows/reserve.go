@@ -77,7 +77,7 @@ func (s *Redis) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 		out.Verdict = Verdict{Allowed: allowed, Atomic: true, Transitions: reply.Transitions,
 			Items: make([]KeyState, len(requests))}
 		for i, a := range requests {
-			out.Items[i] = a.Plan.state(reply.Keys[i])
+			out.Items[i] = a.Plan.State(reply.Keys[i])
 		}
 		return nil
 	})

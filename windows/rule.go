@@ -114,8 +114,8 @@ func (r *Rule) InFlight() time.Duration {
 	return d
 }
 
-// charges tells whether a window of the rule counts what was charged.
-func (r *Rule) charges() bool {
+// Charges tells whether a window of the rule counts what was charged.
+func (r *Rule) Charges() bool {
 	return slices.ContainsFunc(r.Windows, func(w Window) bool { return !w.InFlight })
 }
 
@@ -129,7 +129,7 @@ func (r *Rule) distinct() bool {
 func (r *Rule) Longest() time.Duration {
 	var d time.Duration
 	for _, w := range r.Windows {
-		if !w.InFlight || !r.charges() {
+		if !w.InFlight || !r.Charges() {
 			d = max(d, w.Per)
 		}
 	}

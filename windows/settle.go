@@ -46,7 +46,7 @@ func (s *Redis) Settle(ctx context.Context, rules *Rules, id string, parts []int
 	requests := make([]Request, len(keys)) // the cost is what is charged
 	for i, k := range keys {
 		requests[i] = Request{Plan: rules.Match(k.Key), Key: k.Key}
-		if op == lua.Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*Rule).charges) {
+		if op == lua.Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*Rule).Charges) {
 			requests[i].Cost = cost(k.Key, k.Units)
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Redis) Settle(ctx context.Context, rules *Rules, id string, parts []int
 		out = Settlement{State: reply.State, ExpiresMs: reply.ExpiresMs, SettledMs: reply.SettledMs, Keys: keys}
 		for i, a := range requests {
 			if keys[i].Plan = a.Plan; a.Plan != nil {
-				keys[i].State = a.Plan.state(reply.Keys[i])
+				keys[i].State = a.Plan.State(reply.Keys[i])
 			}
 		}
 		return nil

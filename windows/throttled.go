@@ -138,28 +138,14 @@ func (s *Redis) fillStep(ctx context.Context, rules *Rules, list []api.Throttled
 	}
 	for j, i := range step {
 		if plan := plans[j]; plan != nil {
-			plan.fillWindow(got[0], &list[i])
+			plan.FillThrottled(got[0], &list[i])
 			if plan.Live != nil && plan.Live.Name == list[i].Rule {
-				list[i].InForce = plan.state(got[0]).InForce
+				list[i].InForce = plan.State(got[0]).InForce
 			}
 			got = got[1:]
 		}
 	}
 	return nil
-}
-
-// fillWindow puts in what the window of a decision holds, and whether it is in flight.
-func (p *Plan) fillWindow(got lua.CheckResult, t *api.Throttled) {
-	for i, r := range p.Rules() {
-		if r.Name != t.Rule {
-			continue
-		}
-		for w, window := range r.Windows {
-			if window.lengthMs(got.NowMs) == t.WindowMs {
-				t.Used, t.InFlight = got.Windows[p.places[i].from+w].Used, window.InFlight
-			}
-		}
-	}
 }
 
 // throttledPlace is where a decision stands in the list.

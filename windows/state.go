@@ -1,67 +1,12 @@
 package windows
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
 )
-
-// Counter answers for keys under rules, atomically. Redis is the shared one
-// (redis.go), Local this process's own (local.go).
-type Counter interface {
-	// Check charges all requests if all are admitted, else those that say so. Keys differ
-	// from each other, and costs are valid.
-	Check(ctx context.Context, requests []Request) (Verdict, error)
-	// Peek gives where a key stands.
-	Peek(ctx context.Context, plan *Plan, key string) (KeyState, error)
-	// Reset forgets what a key has used, and says whether there was anything.
-	Reset(ctx context.Context, plan *Plan, key string) (bool, error)
-}
-
-// Request is one key of a check.
-type Request struct {
-	Plan *Plan
-	Key  string
-	Cost int64    // 0 charges nothing and requests whether one unit would be admitted
-	Mode api.Mode // empty: api.ModeTake. All requests of a call are of api.ModeCharge, or none is
-	// Reserves: the cost is to be reserved. Where that is denied nothing has happened yet, so nothing counts.
-	Reserves bool
-	// Memory, in the first request of a call, is where the answer to the whole call is remembered; nil: nowhere.
-	Memory *Memory
-	// Values are what Plan.Values gives of the request; empty where the plan counts none.
-	Values []string
-}
-
-// ChargesDenied says whether the cost counts where the request is denied: as the rule
-// that decides has on_deny: charge, or by the mode.
-func (r Request) ChargesDenied() bool {
-	switch r.Mode {
-	case api.ModeLook:
-		return false
-	case api.ModeCharge:
-		return true
-	}
-	return !r.Reserves && r.Plan.Live != nil && r.Plan.Live.OnDeny == OnDenyCharge
-}
-
-// Verdict is the answer to a check.
-type Verdict struct {
-	Allowed bool
-	// Atomic: one step decided all requests.
-	Atomic bool
-	// Replayed: the call was answered before, under its Memory, and this is that answer.
-	Replayed bool
-	// OtherBody: its Memory is that of a call with another fingerprint. Nothing was decided.
-	OtherBody bool
-	Items     []KeyState // in the order of the requests
-	// Transitions is how many levels changed.
-	Transitions int64
-}
-
-// Answered is false for the verdict of a call that was not answered.
-func (v Verdict) Answered() bool { return len(v.Items) > 0 }
 
 // KeyState is where a key stands under a rule, after a check or as peeked.
 type KeyState struct {
@@ -150,4 +95,65 @@ func longer(wait time.Duration, ms int64) time.Duration {
 		return -time.Millisecond
 	}
 	return max(wait, time.Duration(ms)*time.Millisecond)
+}
+
+// State words what the library says of a key.
+func (p *Plan) State(got lua.CheckResult) KeyState {
+	s := newKeyState(got.NowMs)
+	s.RetryAfter = longer(0, got.RetryMs)
+	shadow := 0 // where the rule's windows begin among those that do not decide
+	for i, r := range p.Rules() {
+		from := p.places[i].from
+		states, wait := r.states(got.NowMs, got.Windows[from:from+len(r.Windows)]), time.Duration(0)
+		if r == p.Live {
+			s.add(true, states, 0)
+			s.setInForce(r.inForce(got.Told))
+			continue
+		}
+		if got.ShadowMs != nil {
+			for _, ms := range got.ShadowMs[shadow : shadow+len(r.Windows)] {
+				wait = longer(wait, ms)
+			}
+		}
+		shadow += len(r.Windows)
+		s.add(false, states, wait)
+	}
+	return s
+}
+
+// states gives what the scripts say of the rule's windows.
+func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
+	out := make([]api.WindowState, len(list))
+	for i, u := range list {
+		var nextFree, empty time.Duration
+		if u.Used > 0 {
+			nextFree = time.Duration(u.NextFreeMs-nowMs) * time.Millisecond
+			empty = time.Duration(u.EmptyMs-nowMs) * time.Millisecond
+		}
+		length := time.Duration(r.Windows[i].lengthMs(nowMs)) * time.Millisecond
+		out[i] = api.NewWindowState(r.Windows[i].Limit, length, u.Used, nextFree, empty)
+	}
+	return r.mark(out)
+}
+
+// mark says of the states of all windows of the rule of which kind they are.
+func (r *Rule) mark(states []api.WindowState) []api.WindowState {
+	for i, w := range r.Windows {
+		states[i] = states[i].As(w.kind())
+	}
+	return states
+}
+
+// FillThrottled puts in what the window of a decision holds, and whether it is in flight.
+func (p *Plan) FillThrottled(got lua.CheckResult, t *api.Throttled) {
+	for i, r := range p.Rules() {
+		if r.Name != t.Rule {
+			continue
+		}
+		for w, window := range r.Windows {
+			if window.lengthMs(got.NowMs) == t.WindowMs {
+				t.Used, t.InFlight = got.Windows[p.places[i].from+w].Used, window.InFlight
+			}
+		}
+	}
 }
