@@ -48,10 +48,10 @@ bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: bench-compare
-bench-compare: ## Compare benchmarks with revision OLD, in turns: OLD=main BENCH=Operations IN=./windows ROUNDS=5
+bench-compare: ## Compare benchmarks with revision OLD, in turns: OLD=main BENCH=Operations IN=./internal/counters ROUNDS=5
 	@set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/tree"; rm -rf "$$old"' EXIT; \
 	git worktree add -q --detach "$$old/tree" "$(OLD)"; \
-	run() { go test -C "$$1" -run '^$$' -bench "$(or $(BENCH),Operations)" -benchtime $(or $(TIME),2000x) $(or $(IN),./windows); }; \
+	run() { go test -C "$$1" -run '^$$' -bench "$(or $(BENCH),Operations)" -benchtime $(or $(TIME),2000x) $(or $(IN),./internal/counters); }; \
 	for round in $$(seq $(or $(ROUNDS),5)); do \
 		run "$$old/tree" >>"$$old/old.txt"; run . >>"$$old/new.txt"; \
 	done; \

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -156,14 +157,14 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 // call is one call on its way: its requests, and what the counter is asked.
 type call struct {
 	requests []Request
-	asks     []windows.Request // each key once, with its costs added up
-	index    []int             // request → its ask, -1 where it has none
-	never    bool              // one of the requests is never admitted: the call only looks
+	asks     []counters.Request // each key once, with its costs added up
+	index    []int              // request → its ask, -1 where it has none
+	never    bool               // one of the requests is never admitted: the call only looks
 	refunded []*windows.KeyState
 }
 
 func newCall(reqs []Request) (*call, error) {
-	c := &call{requests: reqs, asks: make([]windows.Request, 0, len(reqs)), index: make([]int, len(reqs))}
+	c := &call{requests: reqs, asks: make([]counters.Request, 0, len(reqs)), index: make([]int, len(reqs))}
 	for i, r := range reqs {
 		c.index[i] = -1
 		c.never = c.never || r.Never
@@ -215,7 +216,7 @@ func (c *call) ask(r Request) (int, error) {
 		}
 		return i, nil
 	}
-	c.asks = append(c.asks, windows.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
+	c.asks = append(c.asks, counters.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
 		Reserves: r.reserves, Values: values})
 	return len(c.asks) - 1, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -46,17 +47,17 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 		req.Keep, req.Want = 0, 0
 	}
 	out := api.LeaseAnswer{}
-	d := decision{Verdict: windows.Verdict{Allowed: true}, source: api.SourcePolicy}
+	d := decision{Verdict: counters.Verdict{Allowed: true}, source: api.SourcePolicy}
 	if req.Had > 0 || req.Want > 0 {
 		req.ID = cmp.Or(req.ID, s.leases.newID(clientLeaseWord(req.Key), req.Key))
-		var got windows.Leased
+		var got counters.Leased
 		if got, err = s.leases.ask(plan, lease.Reserved(span), req); err != nil {
 			return out, leaseError(err)
 		}
 		s.outage.byRedis()
 		s.recordLeased(plan, req, got)
 		out = leaseAnswer(req.ID, got)
-		d = decision{Verdict: windows.Verdict{Allowed: got.Units > 0 || req.Want == 0,
+		d = decision{Verdict: counters.Verdict{Allowed: got.Units > 0 || req.Want == 0,
 			Items: []windows.KeyState{got.State}}, source: api.SourceRedis}
 	}
 	out.CheckAnswer = c.answer(0, d)
@@ -77,7 +78,7 @@ func leaseError(err error) error {
 }
 
 // recordLeased tells Activity of the units that a client used. How many checks they are for is not known.
-func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got windows.Leased) {
+func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got counters.Leased) {
 	if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood {
 		s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
 	}
@@ -117,7 +118,7 @@ func (l *leases) validate(req api.LeaseRequest) error {
 	}
 	word, _, _ := strings.Cut(req.ID, "-")
 	if req.ID != "" && (!strings.HasPrefix(word, clientLeaseWord(req.Key)) ||
-		req.ID != l.counter.ReservationID(word, []windows.Request{{Key: req.Key}})) {
+		req.ID != l.counter.ReservationID(word, []counters.Request{{Key: req.Key}})) {
 		return fmt.Errorf("%w: id %s is of no lease of the key %s", api.ErrBadRequest, api.Shorten(req.ID),
 			api.Shorten(req.Key))
 	}

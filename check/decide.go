@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -18,7 +19,7 @@ var ErrPartlyCharged = errors.New("some keys may be charged")
 
 // decision is what became of one call: the verdict of Redis, or of on_error.
 type decision struct {
-	windows.Verdict
+	counters.Verdict
 	source api.Source
 	// outcome is the metric's label, or its beginning where the counter answered.
 	outcome string
@@ -31,7 +32,7 @@ type decision struct {
 // decide asks Redis within the timeout; where it cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
-		return decision{Verdict: windows.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
+		return decision{Verdict: counters.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
 	came, now := s.denials.now(), time.Now()
 	until, waits := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check must fit in afterwards
@@ -42,7 +43,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	if c.never {
 		asks = withMode(asks, api.ModeLook) // on_error may count in this process
 	}
-	var verdict windows.Verdict
+	var verdict counters.Verdict
 	var err error
 	switch shards := s.shardsOf(c.asks); {
 	case c.never:
@@ -61,7 +62,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 }
 
 // withMode copies asks with another mode. They keep their Memory, but a look only reads it.
-func withMode(asks []windows.Request, mode api.Mode) []windows.Request {
+func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
 	asks = slices.Clone(asks)
 	for i := range asks {
 		asks[i].Mode = mode
@@ -93,7 +94,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	var running sync.WaitGroup
 	for n, mine := range byShard {
 		running.Go(func() {
-			asks := make([][]windows.Request, len(mine))
+			asks := make([][]counters.Request, len(mine))
 			for j, i := range mine {
 				asks[j] = calls[i].asks
 			}
@@ -102,7 +103,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 				if j < len(verdicts) && verdicts[j].Answered() {
 					out[i] = s.resolve(ctx, calls[i].asks, verdicts[j], nil)
 				} else {
-					out[i] = s.resolve(ctx, calls[i].asks, windows.Verdict{}, err)
+					out[i] = s.resolve(ctx, calls[i].asks, counters.Verdict{}, err)
 				}
 			}
 		})
@@ -115,7 +116,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 var onlyShard = []int{0}
 
 // shardsOf gives the shards that answer for the keys, each once.
-func (s *Service) shardsOf(asks []windows.Request) []int {
+func (s *Service) shardsOf(asks []counters.Request) []int {
 	if len(s.shards) == 1 {
 		return onlyShard
 	}
@@ -130,10 +131,10 @@ func (s *Service) shardsOf(asks []windows.Request) []int {
 
 // one decides asks of one shard in one step.
 func (s *Service) one(ctx context.Context, until time.Time, shard int,
-	asks []windows.Request) (windows.Verdict, error) {
-	verdicts, err := s.shards[shard].do(ctx, until, [][]windows.Request{asks})
+	asks []counters.Request) (counters.Verdict, error) {
+	verdicts, err := s.shards[shard].do(ctx, until, [][]counters.Request{asks})
 	if err != nil {
-		return windows.Verdict{}, err
+		return counters.Verdict{}, err
 	}
 	return verdicts[0], nil
 }
@@ -144,9 +145,9 @@ func (s *Service) one(ctx context.Context, until time.Time, shard int,
 // shard is asked behind its own breaker, and remembers what it charged in the call's
 // Memory: asked again, it counts as admitted.
 func (s *Service) across(ctx context.Context, until time.Time, shards []int,
-	asks []windows.Request) (windows.Verdict, error) {
+	asks []counters.Request) (counters.Verdict, error) {
 	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
-		v := windows.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
+		v := counters.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
 		return v, s.charge(ctx, until, shards, asks, &v, false)
 	}
 	v, err := s.look(ctx, until, shards, asks)
@@ -161,14 +162,14 @@ func (s *Service) across(ctx context.Context, until time.Time, shards []int,
 
 // charge charges asks of several shards, one shard after the other, into the verdict. With
 // stop it ends at the first one that denies: then of the others those are charged that say so.
-func (s *Service) charge(ctx context.Context, until time.Time, shards []int, asks []windows.Request,
-	v *windows.Verdict, stop bool) error {
+func (s *Service) charge(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
+	v *counters.Verdict, stop bool) error {
 	replayed := 0
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
 		got, err := s.one(ctx, until, shard, some)
 		if err != nil {
-			*v = windows.Verdict{}
+			*v = counters.Verdict{}
 			if n > 0 {
 				err = fmt.Errorf("%w: %w", ErrPartlyCharged, err)
 			}
@@ -193,11 +194,11 @@ func (s *Service) charge(ctx context.Context, until time.Time, shards []int, ask
 
 // chargeDenied charges those asks of a denied call that count all the same, in these shards. Their
 // states are then those after the charge.
-func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []int, asks []windows.Request,
-	v *windows.Verdict) error {
+func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
+	v *counters.Verdict) error {
 	for _, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
-		var charged []windows.Request
+		var charged []counters.Request
 		var at []int // in charged → in asks
 		for j, a := range some {
 			if a.ChargesDenied() {
@@ -210,9 +211,9 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
 		charged[0].Memory, looks[0].Memory = some[0].Memory, nil
-		got, err := s.shards[shard].do(ctx, until, [][]windows.Request{charged, looks})
+		got, err := s.shards[shard].do(ctx, until, [][]counters.Request{charged, looks})
 		if err != nil {
-			*v = windows.Verdict{}
+			*v = counters.Verdict{}
 			return fmt.Errorf("%w: %w", ErrPartlyCharged, err)
 		}
 		v.OtherBody = v.OtherBody || got[0].OtherBody
@@ -227,9 +228,9 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 // look answers asks without charging any, each shard by itself: what each key
 // would be told now. If the Memory of the call has an answer, it gives that.
 func (s *Service) look(ctx context.Context, until time.Time, shards []int,
-	asks []windows.Request) (windows.Verdict, error) {
-	v := windows.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
-	errs, got := make([]error, len(shards)), make([]windows.Verdict, len(shards))
+	asks []counters.Request) (counters.Verdict, error) {
+	v := counters.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
+	errs, got := make([]error, len(shards)), make([]counters.Verdict, len(shards))
 	var running sync.WaitGroup
 	for n, shard := range shards {
 		running.Go(func() {
@@ -243,7 +244,7 @@ func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	running.Wait()
 	for n, err := range errs {
 		if err != nil {
-			return windows.Verdict{}, err
+			return counters.Verdict{}, err
 		}
 		v.Allowed = v.Allowed && got[n].Allowed
 		v.OtherBody = v.OtherBody || got[n].OtherBody
@@ -252,7 +253,7 @@ func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 }
 
 // asksOf gives the asks of a shard, and where they stand among all.
-func (s *Service) asksOf(shard int, asks []windows.Request) (at []int, some []windows.Request) {
+func (s *Service) asksOf(shard int, asks []counters.Request) (at []int, some []counters.Request) {
 	for i, a := range asks {
 		if s.config.Counter.Shard(a.Key) == shard {
 			at, some = append(at, i), append(some, a)
@@ -270,7 +271,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var st windows.KeyState
-	_, err := s.shards[s.config.Counter.Shard(key)].execute(within, func() ([]windows.Verdict, error) {
+	_, err := s.shards[s.config.Counter.Shard(key)].execute(within, func() ([]counters.Verdict, error) {
 		var err error
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return nil, err
@@ -279,7 +280,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 	if err == nil {
 		return &st, nil
 	}
-	if d := s.resolve(ctx, []windows.Request{{Plan: plan, Key: key}}, windows.Verdict{},
+	if d := s.resolve(ctx, []counters.Request{{Plan: plan, Key: key}}, counters.Verdict{},
 		err); d.source == api.SourcePolicy {
 		return nil, d.err
 	}
@@ -288,7 +289,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 
 // resolve takes the verdict of Redis. If Redis did not answer, the strictest on_error among
 // the rules decides: deny, then local, then allow.
-func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows.Verdict, err error) decision {
+func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counters.Verdict, err error) decision {
 	switch {
 	case err == nil && v.OtherBody:
 		s.outage.byRedis()
@@ -315,12 +316,12 @@ func (s *Service) resolve(ctx context.Context, asks []windows.Request, v windows
 	s.outage.byPolicy(policy, len(asks))
 	switch policy {
 	case windows.OnErrorDeny:
-		return decision{Verdict: windows.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",
+		return decision{Verdict: counters.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",
 			err: fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
 	case windows.OnErrorLocal:
 		v, err := s.local.Check(ctx, asks)
 		return decision{Verdict: v, source: api.SourceLocal, outcome: "local_", err: err}
 	}
-	return decision{Verdict: windows.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy,
+	return decision{Verdict: counters.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy,
 		outcome: "error_allow"}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -46,7 +47,7 @@ type denials struct {
 	shards     []shardMarks
 }
 
-// marks is what a windows.Redis has of the marks.
+// marks is what a counters.Redis has of the marks.
 type marks interface {
 	Shards() int
 	Shard(key string) int
@@ -97,7 +98,7 @@ func newDenials(counter marks, size int, now func() time.Time, timeout time.Dura
 
 // remember notes whom a run denied that was sent at `asked`. An answer which Redis gave before a
 // reset, and which comes after it, serves nobody: the partition's since is later than asked then.
-func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict, asked time.Time) {
+func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdict, asked time.Time) {
 	answered := d.now()
 	for i, v := range verdicts {
 		if v.Allowed || v.Replayed || v.OtherBody {
@@ -111,7 +112,7 @@ func (d *denials) remember(calls [][]windows.Request, verdicts []windows.Verdict
 }
 
 // add notes that Redis denies a request, if it does; its waits begin at a moment.
-func (d *denials) add(request windows.Request, state windows.KeyState, from, asked, answered time.Time) {
+func (d *denials) add(request counters.Request, state windows.KeyState, from, asked, answered time.Time) {
 	if request.ChargesDenied() || len(request.Values) > 0 || d.leased && request.Plan.LeaseTime() == 0 {
 		return
 	}
@@ -147,7 +148,7 @@ const (
 )
 
 // find gives the denial of the key of a request, whose call came at a moment, nil where there is none. Under mu.
-func (d *denials) find(request windows.Request, came, now time.Time) (*denial, certainty) {
+func (d *denials) find(request counters.Request, came, now time.Time) (*denial, certainty) {
 	one, ok := d.keys.Get(request.Key)
 	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {
 		return nil, unknown
@@ -165,7 +166,7 @@ func (d *denials) find(request windows.Request, came, now time.Time) (*denial, c
 }
 
 // lookup gives where the key of a request stands that is denied for certain.
-func (d *denials) lookup(request windows.Request, came time.Time) (windows.KeyState, certainty) {
+func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyState, certainty) {
 	now := d.now()
 	d.mu.Lock()
 	one, known := d.find(request, came, now)
@@ -189,7 +190,7 @@ func (d *denials) lookup(request windows.Request, came time.Time) (windows.KeySt
 
 // await gives what is closed when marks have been read that tell whether an old denial is certain, and for how long it
 // is worth waiting for; nil where it is not.
-func (d *denials) await(request windows.Request, came time.Time) (reading <-chan struct{}, atMost time.Duration) {
+func (d *denials) await(request counters.Request, came time.Time) (reading <-chan struct{}, atMost time.Duration) {
 	now := d.now()
 	d.mu.Lock()
 	one, known := d.find(request, came, now)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -69,18 +70,18 @@ func (o *others) lasts(what string, of ...int64) time.Duration {
 func (o *others) renew() {
 	id := rapid.SampledFrom([]string{"a", "b"}).Draw(o.T, "lease")
 	had := o.leased[id]
-	ask := windows.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
+	ask := counters.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
 		Want: rapid.SampledFrom([]int64{0, 1, 3, 16, 20}).Draw(o.T, "want")}
 	ask.Keep = rapid.Int64Range(0, min(had-ask.Used, ask.Want)).Draw(o.T, "keep")
-	got, err := o.other.RenewLease(context.Background(), o.plan, windows.Lease{Key: "k", Units: had,
-		TTL: o.lasts("lease lasts", 125, 400, 700), ID: o.other.ReservationID(id, []windows.Request{{Key: "k"}})}, ask)
+	got, err := o.other.RenewLease(context.Background(), o.plan, counters.Lease{Key: "k", Units: had,
+		TTL: o.lasts("lease lasts", 125, 400, 700), ID: o.other.ReservationID(id, []counters.Request{{Key: "k"}})}, ask)
 	testkit.Must(o.T, err)
 	o.leased[id] = got.Units
 }
 
 func (o *others) reserve(cost int64) {
 	o.ids++
-	requests := []windows.Request{{Plan: o.plan, Key: "k", Cost: cost}}
+	requests := []counters.Request{{Plan: o.plan, Key: "k", Cost: cost}}
 	id := o.other.ReservationID(fmt.Sprint("r", o.ids), requests)
 	got, err := o.other.Reserve(context.Background(), id, o.lasts("reserved for", 100, 400, 2000), "-", requests)
 	testkit.Must(o.T, err)
@@ -120,7 +121,7 @@ func (o *others) check(cost int64) bool {
 	if a.Source != api.SourceCache {
 		return false
 	}
-	look, err := o.other.Check(context.Background(), []windows.Request{{Plan: o.plan, Key: "k", Cost: cost,
+	look, err := o.other.Check(context.Background(), []counters.Request{{Plan: o.plan, Key: "k", Cost: cost,
 		Mode: api.ModeLook}})
 	testkit.Must(o.T, err)
 	if look.Allowed {
@@ -194,24 +195,24 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	}
 	clock += 3000
 	check(1)
-	look := windows.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
-	lease := windows.Lease{Key: "k", TTL: 300 * time.Millisecond,
-		ID: p.other.ReservationID("a", []windows.Request{look})}
-	renew := func(ask windows.Renewal) {
+	look := counters.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
+	lease := counters.Lease{Key: "k", TTL: 300 * time.Millisecond,
+		ID: p.other.ReservationID("a", []counters.Request{look})}
+	renew := func(ask counters.Renewal) {
 		got, err := p.other.RenewLease(t.Context(), look.Plan, lease, ask)
 		if err != nil || !got.Stood || got.Units != ask.Want {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		lease.Units = got.Units
 	}
-	renew(windows.Renewal{Want: 14})
+	renew(counters.Renewal{Want: 14})
 	if check(cost) {
 		t.Fatal("most is leased")
 	}
-	renew(windows.Renewal{Used: 13, Want: 1})
+	renew(counters.Renewal{Used: 13, Want: 1})
 	clock += freshFor.Milliseconds()
 	for end := clock + 4000; clock < end; clock += 5 {
-		allowed, err := p.other.Check(t.Context(), []windows.Request{look})
+		allowed, err := p.other.Check(t.Context(), []counters.Request{look})
 		testkit.Must(t, err)
 		if got := check(cost); got != allowed.Allowed {
 			t.Fatalf("allowed: %v, and by Redis: %v", got, allowed.Allowed)
@@ -230,7 +231,7 @@ func TestAReservationThatIsToEndEarlier(t *testing.T) {
 	r := rule("*", windows.Window{Limit: 10, Per: time.Minute})
 	r.OnExpire = windows.OnExpireFree
 	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
-	requests := []windows.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
+	requests := []counters.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
 	id := p.other.ReservationID("a", requests)
 	_, err := p.other.Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
 	testkit.Must(t, err)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -25,7 +26,7 @@ type process struct {
 	*Service
 	rules *windows.Rules
 	// other is another process's way to the same counters.
-	other   *windows.Redis
+	other   *counters.Redis
 	metrics *Metrics
 }
 
@@ -34,9 +35,9 @@ func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules 
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 8)
 	testkit.Must(t, err)
 	p := &process{rules: rules, metrics: NewMetrics(prometheus.NewRegistry())}
-	counter := windows.NewRedis(c, keys)
+	counter := counters.New(c, keys)
 	counter.Now = func() int64 { return *clock }
-	p.other = windows.NewRedis(c, keys)
+	p.other = counters.New(c, keys)
 	p.other.Now = counter.Now
 	p.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return p.rules },
 		Timeout: 20 * time.Second, Denials: denials, Metrics: p.metrics,
@@ -120,7 +121,7 @@ func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Ru
 			case 4:
 				_, err = p.Decide(ctx, []Request{{Plan: plan, Key: key, Cost: cost, Refund: true}})
 			case 5: // another process charges
-				_, err = p.other.Check(ctx, []windows.Request{{Plan: plan, Key: key, Cost: cost}})
+				_, err = p.other.Check(ctx, []counters.Request{{Plan: plan, Key: key, Cost: cost}})
 			}
 			testkit.Must(t, err)
 		}
@@ -309,16 +310,16 @@ func TestAnAnswerFromBeforeAReset(t *testing.T) {
 	p, clock, _ := one(t)
 	p.known(t, clock)
 	plan := p.rules.Match("user:1")
-	request := windows.Request{Plan: plan, Key: "user:1", Cost: 1}
+	request := counters.Request{Plan: plan, Key: "user:1", Cost: 1}
 	asked := p.denials.now()
 	*clock++
-	verdicts, err := p.config.Counter.CheckMany(t.Context(), [][]windows.Request{{request}})
+	verdicts, err := p.config.Counter.CheckMany(t.Context(), [][]counters.Request{{request}})
 	testkit.Must(t, err)
 	*clock++
 	_, err = p.Reset(t.Context(), "user:1")
 	testkit.Must(t, err)
 	*clock++
-	p.denials.remember([][]windows.Request{{request}}, verdicts, asked)
+	p.denials.remember([][]counters.Request{{request}}, verdicts, asked)
 	if a := p.ask(t, 1); !a.Allowed {
 		t.Errorf("%+v: the answer from before the reset was remembered", a)
 	}
@@ -398,11 +399,11 @@ func TestShadowRulesOfADeniedKey(t *testing.T) {
 func TestUntilWhenADenialHolds(t *testing.T) {
 	p, clock, _ := one(t)
 	asked := p.denials.now()
-	p.denials.remember([][]windows.Request{{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}}},
-		[]windows.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
+	p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}}},
+		[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
 	*clock += 20
-	p.denials.remember([][]windows.Request{{{Plan: p.rules.Match("user:1"), Key: "user:2", Cost: 1}}},
-		[]windows.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
+	p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: "user:2", Cost: 1}}},
+		[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
 	for _, key := range []string{"user:1", "user:2"} {
 		if d, ok := p.denials.keys.Peek(key); !ok || !d.until.Equal(asked.Add(49*time.Millisecond)) {
 			t.Errorf("%s: %+v, expected 49 ms after the question", key, d)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -33,7 +34,7 @@ func ExampleService_CheckAll() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	service, err := check.NewService(check.Config{Counter: windows.NewRedis(client, keys),
+	service, err := check.NewService(check.Config{Counter: counters.New(client, keys),
 		Rules: windows.Fixed(rules).Rules, Timeout: 5 * time.Second})
 	if err != nil {
 		log.Fatal(err)

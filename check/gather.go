@@ -10,12 +10,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/tracing"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Bounds of a gatherer. (What a run sends at a time is bounded where it is made: windows/many.go.)
+// Bounds of a gatherer. (What a run sends at a time is bounded where it is made: internal/counters/many.go.)
 const (
 	maxGathered = 256    // calls of one run
 	maxWaiting  = 20_000 // calls that wait for one
@@ -31,7 +31,7 @@ var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNot
 // what comes meanwhile goes together when it ends. So it adds no latency to a
 // quiet server, and the busier it is the less a call costs.
 type gatherer struct {
-	run     func(context.Context, [][]windows.Request) ([]windows.Verdict, error)
+	run     func(context.Context, [][]counters.Request) ([]counters.Verdict, error)
 	timeout time.Duration // of a run that was gathered
 	tracer  trace.Tracer  // may be nil
 
@@ -52,9 +52,9 @@ type gatherer struct {
 // waiter holds one caller's calls. done receives true when their result is set, and false if they were sent but
 // `until` passed first. A later value is dropped.
 type waiter struct {
-	calls    [][]windows.Request
+	calls    [][]counters.Request
 	keys     int // of all calls
-	verdicts []windows.Verdict
+	verdicts []counters.Verdict
 	err      error
 	until    time.Time
 	done     chan bool
@@ -64,15 +64,15 @@ type waiter struct {
 }
 
 func newGatherer(timeout time.Duration, tracer trace.Tracer,
-	run func(context.Context, [][]windows.Request) ([]windows.Verdict, error)) *gatherer {
+	run func(context.Context, [][]counters.Request) ([]counters.Verdict, error)) *gatherer {
 	return &gatherer{run: run, timeout: timeout, tracer: tracer}
 }
 
 // do answers calls. With an error come the verdicts of those that were answered
-// nevertheless (windows.Verdict.Answered). Where ctx ends first, or `until` passes, calls may be
+// nevertheless (counters.Verdict.Answered). Where ctx ends first, or `until` passes, calls may be
 // charged all the same, if they were sent already; the error wraps api.ErrNotSent
 // where they certainly were not.
-func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]windows.Request) (verdicts []windows.Verdict,
+func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]counters.Request) (verdicts []counters.Verdict,
 	err error) {
 	g.mu.Lock()
 	if !g.busy {
@@ -115,7 +115,7 @@ func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]windows.Re
 }
 
 // keysOf counts the keys of all calls.
-func keysOf(calls [][]windows.Request) (n int) {
+func keysOf(calls [][]counters.Request) (n int) {
 	for _, call := range calls {
 		n += len(call)
 	}
@@ -123,7 +123,7 @@ func keysOf(calls [][]windows.Request) (n int) {
 }
 
 // timed runs calls and notes how long they took.
-func (g *gatherer) timed(ctx context.Context, span tracing.Span, calls [][]windows.Request) ([]windows.Verdict,
+func (g *gatherer) timed(ctx context.Context, span tracing.Span, calls [][]counters.Request) ([]counters.Verdict,
 	error) {
 	began := time.Now()
 	verdicts, err := g.run(ctx, calls)
@@ -226,7 +226,7 @@ func (g *gatherer) take() []*waiter {
 func (g *gatherer) answer(some []*waiter) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
-	calls := make([][]windows.Request, 0, len(some))
+	calls := make([][]counters.Request, 0, len(some))
 	for _, w := range some {
 		calls = append(calls, w.calls...)
 	}
@@ -269,7 +269,7 @@ func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (c
 // are asked by themselves if `repeat` says that they can be.
 func (g *gatherer) askUnanswered(ctx context.Context, w *waiter, repeat bool) {
 	var left []int
-	var calls [][]windows.Request
+	var calls [][]counters.Request
 	for i, call := range w.calls {
 		if i >= len(w.verdicts) || !w.verdicts[i].Answered() {
 			left, calls = append(left, i), append(calls, call)
@@ -283,7 +283,7 @@ func (g *gatherer) askUnanswered(ctx context.Context, w *waiter, repeat bool) {
 		return
 	}
 	w.verdicts = slices.Grow(w.verdicts, len(w.calls))[:len(w.calls)]
-	var verdicts []windows.Verdict
+	var verdicts []counters.Verdict
 	verdicts, w.err = g.run(ctx, calls)
 	for j, v := range verdicts {
 		w.verdicts[left[j]] = v

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -22,7 +23,7 @@ import (
 type server struct {
 	t    *testing.T
 	g    *gatherer
-	runs chan [][]windows.Request
+	runs chan [][]counters.Request
 	end  chan error
 	// bad is a key whose counter is broken: a run that holds it fails, with `failure` if that is set.
 	bad     string
@@ -46,7 +47,7 @@ type told struct {
 // gathered runs a test in a bubble.
 func gathered(t *testing.T, timeout time.Duration, tracer trace.Tracer, test func(t *testing.T, s *server)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{t: t, runs: make(chan [][]windows.Request, 100), end: make(chan error), began: time.Now(),
+		s := &server{t: t, runs: make(chan [][]counters.Request, 100), end: make(chan error), began: time.Now(),
 			told: map[string]told{}}
 		s.g = newGatherer(timeout, tracer, s.run)
 		test(t, s)
@@ -57,12 +58,12 @@ func gathered(t *testing.T, timeout time.Duration, tracer trace.Tracer, test fun
 	})
 }
 
-func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Verdict, error) {
+func (s *server) run(_ context.Context, calls [][]counters.Request) ([]counters.Verdict, error) {
 	s.runs <- calls
 	if err := <-s.end; err != nil {
 		return nil, err
 	}
-	out := make([]windows.Verdict, len(calls))
+	out := make([]counters.Verdict, len(calls))
 	for i, c := range calls {
 		if s.bad != "" && c[0].Key == s.bad {
 			err := s.failure
@@ -75,17 +76,17 @@ func (s *server) run(_ context.Context, calls [][]windows.Request) ([]windows.Ve
 			return nil, err
 		}
 		// Transitions tell whose it is.
-		out[i] = windows.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
+		out[i] = counters.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
 	}
 	return out, nil
 }
 
-func single(key string, cost int64) [][]windows.Request {
-	return [][]windows.Request{{{Key: key, Cost: cost}}}
+func single(key string, cost int64) [][]counters.Request {
+	return [][]counters.Request{{{Key: key, Cost: cost}}}
 }
 
 // calls has a caller come with calls, of which the first names him.
-func (s *server) calls(ctx context.Context, within time.Duration, calls [][]windows.Request) {
+func (s *server) calls(ctx context.Context, within time.Duration, calls [][]counters.Request) {
 	until := time.Now().Add(within)
 	go func() {
 		v, err := s.g.do(ctx, until, calls)
@@ -267,9 +268,9 @@ func TestACallWithTooLittleTimeIsNotSent(t *testing.T) {
 // The gatherer bounds how many calls wait, how many calls a run has, and how many keys: a run of many keys would take
 // longer than its callers wait.
 func TestGatheringIsBounded(t *testing.T) {
-	many := func(calls, keys int) (list [][]windows.Request) {
+	many := func(calls, keys int) (list [][]counters.Request) {
 		for range calls {
-			list = append(list, make([]windows.Request, keys))
+			list = append(list, make([]counters.Request, keys))
 		}
 		return list
 	}

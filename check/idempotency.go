@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/windows"
+	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
 // remember gives a call the key of its caller, if there is one. What is no charge in Redis is
@@ -24,7 +24,7 @@ func (c *call) remember(ctx context.Context, retention time.Duration) {
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	c.asks[0].Memory = &windows.Memory{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
+	c.asks[0].Memory = &counters.Memory{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
 }
 
 // fingerprint tells calls apart by what they ask for: 128 bits of a SHA-256.

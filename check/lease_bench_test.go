@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -37,7 +38,7 @@ func BenchmarkLeases(b *testing.B) {
 			testkit.Must(b, err)
 			b.ResetTimer()
 			for range processes {
-				s, err := NewService(Config{Counter: windows.NewRedis(c, keys),
+				s, err := NewService(Config{Counter: counters.New(c, keys),
 					Rules: windows.Fixed(rulesOf(b, hot)).Rules, Metrics: NewMetrics(prometheus.NewRegistry())})
 				testkit.Must(b, err)
 				b.Cleanup(s.Close)

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -20,12 +21,12 @@ import (
 
 // slowRenewals says when a renewal begins, and has it wait.
 type slowRenewals struct {
-	*windows.Redis
+	*counters.Redis
 	begun, goOn chan struct{}
 }
 
-func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one windows.Lease, ask windows.Renewal) (
-	windows.Leased, error) {
+func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one counters.Lease, ask counters.Renewal) (
+	counters.Leased, error) {
 	s.begun <- struct{}{}
 	<-s.goOn
 	return s.Redis.RenewLease(ctx, plan, one, ask)
@@ -68,7 +69,7 @@ func TestLeasesEnd(t *testing.T) {
 	})
 	t.Run("it is to end while it is renewed", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
-		renewing := slowRenewals{one.leases.counter.(*windows.Redis), make(chan struct{}), make(chan struct{})}
+		renewing := slowRenewals{one.leases.counter.(*counters.Redis), make(chan struct{}), make(chan struct{})}
 		one.leases.counter = renewing
 		over := one.leases.Find("k").Start(1)
 		<-renewing.begun
@@ -211,7 +212,7 @@ func TestLeasesKeepTheDeadline(t *testing.T) {
 		testkit.Must(t, err)
 		hot := rule("*", windows.Window{Limit: 1000, Per: time.Minute})
 		hot.Lease = 5 * time.Second
-		s, err := NewService(Config{Counter: windows.NewRedis(silentRedis(t), keys), Timeout: 250 * time.Millisecond,
+		s, err := NewService(Config{Counter: counters.New(silentRedis(t), keys), Timeout: 250 * time.Millisecond,
 			Rules: windows.Fixed(rulesOf(t, hot)).Rules, NoAnswer: func(err error) error { return err }})
 		testkit.Must(t, err)
 		for n := range 2 * lease.HotAsks {

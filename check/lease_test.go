@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -30,7 +31,7 @@ type lessees struct {
 	behind   int64 // Redis's is behind it by so much
 	rules    *windows.Rules
 	denials  int
-	other    *windows.Redis // of nobody: events, resets, the sweep
+	other    *counters.Redis // of nobody: events, resets, the sweep
 	all      []*lessee
 	admitted map[string][]admission
 	leased   int // answers from leases
@@ -85,8 +86,8 @@ func newLessees(t rapid.TB, c *redis.Client, prefix string, rules *windows.Rules
 	return l
 }
 
-func (l *lessees) counter() *windows.Redis {
-	counter := windows.NewRedis(l.redis, l.keys)
+func (l *lessees) counter() *counters.Redis {
+	counter := counters.New(l.redis, l.keys)
 	counter.Now = func() int64 { return l.clock - l.behind }
 	return counter
 }

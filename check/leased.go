@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -42,7 +43,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 	if !ok || planOf(got.Grant).Plan != a.Plan {
 		return decision{}, false
 	}
-	return decision{Verdict: windows.Verdict{Allowed: got.Allowed, Atomic: true,
+	return decision{Verdict: counters.Verdict{Allowed: got.Allowed, Atomic: true,
 		Items: []windows.KeyState{leasedState(got)}}, source: api.SourceLease, outcome: "lease_"}, true
 }
 

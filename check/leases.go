@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -34,11 +35,11 @@ type leases struct {
 	watching bool
 }
 
-// leaseCounter is what a windows.Redis has of leases.
+// leaseCounter is what a counters.Redis has of leases.
 type leaseCounter interface {
-	RenewLease(ctx context.Context, plan *windows.Plan, lease windows.Lease, ask windows.Renewal) (windows.Leased,
+	RenewLease(ctx context.Context, plan *windows.Plan, lease counters.Lease, ask counters.Renewal) (counters.Leased,
 		error)
-	ReservationID(word string, requests []windows.Request) string
+	ReservationID(word string, requests []counters.Request) string
 	Resets(ctx context.Context, partitions []int) ([]int64, error)
 	Partition(key string) int
 	Shard(key string) int
@@ -111,7 +112,8 @@ func planOf(g *lease.Grant) *leasePlan {
 // match gives the plan of a key, and for how long it is known to have it.
 func (l *leases) match(key string) *leasePlan {
 	rules := l.rules()
-	changes, overridden := rules.Overrides().Changes(), rules.Overrides().Find(key) != nil // in this order: either may change
+	all := rules.Overrides()
+	changes, overridden := all.Changes(), all.Find(key) != nil // in this order: either may change
 	p := &leasePlan{Plan: rules.Match(key), key: key, changes: changes}
 	if !overridden {
 		p.rules = rules
@@ -149,13 +151,13 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 		l.watch(p, now)
 	default:
 		// Until it is asked again, which may be later by less than a millisecond than Redis's clock would have it.
-		l.denials.add(windows.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now, l.Now())
+		l.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now, l.Now())
 	}
 	return out, p, err
 }
 
 // leaseAnswer is what Redis said, as far as it is the same for whoever leases.
-func leaseAnswer(id string, got windows.Leased) api.LeaseAnswer {
+func leaseAnswer(id string, got counters.Leased) api.LeaseAnswer {
 	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Stood, NowMs: got.State.NowMs}
 	if got.Units > 0 {
 		out.ID = id
@@ -166,16 +168,16 @@ func leaseAnswer(id string, got windows.Leased) api.LeaseAnswer {
 
 // newID makes an id of a new lease, which begins with a word.
 func (l *leases) newID(word, key string) string {
-	return l.counter.ReservationID(word+strings.ToLower(rand.Text()), []windows.Request{{Key: key}})
+	return l.counter.ReservationID(word+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
 }
 
 // ask renews a lease in Redis, behind the breaker of its shard.
-func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got windows.Leased, err error) {
+func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got counters.Leased, err error) {
 	err = l.onShard(l.counter.Shard(ask.Key), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		defer cancel()
-		one := windows.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
-		got, err = l.counter.RenewLease(ctx, plan, one, windows.Renewal{Used: ask.Used, Keep: ask.Keep, Want: ask.Want,
+		one := counters.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
+		got, err = l.counter.RenewLease(ctx, plan, one, counters.Renewal{Used: ask.Used, Keep: ask.Keep, Want: ask.Want,
 			Least: ask.Least})
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -26,7 +27,7 @@ func TestLocalCountsAreBounded(t *testing.T) {
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
 	testkit.Must(t, err)
-	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
 		Metrics: NewMetrics(prometheus.NewRegistry())})
 	testkit.Must(t, err)
 	const many = maxLocalKeys + 1000
@@ -52,7 +53,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
 	testkit.Must(t, err)
-	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules, Instances: 4,
+	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules, Instances: 4,
 		Metrics: NewMetrics(prometheus.NewRegistry())})
 	testkit.Must(t, err)
 	for i, want := range []struct {
@@ -67,7 +68,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, a, err)
 		}
 	}
-	if _, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+	if _, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
 		Instances: -1}); err == nil {
 		t.Error("Instances -1: no error")
 	}
@@ -80,23 +81,23 @@ func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	for range 20 {
-		_, err := h.execute(ended, func() ([]windows.Verdict, error) { return nil, slow })
+		_, err := h.execute(ended, func() ([]counters.Verdict, error) { return nil, slow })
 		if !errors.Is(err, slow) {
 			t.Fatalf("error %v: the breaker is open", err)
 		}
 	}
 	for _, harmless := range []error{context.Canceled, streamtest.Refusal("WRONGTYPE")} {
 		for range 20 {
-			_, err := h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, harmless })
+			_, err := h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, harmless })
 			if !errors.Is(err, harmless) {
 				t.Fatalf("error %v after %v: the breaker is open", err, harmless)
 			}
 		}
 	}
 	for range 5 {
-		_, _ = h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, slow })
+		_, _ = h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, slow })
 	}
-	_, err := h.execute(t.Context(), func() ([]windows.Verdict, error) { return nil, slow })
+	_, err := h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, slow })
 	if !errors.Is(err, api.ErrNotSent) {
 		t.Errorf("error %v after five failures, want an open breaker", err)
 	}

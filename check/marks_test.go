@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 type noMarks struct{ marks }
@@ -112,7 +112,7 @@ func TestAReadingThatTakesLong(t *testing.T) {
 		_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
 		testkit.Must(t, err)
 	}}
-	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
 	if reading, _ := p.denials.await(request, came); reading == nil {
 		t.Error("the mark is not read")
 	}
@@ -202,7 +202,7 @@ func TestMarksThatDoNotCome(t *testing.T) {
 		}
 	}
 	*clock += 50
-	request := windows.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
+	request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
 	if reading, _ := p.denials.await(request, p.denials.now()); reading != nil {
 		t.Error("a reading is awaited that began 200 ms ago")
 	}

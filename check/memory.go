@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -14,7 +15,7 @@ import (
 // something came back lately, it waits for the marks that tell it, until the deadline, if there is one. The marks cost
 // Redis less than a check, and take no longer. Where they do, Redis is asked.
 func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
-	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a windows.Request) bool {
+	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a counters.Request) bool {
 		return a.ChargesDenied() || a.Memory != nil
 	}) {
 		return decision{}, false // Redis has something to count, or the answer that was given before

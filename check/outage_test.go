@@ -13,6 +13,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -46,12 +47,13 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 	})
 	testkit.Must(t, err)
 	var out bytes.Buffer // the checks of this test come one after the other
-	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Timeout: time.Second,
 		Log: slog.New(slog.NewJSONHandler(&out, nil))})
 	testkit.Must(t, err)
 	ask := func(key string) api.Source {
-		return s.decide(t.Context(), &call{asks: []windows.Request{{Plan: rules.Match(key), Key: key, Cost: 1}}}).source
+		asks := []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}}
+		return s.decide(t.Context(), &call{asks: asks}).source
 	}
 	lines := func(want int) map[string]any {
 		t.Helper()

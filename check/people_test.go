@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -19,7 +20,7 @@ func TestAPersonWaitsLongerThanACheck(t *testing.T) {
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
 	testkit.Must(t, err)
 	rules := rulesOf(t, rule("*", windows.Window{Limit: 1, Per: time.Hour}))
-	s, err := NewService(Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
 		Timeout: time.Second})
 	testkit.Must(t, err)
 	var shortest time.Duration // that was left to answer a command

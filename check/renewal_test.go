@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -14,13 +15,13 @@ import (
 
 // lateRenewals are answered 60 ms after Redis did.
 type lateRenewals struct {
-	*windows.Redis
+	*counters.Redis
 	clock *int64
 	asked *int
 }
 
-func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one windows.Lease, ask windows.Renewal) (
-	windows.Leased, error) {
+func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one counters.Lease, ask counters.Renewal) (
+	counters.Leased, error) {
 	got, err := s.Redis.RenewLease(ctx, plan, one, ask)
 	*s.clock += 60
 	*s.asked++
@@ -45,13 +46,13 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	l.clock += 200 // what it had is charged by the next renewal
 	l.charge("k", 1000)
 	l.clock = begun + 1190 // 10 ms before those are free, and all else is
-	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, renewals}
+	one.leases.counter = lateRenewals{one.leases.counter.(*counters.Redis), &l.clock, renewals}
 	return l, one, renewals
 }
 
 // charge has others use units, whatever there is room for.
 func (l *lessees) charge(key string, units int64) {
-	_, err := l.other.Check(context.Background(), []windows.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
+	_, err := l.other.Check(context.Background(), []counters.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
 		Mode: api.ModeCharge}})
 	testkit.Must(l.t, err)
 }
@@ -77,7 +78,7 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 		came := one.denials.now().Add(after)
 		held := one.leases.Find("k")
 		<-held.Start(1)
-		asks := []windows.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
+		asks := []counters.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
 		d, ok := one.leases.answer(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
 		one.leases.Wait()
 		if !ok || d.Allowed != allowed {
@@ -93,7 +94,7 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
 	one, late := l.start(), 0
 	l.charge("k", 970)
-	one.leases.counter = lateRenewals{one.leases.counter.(*windows.Redis), &l.clock, &late}
+	one.leases.counter = lateRenewals{one.leases.counter.(*counters.Redis), &l.clock, &late}
 	for range 2 * lease.HotAsks {
 		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 		testkit.Must(t, err)
@@ -113,7 +114,7 @@ func TestARenewalThatIsNotAnswered(t *testing.T) {
 	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
 	one.config.Timeout = 4 * time.Second
 	begun, goOn := make(chan struct{}, 1), make(chan struct{})
-	one.leases.counter = slowRenewals{one.leases.counter.(*windows.Redis), begun, goOn}
+	one.leases.counter = slowRenewals{one.leases.counter.(*counters.Redis), begun, goOn}
 	l.clock += 1000
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 	if err != nil || a.Source != api.SourceRedis {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -48,9 +49,9 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		return api.ReservationOfAll{}, err
 	}
 	switch got.State {
-	case windows.SettledBefore:
+	case counters.SettledBefore:
 		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
-	case windows.OtherRequest:
+	case counters.OtherRequest:
 		return api.ReservationOfAll{}, errOtherReservation
 	}
 	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,
@@ -65,15 +66,15 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 // taken back. A shard that does not answer is an error: what others gave then stands until it expires,
 // or the same id is asked for again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
-	asks []windows.Request,
-) (windows.Reservation, error) {
+	asks []counters.Request,
+) (counters.Reservation, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	shards := s.shardsOf(asks)
-	all := windows.Reservation{Verdict: windows.Verdict{Items: make([]windows.KeyState, len(asks))}}
+	all := counters.Reservation{Verdict: counters.Verdict{Items: make([]windows.KeyState, len(asks))}}
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
-		var got windows.Reservation
+		var got counters.Reservation
 		err := s.onShard(ctx, within, shard, func() (err error) {
 			got, err = s.config.Counter.Reserve(within, id, ttl, fingerprint, some)
 			return err
@@ -125,7 +126,7 @@ func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
 }
 
 // ttlOf gives how long a reservation is to stand.
-func ttlOf(asks []windows.Request, ms int64) (time.Duration, error) {
+func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
 	most, inFlight := windows.MaxReservation, ""
 	for _, a := range asks {
 		for _, r := range a.Plan.Rules() {
@@ -161,14 +162,14 @@ func hash(values ...any) string {
 
 // ofShard runs what is asked of one shard behind its breaker.
 func (s *Service) ofShard(shard int, ask func() error) error {
-	_, err := s.shards[shard].execute(context.Background(), func() ([]windows.Verdict, error) { return nil, ask() })
+	_, err := s.shards[shard].execute(context.Background(), func() ([]counters.Verdict, error) { return nil, ask() })
 	return err
 }
 
 // onShard runs what is asked of one shard behind its breaker; `within` is ctx with the deadline.
 func (s *Service) onShard(ctx, within context.Context, shard int, ask func() error) error {
 	var refused error // of a request that is wrong: the server has answered
-	_, err := s.shards[shard].execute(within, func() ([]windows.Verdict, error) {
+	_, err := s.shards[shard].execute(within, func() ([]counters.Verdict, error) {
 		err := ask()
 		if errors.Is(err, api.ErrBadRequest) {
 			refused, err = err, nil

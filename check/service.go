@@ -14,13 +14,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Config of a Service. Counter and Rules are required.
 type Config struct {
-	Counter *windows.Redis
+	Counter *counters.Redis
 	Rules   func() *windows.Rules
 	// Overrides that operators set; nil: there are none. The rules are put under them.
 	Overrides *overrides.All
@@ -70,7 +71,7 @@ const maxLocalKeys = 100_000
 // from waiting for it, and each rule's on_error decides (decide.go).
 type Service struct {
 	config Config
-	local  *windows.Local
+	local  *counters.Local
 	shards []*shard
 	outage *outage
 
@@ -97,7 +98,7 @@ func NewService(c Config) (*Service, error) {
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
 	c.Instances = cmp.Or(c.Instances, 1)
-	s := &Service{config: c, local: windows.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
+	s := &Service{config: c, local: counters.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
 	s.local.Instances = c.Instances
 	if c.Now == nil {
@@ -174,7 +175,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 }
 
 // Throttled gives the first n that are over a limit or blocked after one, by until when and by key, and
-// the `after` of the next page; see windows.Redis.ThrottledPage.
+// the `after` of the next page; see counters.Redis.ThrottledPage.
 func (s *Service) Throttled(ctx context.Context, n int, after string, keep func(api.Throttled) bool) ([]api.Throttled,
 	string, error) {
 	list, next, err := s.config.Counter.ThrottledPage(ctx, s.config.Rules(), n, after, keep)

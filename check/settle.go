@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -50,7 +51,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		}
 		return units
 	}
-	return s.settle(ctx, id, windows.Commit, 0, cost, hash("commit", req))
+	return s.settle(ctx, id, counters.Commit, 0, cost, hash("commit", req))
 }
 
 // areKeysOf refuses costs of keys that a reservation does not have, before anything is charged.
@@ -95,7 +96,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 
 // Cancel frees all that a reservation holds; nothing is charged. The rest is as of Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return s.settle(ctx, id, windows.Cancel, 0, nil, "-")
+	return s.settle(ctx, id, counters.Cancel, 0, nil, "-")
 }
 
 // Renew has a reservation stand ttl_ms from now; 0 means as long as before. The rest is as of Commit.
@@ -103,28 +104,28 @@ func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (a
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err
 	}
-	return s.settle(ctx, id, windows.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
+	return s.settle(ctx, id, counters.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
 }
 
-func (s *Service) settle(ctx context.Context, id string, op windows.SettleOp, ttl time.Duration,
+func (s *Service) settle(ctx context.Context, id string, op counters.SettleOp, ttl time.Duration,
 	cost func(string, int64) int64, fingerprint string,
 ) (out api.Settlement, err error) {
 	began := time.Now()
 	defer func() { s.observe(ctx, began, nil, true, err) }()
 	rules := s.config.Rules()
-	var got windows.Settlement
+	var got counters.Settlement
 	err = s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
 		one, err := s.config.Counter.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
 		one.Keys = append(got.Keys, one.Keys...)
 		got = one
-		return got.State == windows.Settled || got.State == windows.DoneBefore, err
+		return got.State == counters.Settled || got.State == counters.DoneBefore, err
 	})
 	if err != nil {
 		return api.Settlement{}, err
 	}
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
-		if op != windows.Renew { // which frees nothing
+		if op != counters.Renew { // which frees nothing
 			s.changed(k.Key, freed)
 		}
 		if k.Plan != nil {
@@ -132,23 +133,23 @@ func (s *Service) settle(ctx context.Context, id string, op windows.SettleOp, tt
 		}
 	}
 	switch got.State {
-	case windows.UnknownReservation:
+	case counters.UnknownReservation:
 		return out, fmt.Errorf("%w: %s", api.ErrNoReservation, api.Shorten(id))
-	case windows.HasExpired:
+	case counters.HasExpired:
 		return out, fmt.Errorf("%w: %s, at %s", api.ErrReservationExpired, api.Shorten(id),
 			time.UnixMilli(got.ExpiresMs).UTC().Format(time.RFC3339Nano))
-	case windows.WasCommitted, windows.WasCancelled:
+	case counters.WasCommitted, counters.WasCancelled:
 		was := "cancelled"
-		if got.State == windows.WasCommitted {
+		if got.State == counters.WasCommitted {
 			was = "committed"
-			if op == windows.Commit {
+			if op == counters.Commit {
 				was = "committed with another cost"
 			}
 		}
 		return out, fmt.Errorf("%w: %s was %s at %s", api.ErrReservationSettled, api.Shorten(id), was,
 			time.UnixMilli(got.SettledMs).UTC().Format(time.RFC3339Nano))
 	}
-	out.State = map[windows.SettleOp]api.ReservationState{windows.Commit: api.ReservationCommitted,
-		windows.Cancel: api.ReservationCancelled, windows.Renew: api.ReservationOpen}[op]
+	out.State = map[counters.SettleOp]api.ReservationState{counters.Commit: api.ReservationCommitted,
+		counters.Cancel: api.ReservationCancelled, counters.Renew: api.ReservationOpen}[op]
 	return out, nil
 }

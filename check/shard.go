@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // shard asks one server, or on a Cluster the one of a partition. Each has its own
@@ -19,7 +19,7 @@ import (
 // the others: what one shard does counts for that shard alone.
 type shard struct {
 	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
-	breaker *gobreaker.CircuitBreaker[[]windows.Verdict]
+	breaker *gobreaker.CircuitBreaker[[]counters.Verdict]
 	timeout time.Duration
 	*gatherer
 }
@@ -30,9 +30,9 @@ var errHurried = errors.New("too little time was left to ask Redis")
 
 // newShard makes one. If breaks is false, its breaker never opens. changed receives each new
 // state of the breaker, and denials the keys that a run denied. tracer may be nil.
-func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
+func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
 	denials *denials, tracer trace.Tracer) *shard {
-	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]windows.Verdict](gobreaker.Settings{
+	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]counters.Verdict](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
 		ReadyToTrip: func(n gobreaker.Counts) bool {
@@ -42,9 +42,9 @@ func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, change
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
 	})}
-	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]windows.Request) ([]windows.Verdict,
+	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]counters.Request) ([]counters.Verdict,
 		error) {
-		return h.execute(ctx, func() ([]windows.Verdict, error) {
+		return h.execute(ctx, func() ([]counters.Verdict, error) {
 			asked := denials.now()
 			verdicts, err := counter.CheckMany(ctx, calls)
 			if err == nil {
@@ -58,8 +58,8 @@ func newShard(counter *windows.Redis, timeout time.Duration, breaks bool, change
 
 // execute asks Redis behind the breaker. While it is open nothing is sent, and the
 // error wraps api.ErrNotSent.
-func (h *shard) execute(ctx context.Context, ask func() ([]windows.Verdict, error)) ([]windows.Verdict, error) {
-	verdicts, err := h.breaker.Execute(func() ([]windows.Verdict, error) {
+func (h *shard) execute(ctx context.Context, ask func() ([]counters.Verdict, error)) ([]counters.Verdict, error) {
+	verdicts, err := h.breaker.Execute(func() ([]counters.Verdict, error) {
 		start := time.Now()
 		verdicts, err := ask()
 		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {

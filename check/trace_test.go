@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/streamcounter/streamcounter/windows"
+	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
 // Calls that share a run have one span of Redis: in the trace of the first of them, linked with
@@ -65,8 +65,8 @@ func TestSharedRunIsLinked(t *testing.T) {
 // Without traces a call on its way to Redis allocates what it did before there were any: four times for its
 // deadline, and once for who comes next.
 func TestNoTracesAllocateNothingMore(t *testing.T) {
-	verdicts, never := []windows.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
-	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]windows.Request) ([]windows.Verdict, error) {
+	verdicts, never := []counters.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
+	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]counters.Request) ([]counters.Verdict, error) {
 		return verdicts, nil
 	}), single("a", 1)
 	if n := testing.AllocsPerRun(1000, func() { _, _ = g.do(context.Background(), never, calls) }); n != 5 {

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -70,7 +71,7 @@ func serveRule(b *testing.B, c *redis.Client, rule *windows.Rule) string {
 	testkit.Must(b, err)
 	log, err := stream.NewLog(c, keys, time.Minute)
 	testkit.Must(b, err)
-	checks, err := check.NewService(check.Config{Counter: windows.NewRedis(c, keys), Rules: windows.Fixed(rules).Rules,
+	checks, err := check.NewService(check.Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
 		Metrics: check.NewMetrics(prometheus.NewRegistry())})
 	testkit.Must(b, err)
 	b.Cleanup(checks.Close)

@@ -20,6 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
 	scgrpc "github.com/streamcounter/streamcounter/client/grpc"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -47,7 +48,7 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	testkit.Must(t, err)
 	w.rules, err = windows.NewRules(rules)
 	testkit.Must(t, err)
-	counter := windows.NewRedis(c, keys)
+	counter := counters.New(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
 		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()),

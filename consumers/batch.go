@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -25,7 +26,7 @@ type folder struct {
 	redis      redis.UniversalClient
 	lua        *lua.Server
 	keys       *stream.Keys
-	counter    *windows.Redis
+	counter    *counters.Redis
 	rules      func() *windows.Rules
 	metrics    *Metrics
 	log        *slog.Logger
@@ -42,7 +43,7 @@ type folder struct {
 // as long as ctx allows: sending a fold again is safe. errs[i] is what became of batches[i]. On an error (ctx has
 // ended, the partition is quarantined) events stay pending for somebody to claim.
 func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
-	folds, letters := make([]windows.Batch, len(batches)), make([][]deadLetter, len(batches))
+	folds, letters := make([]counters.Batch, len(batches)), make([][]deadLetter, len(batches))
 	for i, b := range batches {
 		folds[i].Partition = b.Partition
 		folds[i].Events, letters[i] = f.decode(b)
@@ -109,9 +110,9 @@ func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []st
 // decode gives the events of a batch that can be counted, and the letters of the others.
 // A producer that computes the partition of a key wrongly would have the key counted
 // and levelled in two places, of which each knows a part.
-func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []deadLetter) {
+func (f *folder) decode(b eventlog.Batch) (events []counters.Event, letters []deadLetter) {
 	rules := f.rules()
-	events = make([]windows.Event, 0, len(b.Messages))
+	events = make([]counters.Event, 0, len(b.Messages))
 	for _, m := range b.Messages {
 		e, err := m.Decode()
 		if err != nil {
@@ -124,8 +125,8 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 				f.keys.Events(right))))
 			continue
 		}
-		event := windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID, Fields: m.Values}
-		if err := rules.CheckValues(event); err != nil {
+		event := counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID, Fields: m.Values}
+		if err := rules.CheckValues(event.Key, event.Field); err != nil {
 			letters = append(letters, letterOf(m, invalid, err.Error()))
 			continue
 		}
@@ -137,7 +138,7 @@ func (f *folder) decode(b eventlog.Batch) (events []windows.Event, letters []dea
 // count folds batches with one script call and gives, for each, the IDs of events that no rule matches, or
 // why it was not counted. Where Redis refuses the call, each batch is folded by itself (what was counted has
 // left): a partition with a key of another type, or an event that makes the script fail, holds up none of the others.
-func (f *folder) count(ctx context.Context, batches []windows.Batch) (unmatched [][]string, errs []error) {
+func (f *folder) count(ctx context.Context, batches []counters.Batch) (unmatched [][]string, errs []error) {
 	sent, refusal, err := f.send(ctx, batches)
 	unmatched, errs = make([][]string, len(batches)), make([]error, len(batches))
 	for i := range batches {
@@ -158,7 +159,7 @@ func (f *folder) count(ctx context.Context, batches []windows.Batch) (unmatched 
 
 // isolate counts a batch that Redis refused, not for the type of a key. It halves the batch, calls count again, and
 // makes the event that causes the refusal alone a dead letter.
-func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (unmatched []string, err error) {
+func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (unmatched []string, err error) {
 	p, events := b.Partition, b.Events
 	quarantined, err := f.quarantine.examine(ctx, p)
 	// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
@@ -175,7 +176,7 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 		"error", refusal)
 	for half := range slices.Chunk(events, (len(events)+1)/2) {
 		b.Events = half
-		list, errs := f.count(ctx, []windows.Batch{b})
+		list, errs := f.count(ctx, []counters.Batch{b})
 		if errs[0] != nil {
 			return nil, errs[0]
 		}
@@ -187,10 +188,10 @@ func (f *folder) isolate(ctx context.Context, b windows.Batch, refusal error) (u
 // send folds batches with one script call and gives, for each, the IDs of events that no
 // rule matches. It tries until Redis answers; refusal is its answer where it refuses. Then
 // some may have been counted, and all are to be folded again.
-func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [][]string, refusal, err error) {
+func (f *folder) send(ctx context.Context, batches []counters.Batch) (unmatched [][]string, refusal, err error) {
 	var rules *windows.Rules
 	err = f.retry(ctx, "counting events", batches[0].Partition, func() (err error) {
-		var folded windows.Folded
+		var folded counters.Folded
 		rules = f.rules()
 		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)
 		f.observeFolded(folded)
@@ -209,7 +210,7 @@ func (f *folder) send(ctx context.Context, batches []windows.Batch) (unmatched [
 	return unmatched, nil, nil
 }
 
-func (f *folder) observeFolded(folded windows.Folded) {
+func (f *folder) observeFolded(folded counters.Folded) {
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
 	f.metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))
@@ -220,7 +221,7 @@ func (f *folder) observeFolded(folded windows.Folded) {
 }
 
 // record notes what each rule and key had of the events that were folded.
-func (f *folder) record(keys []windows.FoldedKey) {
+func (f *folder) record(keys []counters.FoldedKey) {
 	for i := 0; i < len(keys); {
 		rule, events, units := keys[i].Rule, int64(0), int64(0)
 		for ; i < len(keys) && keys[i].Rule == rule; i++ {

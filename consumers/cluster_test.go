@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -127,7 +128,7 @@ func (l *load) append(n int) {
 func (l *load) check(key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
-	_, err := l.w.counter.Check(ctx, []windows.Request{{Plan: l.w.rules.Match(key), Key: key, Cost: 1}})
+	_, err := l.w.counter.Check(ctx, []counters.Request{{Plan: l.w.rules.Match(key), Key: key, Cost: 1}})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

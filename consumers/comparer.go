@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -24,7 +25,7 @@ type Decisions interface {
 // deleted; such a decision is published again. It does so for the partitions that this
 // process relays.
 type comparer struct {
-	counter    *windows.Redis
+	counter    *counters.Redis
 	turns      *turns
 	decisions  Decisions
 	held       func() map[int]context.Context
@@ -136,7 +137,7 @@ func (c *comparer) differing(ctx context.Context, p int, fields []string) (map[s
 }
 
 // says tells whether what subscribers find is the decision that stands.
-func says(found *api.Transition, d windows.Decision) bool {
+func says(found *api.Transition, d counters.Decision) bool {
 	return found != nil && found.State == api.StateThrottled && found.Rule == d.Rule && found.Key == d.Key &&
 		found.WindowMs == d.WindowMs && found.Limit == d.Limit && found.SinceMs == d.SinceMs &&
 		found.UntilMs == d.UntilMs

@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -57,7 +58,7 @@ func ExamplePool() {
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
 	pool, err := consumers.NewPool(consumers.Config{Redis: client, Blocking: blocking, Keys: keys,
-		Counter: windows.NewRedis(client, keys), Rules: windows.Fixed(rules).Rules, Publisher: printer{stop},
+		Counter: counters.New(client, keys), Rules: windows.Fixed(rules).Rules, Publisher: printer{stop},
 		Metrics: consumers.NewMetrics(prometheus.NewRegistry()), Block: 50 * time.Millisecond})
 	if err != nil {
 		log.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -39,7 +40,7 @@ func (o *overridden) add(targets []string) {
 }
 
 // blockedByPattern notes keys of events which the pattern of a block fits, each once a minute at most.
-func (o *overridden) blockedByPattern(rules *windows.Rules, events []windows.Event) {
+func (o *overridden) blockedByPattern(rules *windows.Rules, events []counters.Event) {
 	if !rules.Overrides().Any() {
 		return
 	}

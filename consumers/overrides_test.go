@@ -9,10 +9,10 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // operated is a world with a pool that follows overrides, and what another process sets. The overrides
@@ -21,7 +21,7 @@ func operated(t *testing.T, url string, before ...api.Override) (w *world, other
 	t.Helper()
 	w, r = newWorld(t, url), &recorder{}
 	w.counter.Now = nil
-	other = windows.NewRedis(w.redis, w.keys).NewOverrides(nil)
+	other = counters.New(w.redis, w.keys).NewOverrides(nil)
 	testkit.Must(t, other.Load(t.Context()))
 	for _, o := range before {
 		_, err := other.Set(t.Context(), w.rules.ValidateOverride, o, 0)
@@ -57,7 +57,8 @@ func TestABlockedPatternIsPublished(t *testing.T) {
 		w, other, r := operated(t, url)
 		w.append(api.Event{Key: "user:a1", Count: 1})
 		w.eventuallyUsed("user:a1", 1)
-		_, err := other.Set(ctx, w.rules.ValidateOverride, api.Override{Pattern: "user:a*", Block: true, Reason: "abuse"}, 0)
+		_, err := other.Set(ctx, w.rules.ValidateOverride,
+			api.Override{Pattern: "user:a*", Block: true, Reason: "abuse"}, 0)
 		testkit.Must(t, err)
 		w.eventuallyPublished(r, "user:a1", "override", api.StateThrottled)
 		w.append(api.Event{Key: "user:a2", Count: 1}, api.Event{Key: "user:b", Count: 1})

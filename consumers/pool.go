@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/lua"
@@ -43,7 +44,7 @@ type Config struct {
 	// be above Block.
 	Blocking  redis.UniversalClient
 	Keys      *stream.Keys
-	Counter   *windows.Redis
+	Counter   *counters.Redis
 	Rules     func() *windows.Rules
 	Publisher Publisher
 	// Decisions tells what subscribers find; nil: decisions that were overwritten stay so.

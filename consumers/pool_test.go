@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -107,9 +108,9 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 			t.Fatalf("%v, %v", batches, err)
 		}
 		// It had folded two of them before it died.
-		var events []windows.Event
+		var events []counters.Event
 		for _, m := range batches[0].Messages[1:3] {
-			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
+			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
 		if _, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil {
 			t.Fatal(err)
@@ -122,7 +123,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		// The zombie wakes and folds what it holds.
 		events = nil
 		for _, m := range batches[0].Messages {
-			events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
+			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
 		if f, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil ||
 			f.AlreadyCounted != 5 {
@@ -149,7 +150,7 @@ func aRefusedEvent(t *testing.T, w *world) {
 	for i := range 20 {
 		w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
 	}
-	counter := windows.NewRedis(w.work, w.keys)
+	counter := counters.New(w.work, w.keys)
 	counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
 		if w.sample("dead_letters_total") == 0 {
 			return -1

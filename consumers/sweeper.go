@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
@@ -18,7 +19,7 @@ import (
 // releases and clears come from here, and renewals of what still stands. Any
 // number of sweepers may run: a sweep reads the present counts and writes what changed.
 type sweeper struct {
-	counter    *windows.Redis
+	counter    *counters.Redis
 	rules      func() *windows.Rules
 	config     Config
 	log        *slog.Logger

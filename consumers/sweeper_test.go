@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -33,10 +34,10 @@ func TestDueReleasesGoFirst(t *testing.T) {
 		{Name: "long", Match: "long:*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
 		{Name: "short", Match: "short:*", Windows: []windows.Window{{Limit: 1, Per: 2 * time.Second}}}})
 	testkit.Must(t, err)
-	counter := windows.NewRedis(c, keys)
+	counter := counters.New(c, keys)
 	counter.Now = func() int64 { return now }
 	take := func(key string) {
-		_, err := counter.Check(ctx, []windows.Request{{Plan: rules.Match(key), Key: key, Cost: 1}})
+		_, err := counter.Check(ctx, []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}})
 		testkit.Must(t, err)
 	}
 	pool, err := NewPool(Config{Redis: c, Blocking: c, Keys: keys, Counter: counter, Publisher: nowhere{},

@@ -7,14 +7,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/pause"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // throttledKeys counts how many keys each rule throttles, in the partitions that this process relays:
 // so each partition is counted by one process.
 type throttledKeys struct {
-	counter    *windows.Redis
+	counter    *counters.Redis
 	held       func() map[int]context.Context
 	quarantine *quarantine
 	gauge      *prometheus.GaugeVec // by rule

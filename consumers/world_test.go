@@ -16,6 +16,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -31,7 +32,7 @@ type world struct {
 	work     redis.UniversalClient // the pools'
 	keys     *stream.Keys
 	rules    *windows.Rules
-	counter  *windows.Redis
+	counter  *counters.Redis
 	log      *stream.Log
 	registry *prometheus.Registry
 	metrics  *consumers.Metrics
@@ -61,7 +62,7 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), partitions); err != nil {
 		t.Fatal(err)
 	}
-	w.counter = windows.NewRedis(w.work, w.keys)
+	w.counter = counters.New(w.work, w.keys)
 	if w.log, err = stream.NewLog(w.redis, w.keys, time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -300,5 +300,5 @@ func (w Window) PerText() string {
 	if w.Calendar.Unit != "" {
 		return w.Calendar.Unit
 	}
-	return FormatDuration(w.Per)
+	return inDays(w.Per)
 }

@@ -245,11 +245,11 @@ func (r *Rule) validateDistinct(i int) *fault {
 	return nil
 }
 
-// CheckValues gives the error of an event that cannot be counted for want of a value; see Plan.Values.
-func (r *Rules) CheckValues(e Event) error {
+// CheckValues gives the error of an event of a key that cannot be counted for want of a value; see Plan.Values.
+func (r *Rules) CheckValues(key string, field func(name string) string) error {
 	if !r.values {
 		return nil
 	}
-	_, err := r.Match(e.Key).Values(e.Field)
+	_, err := r.Match(key).Values(field)
 	return err
 }

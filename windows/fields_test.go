@@ -29,12 +29,12 @@ var ruleFields = []struct {
 	{"windows[].limit", "number", required, "units that the window admits, 1 to 10^12"},
 	{"windows[].per", "duration or period", "required, or `in_flight`",
 		fmt.Sprintf("length of the window: %s to %s, or `day`, `week`, "+
-			"`month`, `year` of the [calendar](#calendar-windows)", FormatDuration(MinWindow), FormatDuration(MaxWindow))},
+			"`month`, `year` of the [calendar](#calendar-windows)", inDays(MinWindow), inDays(MaxWindow))},
 	{"windows[].zone", "IANA name", code("UTC"), "time zone of a calendar window"},
 	{"windows[].starts", "day", "see [below](#calendar-windows)", "when the period of a calendar window begins"},
 	{"windows[].in_flight", "duration", none, fmt.Sprintf("in place of `per`: `limit` units may be reserved at once. "+
 		"A reservation that is not renewed ends after this time, %s to %s. Such a rule takes "+
-		"[reservations](reservations.md) only", FormatDuration(MinWindow), FormatDuration(MaxReservation))},
+		"[reservations](reservations.md) only", inDays(MinWindow), inDays(MaxReservation))},
 	{"windows[].algorithm", "name", "the rule's", "counts this window"},
 	{"windows[].distinct", "name of a field", none, fmt.Sprintf("`limit` different values of this field are admitted, "+
 		"up to %d: see [Different values](#different-values)", MaxDistinct)},

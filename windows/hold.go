@@ -16,12 +16,12 @@ const (
 
 // 0 is a choice: Parse sets the default before it reads a rule.
 var holdOption = option{
-	fields: []optionField{{"hold", "duration", fmt.Sprintf("`%s`", FormatDuration(DefaultHold)),
-		"a throttle or alert lasts at least this long, up to " + FormatDuration(MaxHold),
+	fields: []optionField{{"hold", "duration", fmt.Sprintf("`%s`", inDays(DefaultHold)),
+		"a throttle or alert lasts at least this long, up to " + inDays(MaxHold),
 		func(d *document.Document, r *Rule) document.Setter { return document.Leaf(d, &r.Hold, duration) }}},
 	validate: func(r *Rule) *fault {
 		if r.Hold < 0 || r.Hold > MaxHold || r.Hold%time.Millisecond != 0 {
-			return faultf("hold", "hold %s: want 0s to %s in whole milliseconds", FormatDuration(r.Hold), FormatDuration(MaxHold))
+			return faultf("hold", "hold %s: want 0s to %s in whole milliseconds", inDays(r.Hold), inDays(MaxHold))
 		}
 		return nil
 	},

@@ -20,7 +20,7 @@ var wantLease = fmt.Sprintf("want %s to %s in whole milliseconds; a rule without
 var leaseOption = option{
 	fields: []optionField{{"lease", "duration", "none", fmt.Sprintf("serve [hot keys](hot-keys.md) from memory for "+
 		"this time, %s to %s, no longer than the shortest window; not beside `in_flight`",
-		FormatDuration(MinLease), FormatDuration(MaxLease)),
+		inDays(MinLease), inDays(MaxLease)),
 		func(d *document.Document, r *Rule) document.Setter {
 			return func(n *document.Node, at string) error {
 				if err := document.Leaf(d, &r.Lease, duration)(n, at); err != nil || r.Lease != 0 {
@@ -48,14 +48,14 @@ func (r *Rule) validateLease() *fault {
 	case i >= 0:
 		return &fault{"lease", fmt.Sprintf("windows[%d].in_flight", i), fmt.Sprintf(
 			"lease %s beside in_flight: a rule with an in_flight window takes reservations only; want one of the two",
-			FormatDuration(r.Lease))}
+			inDays(r.Lease))}
 	case r.Lease < MinLease || r.Lease > MaxLease || r.Lease%time.Millisecond != 0:
-		return faultf("lease", "lease %s: %s", FormatDuration(r.Lease), wantLease)
+		return faultf("lease", "lease %s: %s", inDays(r.Lease), wantLease)
 	}
 	for i, w := range r.Windows {
 		if r.Lease > w.Per {
 			return &fault{"lease", fmt.Sprintf("windows[%d].per", i), fmt.Sprintf(
-				"lease %s: want no more than the shortest window, %s", FormatDuration(r.Lease), FormatDuration(r.shortest()))}
+				"lease %s: want no more than the shortest window, %s", inDays(r.Lease), inDays(r.shortest()))}
 		}
 	}
 	return nil

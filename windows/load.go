@@ -190,8 +190,10 @@ func ParseDuration(s string) (time.Duration, error) {
 	return whole*24 + more, nil
 }
 
-// FormatDuration writes a duration as short as people do: 31d, 1h30m, 10ms.
-func FormatDuration(d time.Duration) string {
+// FormatDuration writes a duration as short as people do, and as ParseDuration reads it: 31d, 1h30m, 10ms.
+func FormatDuration(d time.Duration) string { return inDays(d) }
+
+func inDays(d time.Duration) string {
 	if d != 0 && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
 	}

@@ -140,7 +140,7 @@ func TestInDaysIsReadBack(t *testing.T) {
 		25 * time.Hour:          "25h",
 		time.Hour + time.Second: "1h0m1s", -time.Minute: "-1m", 10 * time.Minute: "10m", 20 * time.Second: "20s",
 	} {
-		got := FormatDuration(d)
+		got := inDays(d)
 		if back, err := ParseDuration(got); got != want || err != nil || back != d {
 			t.Errorf("%v: %q, read back as %v, %v; want %q", d, got, back, err, want)
 		}

@@ -24,12 +24,12 @@ var penaltyOption = option{
 	fields: []optionField{
 		{"penalty", "list of durations", "none", fmt.Sprintf("a throttle lasts at least the first, the next one the "+
 			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than before; not beside "+
-			"`lease`", MaxPenalties, FormatDuration(MinPenalty), FormatDuration(MaxPenalty)),
+			"`lease`", MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
 			func(d *document.Document, r *Rule) document.Setter {
 				return document.Leaves(d, &r.Penalty, duration)
 			}},
-		{"forget", "duration", fmt.Sprintf("`%s`", FormatDuration(DefaultForget)), fmt.Sprintf("time after a penalty in which "+
-			"a new throttle gets the next step, %s to %s", FormatDuration(MinPenalty), FormatDuration(MaxWindow)),
+		{"forget", "duration", fmt.Sprintf("`%s`", inDays(DefaultForget)), fmt.Sprintf("time after a penalty in which "+
+			"a new throttle gets the next step, %s to %s", inDays(MinPenalty), inDays(MaxWindow)),
 			func(d *document.Document, r *Rule) document.Setter { return document.Leaf(d, &r.Forget, duration) }},
 	},
 	defaults: func(r *Rule) {
@@ -83,7 +83,7 @@ var penaltyOption = option{
 func (r *Rule) validatePenalty() *fault {
 	switch {
 	case len(r.Penalty) == 0 && r.Forget != 0:
-		return faultf("forget", "forget %s: only with a penalty", FormatDuration(r.Forget))
+		return faultf("forget", "forget %s: only with a penalty", inDays(r.Forget))
 	case len(r.Penalty) == 0:
 		return nil
 	case len(r.Penalty) > MaxPenalties:
@@ -92,18 +92,18 @@ func (r *Rule) validatePenalty() *fault {
 		return &fault{"penalty", "lease",
 			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
 	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
-		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", FormatDuration(r.Forget), FormatDuration(MinPenalty),
-			FormatDuration(MaxWindow))
+		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", inDays(r.Forget), inDays(MinPenalty),
+			inDays(MaxWindow))
 	}
 	for i, d := range r.Penalty {
 		at := fmt.Sprintf("penalty[%d]", i)
 		switch {
 		case d < MinPenalty || d > MaxPenalty || d%time.Millisecond != 0:
-			return faultf(at, "penalty %s: want %s to %s in whole milliseconds", FormatDuration(d), FormatDuration(MinPenalty),
-				FormatDuration(MaxPenalty))
+			return faultf(at, "penalty %s: want %s to %s in whole milliseconds", inDays(d), inDays(MinPenalty),
+				inDays(MaxPenalty))
 		case i > 0 && d < r.Penalty[i-1]:
-			return faultf(at, "penalty %s after %s: want no step shorter than the one before", FormatDuration(d),
-				FormatDuration(r.Penalty[i-1]))
+			return faultf(at, "penalty %s after %s: want no step shorter than the one before", inDays(d),
+				inDays(r.Penalty[i-1]))
 		}
 	}
 	return nil

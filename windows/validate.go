@@ -71,8 +71,8 @@ func (r *Rule) validateWindows() *fault {
 		case w.Limit < 1 || w.Limit > MaxLimit:
 			return faultf(limit, "limit %d: want a whole number from 1 to %d", w.Limit, MaxLimit)
 		case !w.inPeriods() && (w.Per < MinWindow || w.Per > longest || w.Per%time.Millisecond != 0):
-			return faultf(per, "%s %s: want %s to %s in whole milliseconds", field, FormatDuration(w.Per), FormatDuration(MinWindow),
-				FormatDuration(longest))
+			return faultf(per, "%s %s: want %s to %s in whole milliseconds", field, inDays(w.Per), inDays(MinWindow),
+				inDays(longest))
 		}
 		if f := r.validateAlgorithm(i); f != nil {
 			return f

@@ -17,6 +17,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/envoy"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -54,7 +55,7 @@ func newWorldWith(t *testing.T, config check.Config, c redis.UniversalClient, ru
 	loaded, err := windows.NewRules(rules)
 	testkit.Must(t, err)
 	w.rules = windows.Fixed(loaded)
-	counter := windows.NewRedis(c, keys)
+	counter := counters.New(c, keys)
 	counter.Now = w.clock.Load
 	config.Counter, config.Rules, config.Metrics = counter, w.rules.Rules, check.NewMetrics(prometheus.NewRegistry())
 	w.service, err = check.NewService(config)

@@ -15,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -161,7 +162,7 @@ func TestBouncers(t *testing.T) {
 func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
 	t.Helper()
 	other := newWorldWith(t, w.redis, func(c *check.Config, _ *httpapi.Config) {
-		counter := windows.NewRedis(w.redis, w.keys)
+		counter := counters.New(w.redis, w.keys)
 		counter.Now = w.clock.Load
 		c.Counter, c.Overrides = counter, counter.NewOverrides(nil)
 	}, bouncerRules...)

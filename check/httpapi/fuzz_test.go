@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -32,7 +33,7 @@ func nowhere(f *testing.F) *httpapi.Server {
 	rules, err := windows.NewRules([]*windows.Rule{rule("none-of-these", nil, tenAMinute.Windows...)})
 	testkit.Must(f, err)
 	registry := prometheus.NewRegistry()
-	checks, err := check.NewService(check.Config{Counter: windows.NewRedis(c, keys),
+	checks, err := check.NewService(check.Config{Counter: counters.New(c, keys),
 		Rules: windows.Fixed(rules).Rules, Metrics: check.NewMetrics(registry)})
 	testkit.Must(f, err)
 	s, err := httpapi.NewServer(httpapi.Config{Checks: checks, Log: log, Metrics: httpapi.NewMetrics(registry)})

@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -96,7 +97,7 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	testkit.Must(t, err)
 	loaded, err := windows.NewRules(rules)
 	testkit.Must(t, err)
-	counter := windows.NewRedis(c, w.keys)
+	counter := counters.New(c, w.keys)
 	counter.Now = w.clock.Load
 	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
 		Metrics: check.NewMetrics(w.registry), Timeout: patience}

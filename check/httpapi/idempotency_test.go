@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -42,18 +43,18 @@ func TestEventsWithAnIdempotencyKey(t *testing.T) {
 		testkit.Must(t, reader.CreateGroups(t.Context()))
 		batches, err := reader.Read(t.Context(), 1000, -1)
 		testkit.Must(t, err)
-		counter := windows.NewRedis(w.redis, w.keys)
+		counter := counters.New(w.redis, w.keys)
 		rules, err := windows.NewRules([]*windows.Rule{tenAMinute})
 		testkit.Must(t, err)
 		for _, b := range batches {
-			var events []windows.Event
+			var events []counters.Event
 			for _, m := range b.Messages {
 				e, err := m.Decode()
 				testkit.Must(t, err)
-				events = append(events, windows.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
+				events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
 					ProducerID: e.ID})
 			}
-			_, _, err := counter.FoldBatches(t.Context(), rules, []windows.Batch{{Partition: b.Partition,
+			_, _, err := counter.FoldBatches(t.Context(), rules, []counters.Batch{{Partition: b.Partition,
 				Events: events}})
 			testkit.Must(t, err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -20,7 +21,7 @@ import (
 func sharing(t *testing.T, w *world, rules ...*windows.Rule) *world {
 	t.Helper()
 	other := &world{redis: w.redis, keys: w.keys, registry: w.registry}
-	counter := windows.NewRedis(w.redis, w.keys)
+	counter := counters.New(w.redis, w.keys)
 	counter.Now = w.clock.Load
 	loaded, err := windows.NewRules(rules)
 	testkit.Must(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -175,7 +176,7 @@ func (s *story) takeEvents() string {
 
 // sweep does what workers do with what is due.
 func (s *story) sweep() {
-	counter := windows.NewRedis(s.redis, s.keys)
+	counter := counters.New(s.redis, s.keys)
 	counter.Now = s.clock.Load
 	loaded, err := windows.NewRules(s.rules)
 	testkit.Must(s.t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/transport"
@@ -37,7 +38,7 @@ type Config struct {
 // client.Client and its policies decide where Redis cannot answer.
 type Redis struct {
 	checks    *check.Service
-	counter   *windows.Redis
+	counter   *counters.Redis
 	rules     func() *windows.Rules
 	overrides *overrides.All
 }
@@ -67,7 +68,7 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	if err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
-	r := &Redis{counter: windows.NewRedis(c, keys), rules: config.Rules}
+	r := &Redis{counter: counters.New(c, keys), rules: config.Rules}
 	r.counter.Now = config.Now
 	r.overrides = r.counter.NewOverrides(nil)
 	checks := check.Config{Counter: r.counter, Rules: config.Rules, Overrides: r.overrides, Timeout: timeout,

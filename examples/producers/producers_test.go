@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -108,7 +109,7 @@ func counted(t *testing.T, c *redis.Client, keys *stream.Keys, want map[string]i
 	testkit.Must(t, err)
 	blocking := redis.NewClient(c.Options())
 	defer blocking.Close()
-	counter := windows.NewRedis(c, keys)
+	counter := counters.New(c, keys)
 	pool, err := consumers.NewPool(consumers.Config{Redis: c, Blocking: blocking, Publisher: publishNothing{},
 		Keys: keys, Counter: counter, Rules: windows.Fixed(rules).Rules,
 		Metrics: consumers.NewMetrics(prometheus.NewRegistry())})

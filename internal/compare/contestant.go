@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -40,9 +41,9 @@ func NeedRedis(names []string) bool {
 	})
 }
 
-// checker is what is asked of a windows.Counter.
+// checker is what is asked of a counters.Counter.
 type checker interface {
-	Check(ctx context.Context, asks []windows.Request) (windows.Verdict, error)
+	Check(ctx context.Context, asks []counters.Request) (counters.Verdict, error)
 }
 
 // contestant is one algorithm on its way through the trace.
@@ -68,7 +69,7 @@ func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.
 	return &contestant{name: name, kind: kind, tally: newTally(rule.Windows),
 		decide: func(ctx context.Context, r Request) (bool, error) {
 			c.now = r.Ms + c.shift
-			v, err := counter.Check(ctx, []windows.Request{{Plan: plan, Key: r.Key, Cost: r.Cost}})
+			v, err := counter.Check(ctx, []counters.Request{{Plan: plan, Key: r.Key, Cost: r.Cost}})
 			return v.Allowed, err
 		}}
 }
@@ -113,7 +114,7 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, byCounter(name, KindInProcess, windows.NewLocal(0, c.read), c, rules.List()[0]))
+			list = append(list, byCounter(name, KindInProcess, counters.NewLocal(0, c.read), c, rules.List()[0]))
 		case GCRA:
 			list = append(list, byModel(name, KindBaseline, r.Windows, newGCRA(r.Windows).admit))
 		default:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -68,7 +69,7 @@ func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace
 	t.Helper()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
-	now, counter := int64(0), windows.NewRedis(c, keys)
+	now, counter := int64(0), counters.New(c, keys)
 	counter.Now = func() int64 { return now }
 	testkit.Must(t, counter.RecordRules(t.Context(), rules))
 	plan, out := rules.PlanOf(rules.List()[0]), map[string]*KeyRollout{}
@@ -78,7 +79,7 @@ func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace
 			continue
 		}
 		now = r.Ms
-		v, err := counter.Check(t.Context(), []windows.Request{{Plan: plan, Key: r.Key, Cost: 1, Values: values}})
+		v, err := counter.Check(t.Context(), []counters.Request{{Plan: plan, Key: r.Key, Cost: 1, Values: values}})
 		testkit.Must(t, err)
 		key := out[r.Key]
 		if key == nil {

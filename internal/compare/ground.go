@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
@@ -27,7 +28,7 @@ type ground struct {
 	client  redis.UniversalClient
 	keys    *stream.Keys
 	touched *touched
-	counter *windows.Redis
+	counter *counters.Redis
 
 	tellsCPU, tellsMemory bool
 	cpu                   time.Duration
@@ -71,7 +72,7 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 		return nil, err
 	}
 	g := &ground{client: c, keys: keys, touched: &touched{c, map[string]struct{}{keys.Meta(): {}}}}
-	g.counter = windows.NewRedis(g.touched, keys)
+	g.counter = counters.New(g.touched, keys)
 	g.counter.Now = clock.read
 	// Without it every write would renew expiries, as after a change of the rules.
 	if err := g.counter.RecordRules(ctx, rules); err != nil {
@@ -79,7 +80,7 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	}
 	// The first check loads the script, which is not the trace's to pay for.
 	plan := rules.PlanOf(rules.List()[0])
-	if _, err := g.counter.Check(ctx, []windows.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
+	if _, err := g.counter.Check(ctx, []counters.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
 		return nil, err
 	}
 	if err := g.keep(ctx); err != nil {

@@ -41,7 +41,7 @@ type Kind string
 // The kinds of contestants.
 const (
 	KindRedis     Kind = "redis"      // a rule may name it; it counts in Redis
-	KindInProcess Kind = "in-process" // windows.Local
+	KindInProcess Kind = "in-process" // counters.Local
 	KindBaseline  Kind = "baseline"   // a model that no rule can name
 	KindOracle    Kind = "oracle"     // the truth itself
 )

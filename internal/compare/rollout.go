@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -82,7 +83,7 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 		byName[r.Name] = one
 	}
 	now := int64(0)
-	local := windows.NewLocal(0, func() int64 { return now })
+	local := counters.NewLocal(0, func() int64 { return now })
 	for _, r := range t.Requests {
 		now = r.Ms
 		plan := rules.Match(r.Key)
@@ -139,7 +140,7 @@ func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, erro
 	return out, err
 }
 
-func (o *RuleRollout) ask(ctx context.Context, local *windows.Local, r Request) error {
+func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request) error {
 	o.Requests++
 	key := o.keys[r.Key]
 	if key == nil {
@@ -153,7 +154,7 @@ func (o *RuleRollout) ask(ctx context.Context, local *windows.Local, r Request) 
 	}
 	until := int64(0) // a full window has room again
 	if o.plan != nil {
-		v, err := local.Check(ctx, []windows.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost, Mode: o.mode(allowed)}})
+		v, err := local.Check(ctx, []counters.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost, Mode: o.mode(allowed)}})
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ const turn = 200
 // Config says what to compare.
 type Config struct {
 	// Redis is where windows.Algorithms count; nil if none of them is picked. It
-	// must not retry (see windows.Redis).
+	// must not retry (see counters.Redis).
 	Redis redis.UniversalClient
 	// RedisName says which Redis it is, without its password.
 	RedisName string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -18,12 +19,12 @@ type broken struct {
 	asked  int
 }
 
-func (b *broken) Check(_ context.Context, asks []windows.Request) (windows.Verdict, error) {
+func (b *broken) Check(_ context.Context, asks []counters.Request) (counters.Verdict, error) {
 	if len(asks) != 1 {
-		return windows.Verdict{}, errors.New("want one ask")
+		return counters.Verdict{}, errors.New("want one ask")
 	}
 	b.asked++
-	return windows.Verdict{Allowed: b.admits(b.asked)}, nil
+	return counters.Verdict{Allowed: b.admits(b.asked)}, nil
 }
 
 // driven runs a counter of the test's through a trace.

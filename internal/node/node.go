@@ -26,12 +26,12 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/page"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // node is one process of streamcounter: what serve, work and dev have in
@@ -55,7 +55,7 @@ type node struct {
 	rules    ruleSource
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
-	counter  *windows.Redis
+	counter  *counters.Redis
 	// overrides that operators set: loaded before anything is served
 	overrides *overrides.All
 	pool      *consumers.Pool

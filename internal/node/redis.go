@@ -12,12 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // openRedis connects, embedded or not, and compares the prefix with what is there.
@@ -60,7 +60,7 @@ func (n *node) openRedis(ctx context.Context) error {
 	if !embedded {
 		lookAtStart(ctx, n.redis, n.redisURL, n.log)
 	}
-	n.counter = windows.NewRedis(n.redis, n.keys)
+	n.counter = counters.New(n.redis, n.keys)
 	n.counter.Remember = n.config.Stream.Retention
 	return n.counter.RecordRules(ctx, n.rules.Rules())
 }

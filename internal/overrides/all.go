@@ -1,3 +1,5 @@
+// Package overrides has what operators set for keys, patterns and networks: in Redis, where each change is also noted
+// in an audit stream, and in the memory of each process. Package windows says what an override does to a plan.
 package overrides
 
 import (

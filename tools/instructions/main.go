@@ -87,7 +87,7 @@ func benchmark(ctx context.Context, s *server, only string) (map[string]float64,
 	if only == "" {
 		patterns = []string{"^BenchmarkOperations$"}
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "./windows", "-vet=off", "-run", "^$", "-bench",
+	cmd := exec.CommandContext(ctx, "go", "test", "./internal/counters", "-vet=off", "-run", "^$", "-bench",
 		strings.Join(patterns, "|"), "-benchtime", "100x", "-timeout", "20m")
 	cmd.Dir, cmd.Stderr = "..", os.Stderr
 	cmd.Env = append(os.Environ(), fmt.Sprintf("STREAMCOUNTER_TEST_CALLGRIND=%s,%d,%s", s.addr, s.cmd.Process.Pid,

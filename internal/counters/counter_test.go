@@ -1,0 +1,263 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// formulas: what an algorithm promises → what it must answer, to the unit. With 7 buckets all of
+// the windows drawn below are cut unevenly.
+var formulas = map[lua.Promise]streamtest.Formula{
+	lua.EveryUnit:    streamtest.Exact,
+	lua.Estimate:     streamtest.TwoWindows,
+	lua.WholeBuckets: streamtest.Buckets(testBuckets),
+	lua.OfTheClock:   streamtest.FixedWindow,
+}
+
+func formulaOf(algorithm string) streamtest.Formula { return formulas[lua.PromiseOf(algorithm)] }
+
+// Without a formula, an algorithm would be compared with the exact count.
+func TestEveryPromiseHasAFormula(t *testing.T) {
+	for _, a := range lua.Algorithms {
+		if formulas[a.Promise] == nil {
+			t.Errorf("%s promises %q (lua/algorithm.go): write a recount of that into internal/streamtest/oracle.go, "+
+				"and name it in formulas (windows/counter_test.go)", a.Name, a.Promise)
+		}
+	}
+}
+
+const testBuckets = 7
+
+// eachAlgorithm runs a test for every algorithm on every store that has it.
+func eachAlgorithm(t *testing.T, test func(t *testing.T, s *store, algorithm string)) {
+	t.Helper()
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) { test(t, s, a) })
+		})
+	}
+	t.Run("in-process", func(t *testing.T) { test(t, localStore(nil), windows.DefaultAlgorithm) })
+}
+
+// TestCounterEqualsRecount drives random timelines (a clock that stands still,
+// jumps, or goes to an edge of a window, costs up to the limit, one to three windows from 10 ms to
+// 31 days, events folded late and many in one millisecond, resets) and holds
+// every field of every reply against a naive recount by the algorithm's formula.
+func TestCounterEqualsRecount(t *testing.T) {
+	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
+		run := 0
+		rapid.Check(t, func(rt *rapid.T) {
+			run++
+			newTimeline(rt, s, algorithm, fmt.Sprintf("user:%d-", run)).run()
+		})
+	})
+}
+
+// timeline is one random run over one rule.
+type timeline struct {
+	*rapid.T
+	s          *store
+	rule       *windows.Rule
+	plan       *windows.Plan
+	limits     []streamtest.OracleWindow
+	oracle     recount
+	calendars  map[int64]windows.Calendar // ms of a window → when its periods begin
+	keys       []string
+	span       int64 // ms
+	largest    int64 // of a folded event
+	noRefunds  bool
+	appended   int64               // ms of the newest event: a stream's IDs only grow
+	remembered map[string]answered // idempotency key → what was answered
+}
+
+// recount is what a timeline is held against: streamtest.Oracle, or one for each algorithm.
+type recount interface {
+	Admits(key string, now, cost int64, windows []streamtest.OracleWindow) bool
+	Add(key string, ms, count int64)
+	Clock(key string, now int64) int64
+	Used(key string, now, window int64) int64
+	Truth(key string, now, window int64) int64
+	GiveBack(key string, now, window, units int64) int64
+	Reset(key string)
+}
+
+func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
+	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulaOf(algorithm)},
+		keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
+	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}
+	if algorithm == windows.SlidingBuckets {
+		rule.Buckets = testBuckets
+	}
+	// A large scale is for sums and products that do not fit into 53 bits by themselves.
+	scale := rapid.SampledFrom([]int64{1, 1, 1, 33_333_333_333}).Draw(t, "scale")
+	l.largest = min(10*scale, 1_000_000_000)
+	seen := map[int64]bool{}
+	for range rapid.IntRange(1, 3).Draw(t, "windows") {
+		w := rapid.SampledFrom([]int64{10, 100, 1000, 1900, 60_000, 3_600_000, 31 * 86_400_000}).Draw(t, "window")
+		if seen[w] {
+			continue
+		}
+		seen[w] = true
+		limit := scale * rapid.Int64Range(1, 30).Draw(t, "limit")
+		rule.Windows = append(rule.Windows, windows.Window{Limit: limit, Per: ms(w)})
+		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w, Limit: limit})
+	}
+	if rapid.Bool().Draw(t, "on deny") {
+		rule.OnDeny = windows.OnDenyCharge
+	}
+	s.rules = rulesOf(t, rule)
+	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
+	l.span = l.rule.Longest().Milliseconds()
+	// Every run begins where windows of all lengths do, so that it can be repeated.
+	const era = 19 * 31 * 86_400_000
+	s.clock.ms += 2*era - s.clock.ms%era
+	return l
+}
+
+func (l *timeline) run() {
+	steps := []string{"advance", "edge", "edge", "check", "check", "check", "check", "both", "many", "many", "refund",
+		"fold", "fold", "peek", "reset"}
+	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
+		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
+		switch rapid.SampledFrom(steps).Draw(l.T, "step") {
+		case "advance":
+			l.s.clock.ms += rapid.Int64Range(0, l.span/3+1).Draw(l.T, "by")
+		case "edge": // a ms before, at, or after the newest event leaves a window or an aligned one begins
+			w := rapid.SampledFrom(l.limits).Draw(l.T, "of").Ms
+			at := l.oracle.Clock(key, 0) + w
+			if c, ok := l.calendars[w]; ok {
+				_, at = c.Period(l.s.clock.ms)
+			} else if rapid.Bool().Draw(l.T, "aligned") {
+				at = (l.s.clock.ms/w + 1) * w
+			}
+			l.s.clock.ms = max(l.s.clock.ms, at+rapid.Int64Range(-1, 1).Draw(l.T, "beside"))
+		case "check":
+			l.check(key, rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
+		case "both":
+			l.both(rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost"))
+		case "many":
+			l.many()
+		case "refund":
+			l.refund(key)
+		case "fold":
+			l.fold(key)
+		case "peek":
+			st, err := l.s.Peek(context.Background(), l.plan, key)
+			if err != nil {
+				l.Fatal(err)
+			}
+			l.compare(key, st)
+		case "reset":
+			if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
+				l.Fatal(err)
+			}
+			l.oracle.Reset(key)
+		}
+	}
+}
+
+func (l *timeline) check(key string, cost int64) {
+	now := l.oracle.Clock(key, l.s.clock.ms)
+	v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
+	if err != nil {
+		l.Fatal(err)
+	}
+	want, retry := l.oracle.Admits(key, now, cost, l.limits), v.Items[0].RetryAfter.Milliseconds()
+	if v.Allowed != want || want && retry != 0 {
+		l.Fatalf("check of %d at %d: allowed %v, retry after %d ms; recount says %v", cost, now, v.Allowed, retry, want)
+	}
+	if want || l.chargesDenied() {
+		l.oracle.Add(key, now, cost)
+	}
+	if !want && (l.oracle.Admits(key, now+retry-1, cost, l.limits) || !l.oracle.Admits(key, now+retry, cost,
+		l.limits)) {
+		l.Fatalf("check of %d at %d: retry after %d ms is not when it is admitted", cost, now, retry)
+	}
+	l.compare(key, v.Items[0])
+}
+
+// both asks for two keys at once: all or nothing.
+func (l *timeline) both(cost int64) {
+	a, b := l.keys[0], l.keys[1]
+	v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: a, Cost: cost},
+		{Plan: l.plan, Key: b, Cost: 1}})
+	if err != nil {
+		l.Fatal(err)
+	}
+	nowA, nowB := l.oracle.Clock(a, l.s.clock.ms), l.oracle.Clock(b, l.s.clock.ms)
+	want := l.oracle.Admits(a, nowA, cost, l.limits) && l.oracle.Admits(b, nowB, 1, l.limits)
+	if v.Allowed != want || !v.Atomic {
+		l.Fatalf("both: allowed %v atomic %v, recount says %v", v.Allowed, v.Atomic, want)
+	}
+	if want || l.chargesDenied() {
+		l.oracle.Add(a, nowA, cost)
+		l.oracle.Add(b, nowB, 1)
+	}
+	l.compare(a, v.Items[0])
+	l.compare(b, v.Items[1])
+}
+
+// fold counts one or two events in a batch: of this moment, late, or too late.
+// Two lie further apart than what folding merges, or in one moment.
+func (l *timeline) fold(key string) {
+	var events []counters.Event
+	for range rapid.IntRange(1, 2).Draw(l.T, "events") {
+		lag := rapid.Int64Range(0, l.span/2).Draw(l.T, "lag")
+		if rapid.IntRange(0, 4).Draw(l.T, "late") == 0 {
+			lag = l.span + rapid.Int64Range(-1, 1).Draw(l.T, "beside")
+		}
+		at := max(l.s.clock.ms-lag, l.appended)
+		if n := len(events); n > 0 && at-events[n-1].Ms <= l.rule.Resolution().Milliseconds() {
+			at = events[n-1].Ms
+		}
+		l.appended = at
+		events = append(events, counters.Event{Key: key, Ms: at, Count: rapid.Int64Range(1, l.largest).Draw(l.T,
+			"count")})
+	}
+	l.s.fold(l, l.plan, events...)
+	for _, e := range events {
+		if e.Ms > l.oracle.Clock(key, l.s.clock.ms)-l.span {
+			l.oracle.Add(key, e.Ms, e.Count)
+		}
+	}
+}
+
+// compare holds where a key stands against the recount.
+func (l *timeline) compare(key string, st windows.KeyState) {
+	now := l.oracle.Clock(key, l.s.clock.ms)
+	if st.NowMs != now {
+		l.Fatalf("the clock of %s is %d, expected %d", key, st.NowMs, now)
+	}
+	for i, w := range l.limits {
+		used, got := l.oracle.Used(key, now, w.Ms), st.Windows[i]
+		if got.Used != used {
+			l.Fatalf("window %d at %d: used %d, recount says %d", w.Ms, now, got.Used, used)
+		}
+		if l.rule.Algorithm == windows.SlidingBuckets {
+			width := (w.Ms + testBuckets - 1) / testBuckets
+			if used < l.oracle.Truth(key, now, w.Ms) || used > l.oracle.Truth(key, now, w.Ms+width) {
+				l.Fatalf("window %d at %d: used %d is off by more than a bucket", w.Ms, now, used)
+			}
+		}
+		if used == 0 {
+			continue
+		}
+		// One ms before, all is as it is; then the first units are back, then all.
+		more, empty := got.NextFreeMs, got.EmptyMs
+		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
+			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)
+		}
+		if l.oracle.Used(key, now+empty-1, w.Ms) == 0 || l.oracle.Used(key, now+empty, w.Ms) != 0 {
+			l.Fatalf("window %d at %d: it is said to be empty in %d ms", w.Ms, now, empty)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Decision is a throttle decision that stands, as Redis has it and as it was published.
+type Decision struct {
+	// Field is that of its record, as Sweep and Restate take it, and Record its text.
+	Field, Record string
+	Rule, Key     string
+	WindowMs      int64 // of the window that speaks
+	Limit         int64
+	SinceMs       int64
+	UntilMs       int64
+}
+
+// Decisions gives the throttle decisions of those of these fields of partition p (Levelled) that
+// have one.
+func (s *Redis) Decisions(ctx context.Context, p int, fields []string) ([]Decision, error) {
+	pipe := s.redis.Pipeline()
+	records := make([]*redis.StringCmd, len(fields))
+	for i, field := range fields {
+		records[i] = pipe.HGet(ctx, s.keys.Levels(p), field)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("reading %s: %w", s.keys.Levels(p), err)
+	}
+	var out []Decision
+	for i, record := range records {
+		if d, ok := decisionOf(fields[i], record.Val()); ok {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// decisionOf reads the decision in a record; lua/records.lua has its form.
+func decisionOf(field, record string) (Decision, bool) {
+	_, said, ok := strings.Cut(record, "!")
+	rule, _, _ := strings.Cut(record, ";")
+	key, _, _ := strings.Cut(field, "\n")
+	d := Decision{Field: field, Record: record, Rule: rule, Key: key}
+	numbers := strings.Split(said, ",")
+	for i, to := range []*int64{&d.WindowMs, &d.Limit, &d.SinceMs, &d.UntilMs} {
+		if !ok || i >= len(numbers) {
+			return d, false
+		}
+		n, err := strconv.ParseInt(numbers[i], 10, 64)
+		if err != nil {
+			return d, false
+		}
+		*to = n
+	}
+	return d, true
+}
+
+// Restate publishes the throttle decisions of these records of partition p again, where they
+// stand yet, as renewals. It gives how many transitions that wrote.
+func (s *Redis) Restate(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions int64,
+	err error) {
+	if len(fields) == 0 {
+		return 0, nil
+	}
+	transitions, _, err = s.sweep(ctx, p, rules, fields, true)
+	return transitions, err
+}

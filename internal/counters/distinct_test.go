@@ -1,0 +1,241 @@
+package counters_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// touched is what a key touched, as a model of a few lines has it: value → when it was last seen.
+type touched struct {
+	streamtest.Oracle
+	seen map[string]int64
+	last int64 // when the log counted last: it puts there what comes late, unless it has left the window
+}
+
+const logSpan = 700
+
+func (m *touched) count(value string, at, now, units int64) {
+	m.seen[value] = max(m.seen[value], at)
+	if at > now-logSpan {
+		m.last = max(m.last, at)
+		m.Add("k", m.last, units)
+	}
+}
+
+// used is what a window shows.
+func (m *touched) used(w windows.Window, now int64) (n int64) {
+	if w.Distinct == "" {
+		return m.Used("k", now, w.Per.Milliseconds())
+	}
+	for _, at := range m.seen {
+		if at > now-w.Per.Milliseconds() {
+			n++
+		}
+	}
+	return min(n, w.Limit+1)
+}
+
+// fits tells whether a window admits a value and a cost.
+func (m *touched) fits(w windows.Window, now int64, value string, cost int64) bool {
+	if w.Distinct == "" {
+		return m.used(w, now)+cost <= w.Limit
+	}
+	return m.seen[value] > now-w.Per.Milliseconds() || m.used(w, now) < w.Limit
+}
+
+// wait is how long until all windows admit them.
+func (m *touched) wait(list []windows.Window, now int64, value string, cost int64) (ms int64) {
+	for slices.ContainsFunc(list, func(w windows.Window) bool { return !m.fits(w, now+ms, value, cost) }) {
+		ms++
+	}
+	return ms
+}
+
+// state is what a window shows, and when less of it is used and nothing.
+func (m *touched) state(w windows.Window, now int64) string {
+	used, next, empty := m.used(w, now), int64(0), int64(0)
+	for used > 0 && m.used(w, now+next) == used {
+		next++
+	}
+	for m.used(w, now+empty) > 0 {
+		empty++
+	}
+	return fmt.Sprintf("%d used, next free in %d, empty in %d", used, next, empty)
+}
+
+func TestDistinctValuesEqualTheRecount(t *testing.T) {
+	users := func(limit int64, per time.Duration) windows.Window {
+		return windows.Window{Limit: limit, Per: per, Distinct: "user", Normalize: windows.Normalize{Lower: true}}
+	}
+	live := []windows.Window{users(3, time.Second), {Limit: 12, Per: logSpan * time.Millisecond},
+		users(5, 2*time.Second)}
+	watched := []windows.Window{users(2, 1500*time.Millisecond), users(4, 2500*time.Millisecond)}
+	rules := rulesOf(t, &windows.Rule{Name: "live", Match: "*", Windows: live, Alerts: []int{60}},
+		&windows.Rule{Name: "shadow", Match: "*", Windows: watched, Shadow: true})
+	eachRedis(t, rules, func(t *testing.T, s *store) {
+		plan := s.rules.Match("k")
+		rapid.Check(t, func(rt *rapid.T) {
+			_, err := s.Reset(t.Context(), plan, "k")
+			testkit.Must(t, err)
+			s.clock.ms += 10_000
+			appended := int64(0)
+			m := &touched{seen: map[string]int64{}}
+			value := rapid.StringMatching("[a-f]")
+			for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+				s.clock.ms += rapid.Int64Range(0, 400).Draw(rt, "later")
+				now := s.clock.ms
+				if rapid.IntRange(0, 3).Draw(rt, "fold") == 0 {
+					var events []counters.Event
+					for range rapid.IntRange(1, 5).Draw(rt, "events") {
+						v := value.Draw(rt, "value")
+						at := now - rapid.Int64Range(0, 2500).Draw(rt, "ago")
+						at = max(appended, at-at%3) // apart: two ms share an entry
+						events = append(events, counters.Event{Key: "k", Ms: at, Count: 1,
+							Fields: map[string]any{"user": v}})
+					}
+					slices.SortFunc(events, func(a, b counters.Event) int { return int(a.Ms - b.Ms) })
+					appended = events[len(events)-1].Ms
+					s.fold(rt, plan, events...)
+					for _, e := range events {
+						m.count(e.Field("user"), e.Ms, now, 1)
+					}
+				}
+				s.askDistinct(t, rt, m, plan, value.Draw(rt, "value"), live, watched)
+				s.sweep(rt)
+			}
+		})
+	})
+}
+
+// askDistinct checks a value and compares all that is answered with the model.
+func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows.Plan, value string,
+	live, watched []windows.Window) {
+	now, cost := s.clock.ms, rapid.Int64Range(1, 4).Draw(rt, "cost")
+	mode := rapid.SampledFrom([]api.Mode{api.ModeTake, api.ModeTake, api.ModeLook, api.ModeCharge}).Draw(rt, "mode")
+	values, err := plan.Values(func(string) string { return "ABCDEF"[value[0]-'a' : value[0]-'a'+1] })
+	testkit.Must(t, err)
+	got, err := s.Check(t.Context(), []counters.Request{{Plan: plan, Key: "k", Cost: cost, Mode: mode, Values: values}})
+	testkit.Must(t, err)
+	wait, shadow := m.wait(live, now, value, cost), m.wait(watched, now, value, cost)
+	if mode == api.ModeCharge || mode == api.ModeTake && wait == 0 {
+		m.count(value, now, now, cost)
+	}
+	allowed := wait == 0
+	if mode == api.ModeCharge && !allowed {
+		wait = m.wait(live, now, "another", 1)
+	}
+	item := got.Items[0]
+	if got.Allowed != allowed || item.RetryAfter.Milliseconds() != wait {
+		rt.Fatalf("%s %s of %d at %d: allowed %v, retry after %v; want %d ms", mode, value, cost, now, got.Allowed,
+			item.RetryAfter, wait)
+	}
+	if mode != api.ModeCharge && item.Shadows[0].RetryAfter.Milliseconds() != shadow {
+		rt.Fatalf("the shadow: retry after %v, want %d ms", item.Shadows[0].RetryAfter, shadow)
+	}
+	shown := slices.Concat(item.Windows, item.Shadows[0].Windows)
+	for i, w := range slices.Concat(live, watched) {
+		is := fmt.Sprintf("%d used, next free in %d, empty in %d", shown[i].Used, shown[i].NextFreeMs, shown[i].EmptyMs)
+		if want := m.state(w, now); is != want || shown[i].Distinct != w.Distinct {
+			rt.Fatalf("window %d after %s %s of %d at %d: %s, want %s", i, mode, value, cost, now, is, want)
+		}
+	}
+}
+
+// twoUsers are the rules of keys that two users may have.
+func twoUsers(t *testing.T, per time.Duration) *windows.Rules {
+	return rulesOf(t, &windows.Rule{Name: "a", Match: "*", Windows: []windows.Window{
+		{Limit: 2, Per: per, Distinct: "user"}}})
+}
+
+func (s *store) asUser(name string) counters.Request {
+	return counters.Request{Plan: s.rules.Match("k"), Key: "k", Cost: 1, Values: []string{name}}
+}
+
+// Checks of one key that come together are decided one after the other, each with its own value.
+func TestValuesThatComeTogether(t *testing.T) {
+	eachRedis(t, twoUsers(t, time.Minute), func(t *testing.T, s *store) {
+		var calls [][]counters.Request
+		for _, user := range []string{"a", "b", "c", "a"} {
+			calls = append(calls, []counters.Request{s.asUser(user)})
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		testkit.Must(t, err)
+		for i, used := range []int64{1, 2, 2, 2} {
+			if w := got[i].Items[0].Windows[0]; got[i].Allowed != (i != 2) || w.Used != used {
+				t.Errorf("call %d: allowed %v, %+v", i, got[i].Allowed, w)
+			}
+		}
+	})
+}
+
+// What somebody else has written under the name of a key's values counts as nothing, and is replaced. What is written
+// lives as long as the window.
+func TestForeignValues(t *testing.T) {
+	eachRedis(t, twoUsers(t, time.Hour), func(t *testing.T, s *store) {
+		ctx := t.Context()
+		name := fmt.Sprintf("%s:{%d}:distinct-user:k", s.keys.Prefix, s.keys.Partition("k"))
+		seen := func(at float64) error { return s.redis.ZAdd(ctx, name, redis.Z{Score: at, Member: "x"}).Err() }
+		for what, write := range map[string]func() error{
+			"text":        func() error { return s.redis.Set(ctx, name, "x", 0).Err() },
+			"the future":  func() error { return seen(9e15) },
+			"half a ms":   func() error { return seen(start + 0.5) },
+			"an infinity": func() error { return seen(math.Inf(1)) },
+		} {
+			testkit.Must(t, s.redis.Del(ctx, name).Err())
+			testkit.Must(t, write())
+			for _, user := range []string{"a", "b", "c"} {
+				v, err := s.Check(ctx, []counters.Request{s.asUser(user)})
+				if err != nil || v.Allowed != (user != "c") {
+					t.Errorf("%s: %s: %+v, %v", what, user, v, err)
+				}
+			}
+			if ttl := s.redis.TTL(ctx, name).Val(); ttl < time.Hour || ttl > 2*time.Hour {
+				t.Errorf("%s: it lives for %v", what, ttl)
+			}
+		}
+	})
+}
+
+// A transition that begins a level carries the values that were seen last, the newest first, beside a penalty.
+func TestTransitionsCarryValues(t *testing.T) {
+	rule := &windows.Rule{Name: "a", Match: "*", Penalty: []time.Duration{time.Hour}, Windows: []windows.Window{
+		{Limit: 3, Per: time.Minute, Distinct: "user", PublishValues: 2}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		for _, user := range []string{"a", "b", "c"} {
+			s.clock.ms++
+			_, err := s.Check(t.Context(), []counters.Request{s.asUser(user)})
+			testkit.Must(t, err)
+		}
+		entries, err := s.redis.XRange(t.Context(), s.keys.Outbox(s.keys.Partition("k")), "-", "+").Result()
+		testkit.Must(t, err)
+		if len(entries) != 2 || entries[1].Values["values"] != `{"user":["c","b"]}` ||
+			entries[1].Values["penalty"] == nil {
+			t.Errorf("%v", entries)
+		}
+	})
+}
+
+// A shadow rule counts the values of every check, so a process may not answer any from memory.
+func TestNoLeaseBesideAShadowRuleOfValues(t *testing.T) {
+	hot := &windows.Rule{Name: "hot", Match: "*", Lease: time.Second, Windows: []windows.Window{
+		{Limit: 9, Per: time.Minute}}}
+	users := &windows.Rule{Name: "users", Match: "a", Shadow: true, Windows: []windows.Window{
+		{Limit: 2, Per: time.Minute, Distinct: "user"}}}
+	rules := rulesOf(t, hot, users)
+	if rules.Match("a").LeaseTime() != 0 || rules.Match("b").LeaseTime() == 0 {
+		t.Errorf("leases of %v beside values, of %v without", rules.Match("a").LeaseTime(),
+			rules.Match("b").LeaseTime())
+	}
+}

@@ -1,0 +1,65 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Fields of a partition's levels hash with its marks (lua/freed.lua).
+const (
+	freedField  = "\nfreed"
+	resetsField = "\nresets"
+)
+
+// Partition is that of a key.
+func (s *Redis) Partition(key string) int { return s.keys.Partition(key) }
+
+// TargetPartition is where the override of a target stands: of a key, or of a pattern after a line feed.
+func (s *Redis) TargetPartition(target string) int {
+	return s.keys.Partition(strings.TrimPrefix(target, "\n"))
+}
+
+// Partitions is how many there are.
+func (s *Redis) Partitions() int { return s.keys.Partitions }
+
+// Freed gives the marks of these partitions, in their order. A mark changes whenever
+// units of a key of the partition come back before their time: by a reset or a refund,
+// whichever process asked for it.
+func (s *Redis) Freed(ctx context.Context, parts []int) ([]string, error) {
+	return s.marks(ctx, parts, freedField)
+}
+
+// Resets gives these partitions' marks of resets, in their order. A mark grows at the reset of a key of which processes
+// may still spend units.
+func (s *Redis) Resets(ctx context.Context, parts []int) ([]int64, error) {
+	marks, err := s.marks(ctx, parts, resetsField)
+	out := make([]int64, len(marks))
+	for i, m := range marks {
+		out[i] = atoi(m)
+	}
+	return out, err
+}
+
+// marks gives a field of these partitions' levels.
+func (s *Redis) marks(ctx context.Context, parts []int, field string) ([]string, error) {
+	pipe := s.redis.Pipeline()
+	marks := make([]*redis.StringCmd, len(parts))
+	for i, p := range parts {
+		marks[i] = pipe.HGet(ctx, s.keys.Levels(p), field)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("reading the marks of what came back: %w", err)
+	}
+	out := make([]string, len(parts))
+	for i, m := range marks {
+		if err := m.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("reading the marks of what came back: %w", err)
+		}
+		out[i] = m.Val()
+	}
+	return out, nil
+}

@@ -1,0 +1,203 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// spenders use a key by leases, reservations and checks. done is their own record.
+type spenders struct {
+	*rapid.T
+	s      *store
+	plan   *windows.Plan
+	key    string
+	leases map[string]*leased
+	open   []held
+	ids    int
+	done   []use
+	late   int // renewals of leases that had ended
+}
+
+// leased is a lease as the process sees it that has it.
+type leased struct{ had, left, until int64 }
+
+type use struct{ at, units int64 }
+
+// note records units that were used now, by whoever had them. No window may have more than its limit then.
+func (p *spenders) note(units int64) {
+	p.done = append(p.done, use{p.s.clock.ms, units})
+	for _, w := range p.plan.Live.Windows {
+		sum := int64(0)
+		for _, u := range p.done {
+			if u.at > p.s.clock.ms-w.Per.Milliseconds() {
+				sum += u.units
+			}
+		}
+		if sum > w.Limit {
+			p.Fatalf("%d units were used in %v, of %d", sum, w.Per, w.Limit)
+		}
+	}
+}
+
+// renew renews a lease, or takes it, as late as it is.
+func (p *spenders) renew(id string) {
+	one, keep := p.leases[id], int64(0)
+	want := rapid.Int64Range(0, 30).Draw(p.T, "want")
+	if p.s.clock.ms < one.until {
+		keep = min(one.left, want)
+	} else if one.had > 0 {
+		p.late++
+	}
+	got, err := p.s.serve.RenewLease(context.Background(), p.plan, counters.Lease{Key: p.key, Units: one.had,
+		TTL: 125 * time.Millisecond, ID: p.s.serve.ReservationID(id, []counters.Request{{Key: p.key}})},
+		counters.Renewal{
+			Used: one.had - one.left, Keep: keep, Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
+	testkit.Must(p.T, err)
+	*one = leased{got.Units, got.Units, p.s.clock.ms + 100}
+}
+
+// spend uses units of a lease that has not ended.
+func (p *spenders) spend(id string) {
+	one := p.leases[id]
+	if n := min(one.left, rapid.SampledFrom([]int64{1, 7, 40}).Draw(p.T, "spent")); n > 0 && p.s.clock.ms < one.until {
+		one.left -= n
+		p.note(n)
+	}
+}
+
+func (p *spenders) check() {
+	cost := rapid.SampledFrom([]int64{1, 8, 20}).Draw(p.T, "cost")
+	v, err := p.s.serve.Check(context.Background(), []counters.Request{{Plan: p.plan, Key: p.key, Cost: cost}})
+	testkit.Must(p.T, err)
+	if v.Allowed {
+		p.note(cost)
+	}
+}
+
+func (p *spenders) reserve() {
+	p.ids++
+	requests := []counters.Request{{Plan: p.plan, Key: p.key, Cost: rapid.Int64Range(1, 10).Draw(p.T, "reserved")}}
+	id := p.s.serve.ReservationID(fmt.Sprint("r", p.ids), requests)
+	ms := rapid.SampledFrom([]int64{50, 100, 2000}).Draw(p.T, "for")
+	got, err := p.s.serve.Reserve(context.Background(), id, time.Duration(ms)*time.Millisecond, "-", requests)
+	testkit.Must(p.T, err)
+	if got.Allowed {
+		p.open = append(p.open, held{id: id, units: []int64{requests[0].Cost}})
+	}
+}
+
+// commit commits a reservation, if it stands yet.
+func (p *spenders) commit() {
+	if len(p.open) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(p.open)-1).Draw(p.T, "which")
+	one := p.open[i]
+	p.open = slices.Delete(p.open, i, i+1)
+	units := rapid.Int64Range(0, one.units[0]).Draw(p.T, "committed")
+	got, err := p.s.serve.Settle(context.Background(), p.s.rules, one.id, []int{p.s.serve.Partition(p.key)}, lua.Commit,
+		time.Minute, func(string, int64) int64 { return units }, "c")
+	testkit.Must(p.T, err)
+	if got.State == lua.Settled {
+		p.note(units)
+	}
+}
+
+func (p *spenders) sweep() {
+	partition := p.s.serve.Partition(p.key)
+	fields, err := p.s.serve.Due(context.Background(), partition, p.s.clock.ms, 1000)
+	testkit.Must(p.T, err)
+	_, _, err = p.s.serve.Sweep(context.Background(), partition, p.s.rules, fields)
+	testkit.Must(p.T, err)
+}
+
+// spentRule is a rule of an algorithm that never admits more than the limit, of one window or two.
+func spentRule(rt *rapid.T) *windows.Rule {
+	limit := func(least int64, what string) int64 { return rapid.Int64Range(least, 2*least).Draw(rt, what) }
+	rule := &windows.Rule{Name: "a", Match: "*"}
+	rule.Windows = []windows.Window{{Limit: limit(20, "limit"), Per: time.Second}}
+	rule.Algorithm = rapid.SampledFrom([]string{"sliding-log", "sliding-log-zset", "sliding-buckets"}).Draw(rt,
+		"algorithm")
+	if rapid.Bool().Draw(rt, "frees") {
+		rule.OnExpire = windows.OnExpireFree
+	}
+	if rapid.Bool().Draw(rt, "two windows") {
+		rule.Windows = append(rule.Windows, windows.Window{Limit: limit(30, "second limit"), Per: 3 * time.Second})
+	}
+	return rule
+}
+
+// However late leases are renewed, and whatever else is reserved of their key: by the record of those who use the units
+// no window has more than its limit.
+func TestLeasesKeepTheLimit(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		timelines, late := 0, 0
+		rapid.Check(t, func(rt *rapid.T) {
+			timelines++
+			s.rules = rulesOf(rt, spentRule(rt))
+			s.clock.ms += 10_000
+			p := &spenders{T: rt, s: s, plan: planOf(s.rules), key: fmt.Sprint("k", timelines),
+				leases: map[string]*leased{"a": {}, "b": {}}}
+			p.run(rapid.IntRange(30, 120).Draw(rt, "steps"))
+			late += p.late
+		})
+		if late < timelines {
+			t.Errorf("%d leases of %d timelines were renewed late: this proves too little", late, timelines)
+		}
+	})
+}
+
+func (p *spenders) run(steps int) {
+	lease := rapid.SampledFrom([]string{"a", "b"})
+	for range steps {
+		p.s.clock.ms += rapid.SampledFrom([]int64{0, 5, 20, 70, 70, 150, 300, 1100, 4000}).Draw(p.T, "passes")
+		switch rapid.IntRange(0, 10).Draw(p.T, "what") {
+		case 0, 1, 2:
+			p.renew(lease.Draw(p.T, "lease"))
+		case 3, 4:
+			p.spend(lease.Draw(p.T, "of"))
+		case 5, 6:
+			p.check()
+		case 7, 8:
+			p.reserve()
+		case 9:
+			p.commit()
+		case 10:
+			p.sweep()
+		}
+	}
+}
+
+// A lease is renewed whose process slept for longer than a window: its units left the windows meanwhile, and are no
+// room.
+func TestALeaseThatLeftItsWindows(t *testing.T) {
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Second}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		plan := s.rules.Match("k")
+		requests := []counters.Request{{Plan: plan, Key: "k", Cost: 100}}
+		one := counters.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 100 * time.Millisecond}
+		got, err := s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Want: 60})
+		if err != nil || got.Units != 60 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		s.clock.ms += 5000
+		if v, err := s.serve.Check(t.Context(), requests); err != nil || !v.Allowed {
+			t.Fatalf("%+v, %v: nothing counts any more", v, err)
+		}
+		one.Units = got.Units
+		got, err = s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Used: 10, Want: 30})
+		if err != nil || got.Units != 0 {
+			t.Errorf("%d units of a window of 100 that holds 100, %v", got.Units, err)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package counters
+
+import (
+	"context"
+
+	"github.com/streamcounter/streamcounter/internal/inprocess"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Local counts in this process, exactly, whatever the algorithm of a rule. It
+// answers while Redis is away, and tests compare the scripts with it. A key that
+// has gone quiet is forgotten in passing.
+type Local struct {
+	counter *inprocess.Counter
+	// Instances is how many processes share the limits: each counts up to the limit divided by it, rounded
+	// down, at least 1. Below 2 the limits are whole. Set it before the first use.
+	Instances int
+}
+
+// NewLocal counts up to maxKeys keys, each once per rule of its plan; 0: no bound. A
+// further key takes the place of one that was used long ago, whose count then starts from zero.
+// now is the clock in ms since 1970; nil means this machine's.
+func NewLocal(maxKeys int, now func() int64) *Local {
+	return &Local{counter: inprocess.New(maxKeys, now)}
+}
+
+// Len is how many keys it holds.
+func (l *Local) Len() int { return l.counter.Len() }
+
+// Add counts an event at its own time, as folding does; one that has left every
+// window of a rule counts nothing there.
+func (l *Local) Add(plan *windows.Plan, key string, ms, count int64) {
+	for _, rule := range plan.InProcess() {
+		l.counter.Add(rule.Share(l.Instances), key, ms, count)
+	}
+}
+
+// Check implements Counter. It gives no error.
+func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
+	list := make([]inprocess.Request, 0, len(requests))
+	for _, a := range requests {
+		for _, rule := range a.Plan.InProcess() {
+			list = append(list, inprocess.Request{Rule: rule.Share(l.Instances), Key: a.Key,
+				Cost: a.Cost, Mode: a.Mode, ChargesDenied: a.ChargesDenied()})
+		}
+	}
+	states, allowed := l.counter.Check(list)
+	v := Verdict{Allowed: allowed, Atomic: true, Items: make([]windows.KeyState, len(requests))}
+	for i, a := range requests {
+		n := len(a.Plan.Rules())
+		v.Items[i], states = a.Plan.LocalState(states[:n]), states[n:]
+	}
+	return v, nil
+}
+
+// Peek implements Counter. It gives no error.
+func (l *Local) Peek(_ context.Context, plan *windows.Plan, key string) (windows.KeyState, error) {
+	var states []inprocess.State
+	for _, rule := range plan.InProcess() {
+		states = append(states, l.counter.Peek(rule.Share(l.Instances), key))
+	}
+	return plan.LocalState(states), nil
+}
+
+// Reset implements Counter. It gives no error.
+func (l *Local) Reset(_ context.Context, plan *windows.Plan, key string) (had bool, err error) {
+	for _, r := range plan.Rules() {
+		had = l.counter.Reset(r.Name, key) || had
+	}
+	return had, nil
+}

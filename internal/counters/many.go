@@ -1,0 +1,232 @@
+package counters
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// maxCheckKeys is how many keys one call takes: it ends after the check that brings it to so many, as Redis answers
+// nobody meanwhile: some 20 to 40 ms.
+const maxCheckKeys = 1024
+
+// CheckMany answers calls that came at the same time: each as Check would, one after
+// the other, and independent of the others. All
+// keys lie in one shard. Transitions are those of all calls, in the first verdict. With an
+// error come the verdicts of the calls that were answered nevertheless; the others' have no Items.
+func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Verdict, err error) {
+	verdicts = make([]Verdict, len(calls))
+	for _, call := range calls {
+		for _, a := range call {
+			s.noticePlan(a.Plan)
+		}
+	}
+	todo := make([]int, len(calls))
+	for i := range todo {
+		todo[i] = i
+	}
+	for err == nil && len(todo) > 0 {
+		err = s.retryInPeriod(func() (err error) {
+			todo, err = s.checkSome(ctx, calls, todo, verdicts)
+			return err
+		})
+	}
+	return verdicts, err
+}
+
+// checkSome asks for those calls in todo that can share a run, and
+// gives the others. With an error it gives all of todo.
+func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (later []int,
+	err error) {
+	b := newCheckBatch(s, len(todo))
+	var taken []int
+	for n, i := range todo {
+		if len(b.args.Keys) >= maxCheckKeys {
+			later = append(later, todo[n:]...)
+			break
+		}
+		ok, err := b.add(calls[i])
+		switch {
+		case err != nil:
+			return todo, err
+		case ok:
+			taken = append(taken, i)
+		default: // its key is in this batch under another plan (the rules have just changed), or its memory is
+			later = append(later, i)
+		}
+	}
+	b.arrange()
+	reply, err := s.lua.Check(ctx, b.args)
+	if redisclient.IsWrongType(err) && len(taken) > 1 {
+		return later, s.checkEach(ctx, calls, taken, verdicts)
+	}
+	if err != nil {
+		return todo, err
+	}
+	for n, i := range taken {
+		verdicts[i] = verdictOf(calls[i], reply.Calls[n])
+	}
+	verdicts[0].Transitions += reply.Transitions
+	return later, nil
+}
+
+// checkEach asks for calls one by one: one foreign key of a wrong type makes Redis refuse a whole run. It gives the
+// first error, and answers the others.
+func (s *Redis) checkEach(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (first error) {
+	for _, i := range todo {
+		err := s.retryInPeriod(func() error { // within the one of the whole run, which would not ask for these again
+			_, err := s.checkSome(ctx, calls, []int{i}, verdicts)
+			return err
+		})
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func verdictOf(requests []Request, call lua.CheckCall) Verdict {
+	v := Verdict{Allowed: call.Allowed, Atomic: true, Replayed: call.Replayed, OtherBody: call.OtherBody,
+		Items: make([]windows.KeyState, len(requests))}
+	for i, a := range requests {
+		v.Items[i] = a.Plan.State(call.Items[i])
+	}
+	return v
+}
+
+// checkBatch puts calls into the shape that check.lua takes, in which each
+// partition, plan and key stands once.
+type checkBatch struct {
+	store      *Redis
+	args       lua.CheckArgs
+	partitions map[int]int           // partition → index in args
+	plans      map[*windows.Plan]int // index in args
+	keys       map[string]askedKey
+}
+
+// askedKey is a key of the batch. Another plan can count it in the same keys of Redis, so there is one.
+type askedKey struct {
+	plan *windows.Plan
+	at   int // index in args
+}
+
+func newCheckBatch(s *Redis, calls int) *checkBatch {
+	b := &checkBatch{store: s, partitions: make(map[int]int, 1), plans: make(map[*windows.Plan]int, 1),
+		keys: make(map[string]askedKey, calls)}
+	b.args.Now = s.now()
+	b.args.Calls = make([][]lua.CheckItem, 0, calls)
+	b.args.Keys = make([]lua.CheckKey, 0, calls)
+	return b
+}
+
+// kind is what becomes of the cost, as the scripts take it.
+func (r Request) kind() lua.CheckKind {
+	switch {
+	case r.Mode == api.ModeLook:
+		return lua.Look
+	case r.Mode == api.ModeCharge:
+		return lua.Charge
+	case r.ChargesDenied():
+		return lua.ChargeDenied
+	}
+	return lua.Take
+}
+
+// asks reports whether a call of the batch has the memory of this name. Its answer must be
+// in Redis before the next call with that memory.
+func (b *checkBatch) asks(name string) bool {
+	return slices.ContainsFunc(b.args.Remember, func(m lua.Memory) bool { return m.Name == name })
+}
+
+// add takes a call in, if each of its keys is asked for under one plan only, and its
+// memory is not that of an earlier call.
+func (b *checkBatch) add(requests []Request) (bool, error) {
+	var name string
+	memory := requests[0].Memory
+	if memory != nil {
+		if name = b.store.memoryName(memory, requests[0].Key); b.asks(name) {
+			return false, nil
+		}
+	}
+	items := make([]lua.CheckItem, 0, len(requests))
+	for _, a := range requests {
+		k, known := b.keys[a.Key]
+		switch {
+		case !known:
+			k = b.addKey(a)
+		case k.plan == a.Plan && len(a.Values) == 0:
+		case len(b.args.Calls) == 0 && k.plan != a.Plan:
+			return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
+				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
+		default: // of a key whose values count, a run has one check
+			return false, nil
+		}
+		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})
+	}
+	if memory != nil {
+		b.args.Remember = append(b.args.Remember, lua.Memory{Call: len(b.args.Calls), Name: name,
+			Fingerprint: memory.Fingerprint, TTLMs: memory.Retention.Milliseconds()})
+	}
+	b.args.Calls = append(b.args.Calls, items)
+	return true, nil
+}
+
+func (b *checkBatch) addKey(a Request) askedKey {
+	k, p := askedKey{a.Plan, len(b.args.Keys)}, b.store.keys.Partition(a.Key)
+	b.keys[a.Key] = k
+	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.Forms(), a.Key),
+		Plan: b.plan(a.Plan), Partition: b.partition(p), Values: a.Values})
+	return k
+}
+
+// arrange puts keys of the same plan and partition together.
+func (b *checkBatch) arrange() {
+	if len(b.args.Partitions) == 1 && len(b.args.Plans) == 1 {
+		return
+	}
+	order := make([]int, len(b.args.Keys)) // new place → old
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := b.args.Keys[i], b.args.Keys[j]
+		return cmp.Or(cmp.Compare(x.Partition, y.Partition), cmp.Compare(x.Plan, y.Plan))
+	})
+	place := make([]int, len(order)) // old place → new
+	keys := make([]lua.CheckKey, len(order))
+	for to, from := range order {
+		place[from], keys[to] = to, b.args.Keys[from]
+	}
+	b.args.Keys = keys
+	for _, call := range b.args.Calls {
+		for i := range call {
+			call[i].Key = place[call[i].Key]
+		}
+	}
+}
+
+func (b *checkBatch) plan(p *windows.Plan) int {
+	i, known := b.plans[p]
+	if !known {
+		i = len(b.args.Plans)
+		b.plans[p] = i
+		b.args.Plans = append(b.args.Plans, b.store.script(p))
+	}
+	return i
+}
+
+func (b *checkBatch) partition(p int) int {
+	i, known := b.partitions[p]
+	if !known {
+		i = len(b.args.Partitions)
+		b.partitions[p] = i
+		b.args.Partitions = append(b.args.Partitions, b.store.partition(p))
+	}
+	return i
+}

@@ -1,0 +1,140 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// ask sends calls in one run, or where there is none (in process) one by one.
+func (l *timeline) ask(calls [][]counters.Request) (got []counters.Verdict) {
+	if l.s.serve != nil {
+		got, err := l.s.serve.CheckMany(context.Background(), calls)
+		if err != nil {
+			l.Fatal(err)
+		}
+		return got
+	}
+	for _, asks := range calls {
+		v, err := l.s.Check(context.Background(), asks)
+		if err != nil {
+			l.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	return got
+}
+
+// A key of another type, which somebody else has written, has its own calls refused; the others of the run are
+// answered, and stay answered.
+func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{80},
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		plan, ctx := planOf(s.rules), t.Context()
+		calls := [][]counters.Request{}
+		for i := range 20 {
+			calls = append(calls, []counters.Request{{Plan: plan, Key: fmt.Sprint("k", i), Cost: 1}})
+		}
+		calls[3][0].Cost = 9
+		p := s.keys.Partition(calls[3][0].Key)
+		testkit.Must(t, s.redis.Set(ctx, s.keys.Levels(p), "a stranger's", 0).Err())
+		got, err := s.serve.CheckMany(ctx, calls)
+		if !redisclient.IsRefusal(err) {
+			t.Errorf("error %v, want a refusal", err)
+		}
+		for i, v := range got {
+			st, err := s.serve.Peek(ctx, plan, calls[i][0].Key)
+			testkit.Must(t, err)
+			if answered := i != 3; v.Answered() != answered || st.Windows[0].Used > 0 != answered {
+				t.Errorf("call %d: answered %t, %d used", i, v.Answered(), st.Windows[0].Used)
+			}
+		}
+	})
+}
+
+// What a run charges to one key is one entry, however many calls it answers, and
+// one transition per level.
+func TestManyChecksOfOneKey(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
+		Alerts: []int{80}, Hold: time.Second}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		r := planOf(s.rules)
+		calls := make([][]counters.Request, 150)
+		for i := range calls {
+			calls[i] = []counters.Request{{Plan: r, Key: "user:1", Cost: 1}}
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		testkit.Must(t, err)
+		for i, v := range got {
+			if v.Allowed != (i < 100) || v.Items[0].Windows[0].Used != min(int64(i)+1, 100) {
+				t.Fatalf("call %d: %+v", i, v)
+			}
+		}
+		p := s.keys.Partition("user:1")
+		if n := s.redis.XLen(t.Context(), s.keys.Counter(p, "log", "user:1")).Val(); n != 1 {
+			t.Errorf("%d entries, want one", n)
+		}
+		// 80, 100, throttled
+		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 {
+			t.Errorf("%d transitions in the outbox, %d told, want 3", n, got[0].Transitions)
+		}
+	})
+}
+
+// A key that is asked for under its old rule and its new one while the rules
+// change is decided twice, one after the other: two states of it in one run would
+// write over each other.
+func TestManyChecksAcrossAReload(t *testing.T) {
+	before := planOf(rulesOf(t, apiRule(nil)))
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		after := planOf(s.rules)
+		got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{
+			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}},
+			{{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
+		})
+		testkit.Must(t, err)
+		var used []string
+		for _, v := range got {
+			used = append(used, fmt.Sprint(v.Items[0].Windows[0].Used))
+		}
+		if list := strings.Join(used, " "); list != "1 7 1 5" { // the second waits for the run after
+			t.Errorf("used %s, want 1 7 1 5", list)
+		}
+		_, err = s.serve.CheckMany(t.Context(), [][]counters.Request{{{Plan: before, Key: "user:1", Cost: 1},
+			{Plan: after, Key: "user:1", Cost: 1}}})
+		if err == nil || !strings.Contains(err.Error(), "in one check") {
+			t.Errorf("a key under two rules in one call: %v", err)
+		}
+	})
+}
+
+// Keys of several partitions and rules in one run: each gets its own answer.
+func TestManyChecksOfManyKeys(t *testing.T) {
+	a, b := apiRule(nil), apiRule(func(r *windows.Rule) { r.Name, r.Match, r.Algorithm = "b", "b:*", "fixed-window" })
+	a.Match = "a:*"
+	eachRedis(t, rulesOf(t, a, b), func(t *testing.T, s *store) {
+		var calls [][]counters.Request
+		for i := range int64(20) {
+			key := fmt.Sprintf("%c:%d", "ab"[i%2], i)
+			calls = append(calls, []counters.Request{{Plan: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
+		}
+		got, err := s.serve.CheckMany(t.Context(), calls)
+		testkit.Must(t, err)
+		for i, v := range got {
+			st, err := s.Peek(t.Context(), calls[i][0].Plan, calls[i][0].Key)
+			testkit.Must(t, err)
+			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
+				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used,
+					st.Windows[0].Used, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,269 @@
+package counters_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// mixedOracle recounts a rule whose windows are counted by several algorithms: each by itself.
+type mixedOracle struct {
+	clock *clock
+	parts map[string]*mixedPart
+}
+
+type mixedPart struct {
+	streamtest.Oracle
+	spans []int64 // of its windows
+	// from gives when the first of its periods began, of windows of the calendar; else nil.
+	from func(now int64) int64
+}
+
+func (o *mixedOracle) partOf(window int64) *mixedPart {
+	for _, p := range o.parts {
+		if slices.Contains(p.spans, window) {
+			return p
+		}
+	}
+	panic(fmt.Sprint("no window of ", window))
+}
+
+func (o *mixedOracle) Clock(key string, now int64) int64 {
+	for _, p := range o.parts {
+		now = p.Clock(key, now)
+	}
+	return now
+}
+
+// Add leaves out where an event is too late for all windows.
+func (o *mixedOracle) Add(key string, ms, count int64) {
+	now := o.Clock(key, o.clock.ms)
+	for _, p := range o.parts {
+		if p.from != nil && ms >= p.from(now) || p.from == nil && ms > now-slices.Max(p.spans) {
+			p.Add(key, ms, count)
+		}
+	}
+}
+
+func (o *mixedOracle) Used(key string, now, window int64) int64 {
+	return o.partOf(window).Used(key, now, window)
+}
+
+func (o *mixedOracle) Truth(key string, now, window int64) int64 {
+	return o.partOf(window).Truth(key, now, window)
+}
+
+func (o *mixedOracle) GiveBack(string, int64, int64, int64) int64 { panic("not drawn") }
+
+func (o *mixedOracle) Reset(key string) {
+	for _, p := range o.parts {
+		p.Reset(key)
+	}
+}
+
+func (o *mixedOracle) Admits(key string, now, cost int64, windows []streamtest.OracleWindow) bool {
+	for _, w := range windows {
+		if o.Used(key, now, w.Ms)+cost > w.Limit {
+			return false
+		}
+	}
+	return true
+}
+
+var (
+	drawnUnits = map[string][]string{"day": {""}, "week": {"", "sunday", "wed"},
+		"month": {"", "15", "29", "30", "31"}, "year": {"", "04-06", "02-29"}}
+	drawnZones = []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"}
+)
+
+// drawCalendar draws a window of the calendar, as a rules file has it.
+func drawCalendar(t *rapid.T, unit string) string {
+	text := fmt.Sprintf("{limit: %d, per: %s, zone: %s", rapid.Int64Range(1, 40).Draw(t, "limit"), unit,
+		rapid.SampledFrom(drawnZones).Draw(t, "zone"))
+	if starts := rapid.SampledFrom(drawnUnits[unit]).Draw(t, "starts"); starts != "" {
+		text += ", starts: " + starts
+	}
+	return text + "}"
+}
+
+// newMixedTimeline is a timeline over one to six windows, up to three of them of the calendar, each other
+// counted by an algorithm of its own.
+func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
+	o := &mixedOracle{clock: s.clock, parts: map[string]*mixedPart{}}
+	l := &timeline{T: t, s: s, oracle: o, keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}, noRefunds: true,
+		largest: 10, calendars: map[int64]windows.Calendar{}}
+	yaml := "rules:\n  - name: r\n    match: '*'\n    alerts: [80%]\n"
+	if rapid.Bool().Draw(t, "on deny") {
+		yaml += "    on_deny: charge\n"
+	}
+	algorithms := windows.Algorithms
+	if s.serve == nil { // in process all is exact
+		algorithms = []string{windows.DefaultAlgorithm}
+	}
+	var texts []string
+	seen := map[string]bool{}
+	units := rapid.Permutation([]string{"day", "week", "month", "year"}).Draw(t, "units")
+	for _, unit := range units[:rapid.IntRange(0, 3).Draw(t, "calendars")] {
+		texts = append(texts, drawCalendar(t, unit))
+	}
+	for range rapid.IntRange(1-min(1, len(texts)), 3).Draw(t, "windows") {
+		w := rapid.SampledFrom([]string{"10ms", "100ms", "1s", "1900ms", "1m", "1h"}).Draw(t, "window")
+		a := rapid.SampledFrom(algorithms).Draw(t, "algorithm")
+		if !seen[w] {
+			seen[w] = true
+			texts = append(texts, fmt.Sprintf("{limit: %d, per: %s, algorithm: %s}",
+				rapid.Int64Range(1, 30).Draw(t, "limit"), w, a))
+			if a == windows.SlidingBuckets && !seen[a] {
+				seen[a] = true
+				yaml += fmt.Sprintf("    buckets: %d\n", testBuckets)
+			}
+		}
+	}
+	texts = rapid.Permutation(texts).Draw(t, "order")
+	yaml += "    windows:\n"
+	for _, text := range texts {
+		yaml += "      - " + text + "\n"
+	}
+	rules, err := windows.Parse("rules.yml", []byte(yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.rules = rules
+	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
+	l.span = l.rule.Longest().Milliseconds()
+	for _, w := range l.rule.Windows {
+		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
+		o.add(l, w)
+	}
+	s.clock.ms += 2*l.span + rapid.Int64Range(0, 40*86_400_000).Draw(t, "start") // after all events of the run before
+	return l
+}
+
+// add takes in a window of the rule.
+func (o *mixedOracle) add(l *timeline, w windows.Window) {
+	name, span := w.Algorithm, w.Per.Milliseconds()
+	if w.Calendar.Unit != "" {
+		name, l.calendars[span] = "calendar", w.Calendar
+	}
+	if l.s.serve == nil {
+		o.addInProcess(l, span)
+		return
+	}
+	p := o.parts[name]
+	if p == nil {
+		p = &mixedPart{Oracle: streamtest.Oracle{Formula: formulaOf(name)}}
+		o.parts[name] = p
+	}
+	p.spans = append(p.spans, span)
+	if name == "calendar" {
+		p.from = func(now int64) int64 {
+			first := now
+			for _, span := range p.spans {
+				from, _ := l.calendars[span].Period(now)
+				first = min(first, from)
+			}
+			return first
+		}
+		p.Formula = func(events []streamtest.Happened, now, window int64) (units int64) {
+			from, _ := l.calendars[window].Period(now)
+			for _, e := range events {
+				if e.Ms >= from {
+					units += e.Count
+				}
+			}
+			return units
+		}
+	}
+}
+
+// addInProcess takes in a window that is counted in process: there one log counts all, and an event is
+// where that has it.
+func (o *mixedOracle) addInProcess(l *timeline, span int64) {
+	p := o.parts["log"]
+	if p == nil {
+		p = &mixedPart{}
+		o.parts["log"] = p
+	}
+	p.spans = append(p.spans, span)
+	p.Formula = func(events []streamtest.Happened, now, window int64) int64 {
+		c, ok := l.calendars[window]
+		if !ok {
+			return streamtest.Exact(events, now, window)
+		}
+		from, _ := c.Period(now)
+		return streamtest.Exact(events, now, now-from+1)
+	}
+}
+
+// TestMixedWindowsEqualTheRecount drives rules whose windows have algorithms of their own, and the
+// calendar, through the same timelines as those of one algorithm, and on to reservations.
+func TestMixedWindowsEqualTheRecount(t *testing.T) {
+	run := 0
+	check := func(t *testing.T, s *store) {
+		rapid.Check(t, func(rt *rapid.T) {
+			run++
+			newMixedTimeline(rt, s, fmt.Sprintf("user:%d-", run)).run()
+		})
+	}
+	eachRedis(t, nil, check)
+	t.Run("in-process", func(t *testing.T) { check(t, localStore(nil)) })
+	t.Run("reserved", func(t *testing.T) {
+		eachRedis(t, nil, func(t *testing.T, s *store) {
+			rapid.Check(t, func(rt *rapid.T) {
+				run++
+				newLedger(newMixedTimeline(rt, s, fmt.Sprintf("held:%d-", run))).run()
+			})
+		})
+	})
+}
+
+// Each part has a clock of its own: after a step back of Redis's clock one may go on from its newest event
+// while another, which has ended meanwhile, begins at the present. The window of neither may be judged by
+// the clock of the other.
+func TestPartsHaveTheirOwnClocks(t *testing.T) {
+	parse := func(list string) *windows.Rules {
+		rules, err := windows.Parse("rules.yml", []byte("rules:\n  - {name: r, match: \"*\", windows: ["+list+"]}"))
+		testkit.Must(t, err)
+		return rules
+	}
+	plain, mixed := parse("{limit: 10, per: 10s}"), parse("{limit: 10, per: 10s}, {limit: 100, per: day}")
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		x := tale{t, s}
+		s.rules = mixed
+		x.check("k", 1)
+		s.clock.ms -= 30_000
+		testkit.Must(t, s.redis.Del(t.Context(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Err()) // it ends
+		s.rules = plain
+		if v := x.check("k", 4); !v.Allowed {
+			t.Fatalf("%+v", v)
+		}
+		s.rules = mixed
+		v := x.check("k", 6)
+		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[0].EmptyMs != 10_000 || ws[1].Used != 7 {
+			t.Errorf("under both: %+v", v)
+		}
+		s.clock.ms += 4000
+		v = x.check("k", 1)
+		if v.Allowed || v.Items[0].RetryAfter != 6*time.Second {
+			t.Errorf("above the limit: %+v", v)
+		}
+		s.fold(t, planOf(mixed), counters.Event{Key: "k", Ms: s.clock.ms, Count: 2})
+		s.clock.ms += 6000
+		v = x.check("k", 8)
+		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[1].Used != 17 {
+			t.Errorf("ten seconds later: %+v", v)
+		}
+		given, _, err := s.serve.Refund(t.Context(), planOf(mixed), "k", 9) // the oldest 7 are in the day alone
+		if n := used(t, s, "k"); err != nil || given != 9 || n != 8 {
+			t.Errorf("%d given back, used %d, %v", given, n, err)
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/overrides"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// operators is two processes with overrides over the same keys.
+type operators struct {
+	t     testing.TB
+	redis *redis.Client
+	keys  *stream.Keys
+	clock atomic.Int64
+	rules *windows.Rules
+	a, b  *overrides.All
+}
+
+func newOperators(t testing.TB, c *redis.Client) *operators {
+	t.Helper()
+	o := &operators{t: t, redis: c}
+	o.clock.Store(1_700_000_000_000)
+	var err error
+	o.keys, err = stream.NewKeys(streamtest.Prefix(t), 4)
+	testkit.Must(t, err)
+	o.rules, err = windows.NewRules([]*windows.Rule{
+		{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},
+		{Name: "gold", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}},
+	})
+	testkit.Must(t, err)
+	o.a, o.b = o.process(), o.process()
+	return o
+}
+
+func (o *operators) process() *overrides.All {
+	counter := counters.New(o.redis, o.keys)
+	counter.Now = o.clock.Load
+	all := counter.NewOverrides(nil)
+	testkit.Must(o.t, all.Load(context.Background()))
+	return all
+}
+
+func (o *operators) set(key string, one api.Override, lasts time.Duration) {
+	o.t.Helper()
+	one.Key = key
+	_, err := o.a.Set(context.Background(), o.rules.ValidateOverride, one, lasts)
+	testkit.Must(o.t, err)
+}
+
+// same expects that both processes, and one that starts now, have the same for keys.
+func (o *operators) same(keys ...string) {
+	o.t.Helper()
+	testkit.Must(o.t, o.b.Poll(context.Background()))
+	fresh := o.process()
+	for _, key := range keys {
+		want := text(o.a.Find(key))
+		for name, all := range map[string]*overrides.All{"follows": o.b, "has just started": fresh} {
+			if got := text(all.Find(key)); got != want {
+				o.t.Errorf("%s: the process that %s has %s, the one that set it %s", key, name, got, want)
+			}
+		}
+	}
+	if o.a.Len() != o.b.Len() || o.a.Len() != fresh.Len() {
+		o.t.Errorf("%d, %d and %d overrides", o.a.Len(), o.b.Len(), fresh.Len())
+	}
+}
+
+func text(o *overrides.Override) string {
+	if o == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+v", o.API())
+}
+
+func TestOverridesAreFollowed(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx := t.Context()
+		o := newOperators(t, c)
+		var told []string
+		o.b.OnChange(func(targets []string) { told = append(told, targets...) })
+		var keys []string
+		for i := range 40 {
+			keys = append(keys, fmt.Sprint("user:", i))
+		}
+		for i, key := range keys {
+			o.set(key, []api.Override{{Block: true}, {Exempt: true}, {Rule: "gold"},
+				{Windows: []api.OverrideWindow{{Limit: 5, Per: "1m"}}}}[i%4], 0)
+		}
+		o.same(keys...)
+		if slices.Sort(told); len(told) != 40 {
+			t.Errorf("told of %d changes: %q", len(told), told)
+		}
+		for _, key := range keys[:20] {
+			_, err := o.a.Clear(ctx, key, "", "", "")
+			testkit.Must(t, err)
+		}
+		o.same(keys...)
+
+		// A change in the middle that is not in the stream (any more) is noticed too.
+		p := o.keys.Partition("user:30")
+		o.set("user:30", api.Override{Block: true}, 0)
+		lost, err := c.XRevRangeN(ctx, o.keys.Audit(p), "+", "-", 1).Result()
+		testkit.Must(t, err)
+		for _, key := range keys {
+			if o.keys.Partition(key) == p && key != "user:30" {
+				o.set(key, api.Override{Exempt: true}, 0)
+			}
+		}
+		testkit.Must(t, c.XDel(ctx, o.keys.Audit(p), lost[0].ID).Err())
+		o.same(keys...)
+
+		// Who was away while changes were trimmed reads all again; so after a failover that lost some.
+		o.set("user:1", api.Override{Block: true}, 0)
+		o.set("user:2", api.Override{Block: true}, 0)
+		for p := range 4 {
+			testkit.Must(t, c.XTrimMaxLen(ctx, o.keys.Audit(p), 0).Err())
+		}
+		o.same(keys...)
+		p = o.keys.Partition("user:1")
+		testkit.Must(t, c.HDel(ctx, o.keys.Overrides(p), "user:1").Err())
+		testkit.Must(t, c.HSet(ctx, o.keys.Overrides(p), "\nversion", "7-1").Err())
+		testkit.Must(t, o.a.Poll(ctx))
+		if o.a.Find("user:1") != nil {
+			t.Error("a lost override stands")
+		}
+		o.same(keys...)
+
+		// What is foreign is ignored.
+		testkit.Must(t, c.HSet(ctx, o.keys.Overrides(p), "user:1", "{", "user:5", `{"block":true,"exempt":true}`,
+			"user:6", `{"windows":[{"limit":-1,"per":"1m"}]}`, "\nversion", "8-1").Err())
+		testkit.Must(t, o.a.Poll(ctx))
+		for _, key := range []string{"user:1", "user:5", "user:6"} {
+			if p == o.keys.Partition(key) && o.a.Find(key) != nil {
+				t.Errorf("%s: %s", key, text(o.a.Find(key)))
+			}
+		}
+		o.same(keys...)
+	})
+}
+
+// An override ends at its millisecond in every process, with nobody at work, and the plan is
+// that of the rules again, the very same.
+func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		o := newOperators(t, c)
+		rules := o.rules.With(o.b)
+		before := rules.Match("user:1")
+		o.set("user:1", api.Override{Rule: "gold"}, time.Hour)
+		testkit.Must(t, o.b.Poll(t.Context()))
+		under := rules.Match("user:1")
+		if under.Name() != "gold" || rules.Match("user:1") != under || rules.Match("user:2") != before {
+			t.Errorf("under the override: %s", under.Name())
+		}
+		o.clock.Add(time.Hour.Milliseconds() - 1)
+		if rules.Match("user:1") != under {
+			t.Error("it ended too early")
+		}
+		o.clock.Add(1)
+		if rules.Match("user:1") != before {
+			t.Error("it did not end")
+		}
+	})
+}
+
+// Who folds and who sweeps looks at the keys of a blocked network as at those of a pattern, and all processes have
+// the same networks.
+func TestNetworksAreFollowed(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		o := newOperators(t, c)
+		blocked := func() (list []string) {
+			for _, key := range []string{"ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1"} {
+				if o.rules.With(o.a).Overrides().BlockedByPattern(key) {
+					list = append(list, key)
+				}
+			}
+			o.same("ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1")
+			return list
+		}
+		for _, network := range []string{"ip:10.0.0.0/8", "ip:fd00::/8", "net:10.0.0.0/8"} {
+			_, err := o.a.Set(t.Context(), o.rules.ValidateOverride, api.Override{Network: network, Block: true}, 0)
+			testkit.Must(t, err)
+		}
+		_, err := o.a.Set(t.Context(), o.rules.ValidateOverride,
+			api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
+		testkit.Must(t, err)
+		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // its own
+		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1"}) {
+			t.Errorf("blocked by a network are %q", got)
+		}
+		o.clock.Add(1000)
+		_, err = o.a.Clear(t.Context(), "", "ip:fd00::/8", "", "")
+		testkit.Must(t, err)
+		if got := blocked(); !slices.Equal(got, []string{"ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1"}) {
+			t.Errorf("after the exemption, and without fd00::/8, blocked by a network are %q", got)
+		}
+		fits := overrides.Matcher("\nip:10.0.0.0/8")
+		if !fits("ip:10.9.9.9") || fits("ip:11.0.0.1") || fits("ip:10.x") || overrides.Matcher("ip:10.0.0.0/8") != nil {
+			t.Error("the matcher of a network")
+		}
+	})
+}
+
+// What a check of a key costs that is in no network, where none is set and where 1,000 are.
+func BenchmarkNetworks(b *testing.B) {
+	for _, n := range []int{0, 1000} {
+		o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))
+		o.set("user:other", api.Override{Block: true}, 0)
+		for i := range n {
+			_, err := o.a.Set(b.Context(), o.rules.ValidateOverride, api.Override{Block: true,
+				Network: fmt.Sprintf("ip:10.%d.%d.0/24", i/250, i%250)}, 0)
+			testkit.Must(b, err)
+		}
+		rules := o.rules.With(o.a)
+		for _, key := range []string{"user:42", "ip:192.0.2.1", "ip:10.0.7.1"} {
+			b.Run(fmt.Sprintf("%d/%s", n, key), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					rules.Match(key)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package counters_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// A call that is denied in the run in which a penalty begins is told when that ends. So is a reservation.
+func TestAPenaltyThatBeginsInARun(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Second}},
+		Penalty: []time.Duration{time.Minute}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		tale{t, s}.check("k", 1)
+		ask := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 3}}
+		fits := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 2}}
+		got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{ask, fits, ask})
+		testkit.Must(t, err)
+		for i, v := range got {
+			if v.Allowed != (i == 1) || i != 1 && v.Items[0].RetryAfter != time.Minute {
+				t.Errorf("call %d in one run: %+v", i, v)
+			}
+		}
+		s.clock.ms += 30_000
+		held, err := s.serve.Reserve(t.Context(), s.serve.ReservationID("a", ask), time.Minute, "f", ask)
+		if err != nil || held.Allowed || held.Items[0].RetryAfter != 30*time.Second {
+			t.Errorf("a reservation: %+v, %v", held, err)
+		}
+	})
+}
+
+// punished is a key with a penalty, as a model of a few lines has it.
+type punished struct {
+	streamtest.Oracle
+	steps  []int64 // ms
+	forget int64
+	step   int   // the last penalty, from 1; 0: none
+	ends   int64 // it
+	until  int64 // the throttle that stands; 0: none
+}
+
+const punishedLimit, punishedPer = 5, 1000
+
+func (p *punished) admits(at, cost int64) bool {
+	return at >= p.ends && p.Used("k", at, punishedPer)+cost <= punishedLimit
+}
+
+// charge counts units at once. A throttle that begins has the next step, or the first.
+func (p *punished) charge(now, units int64) {
+	p.Add("k", now, units)
+	if p.until > 0 || p.Used("k", now, punishedPer) < punishedLimit {
+		return
+	}
+	if now >= p.ends+p.forget {
+		p.step = 0
+	}
+	p.step = min(p.step+1, len(p.steps))
+	p.ends = now + p.steps[p.step-1]
+	p.until = max(p.free(now), p.ends)
+}
+
+// free is when the key falls below its limit.
+func (p *punished) free(now int64) int64 {
+	for p.Used("k", now, punishedPer) >= punishedLimit {
+		now++
+	}
+	return now
+}
+
+// sweep ends the throttle whose time has come, or renews it: that begins no other.
+func (p *punished) sweep(now int64) {
+	if p.until > now {
+		return
+	}
+	if p.until = max(p.free(now), p.ends); p.until <= now {
+		p.until = 0
+	}
+}
+
+// says fails unless a state tells of the penalty that is in force, and leaves nothing while one is.
+func (p *punished) says(t interface{ Fatalf(string, ...any) }, now int64, got *api.Penalty, list []api.WindowState) {
+	if now >= p.ends {
+		if got != nil {
+			t.Fatalf("at %d it tells of %+v, the model has %+v", now, got, p)
+		}
+		return
+	}
+	want := api.Penalty{Step: p.step, Of: len(p.steps), UntilMs: p.ends}
+	if got == nil || *got != want {
+		t.Fatalf("at %d it tells of %+v, want %+v", now, got, want)
+	}
+	for _, w := range list {
+		if w.Remaining != 0 || w.NextFreeMs < p.ends-now || w.Used != p.Used("k", now, punishedPer) {
+			t.Fatalf("at %d, in a penalty until %d, the window says %+v", now, p.ends, w)
+		}
+	}
+}
+
+// TestPenaltiesEqualTheModel: checks, events, resets and the passing of time in any order.
+func TestPenaltiesEqualTheModel(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Penalty: []time.Duration{ms(1200), ms(2500), ms(9000)},
+		Forget: ms(4000), Windows: []windows.Window{{Limit: punishedLimit, Per: ms(punishedPer)}}}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		rapid.Check(t, func(rt *rapid.T) {
+			p := &punished{steps: []int64{1200, 2500, 9000}, forget: 4000}
+			s.clock.ms += 1_000_000
+			s.sweep(rt)
+			_, err := s.Reset(t.Context(), s.rules.Match("k"), "k")
+			testkit.Must(t, err)
+			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+				now := s.clock.ms
+				step := []string{"advance", "end", "end", "check", "check", "check", "check", "fold", "reset"}
+				switch rapid.SampledFrom(step).Draw(rt, "step") {
+				case "advance":
+					s.clock.ms += rapid.Int64Range(0, 3000).Draw(rt, "by")
+				case "end": // a ms before, at or after what ends next
+					next := rapid.SampledFrom([]int64{p.ends, p.until, p.ends + p.forget}).Draw(rt, "what")
+					s.clock.ms = max(now, next+rapid.Int64Range(-1, 1).Draw(rt, "beside"))
+				case "check":
+					cost := rapid.Int64Range(1, punishedLimit).Draw(rt, "cost")
+					want, v := p.admits(now, cost), x.check("k", cost)
+					if v.Allowed != want {
+						rt.Fatalf("a check of %d at %d: %+v, the model says %t: %+v", cost, now, v, want, p)
+					}
+					if retry := v.Items[0].RetryAfter.Milliseconds(); !want && (!p.admits(now+retry, cost) ||
+						p.admits(now+retry-1, cost)) {
+						rt.Fatalf("a check of %d at %d is to come again in %d ms: %+v", cost, now, retry, p)
+					}
+					if want {
+						p.charge(now, cost)
+					}
+					p.says(rt, now, v.Items[0].Penalty, v.Items[0].Windows)
+				case "fold":
+					count := rapid.Int64Range(1, 3).Draw(rt, "count")
+					s.fold(rt, nil, counters.Event{Key: "k", Ms: now, Count: count})
+					p.charge(now, count)
+				case "reset":
+					_, err := s.Reset(t.Context(), s.rules.Match("k"), "k")
+					testkit.Must(t, err)
+					*p = punished{steps: p.steps, forget: p.forget}
+				}
+				s.sweep(rt)
+				if p.until > 0 {
+					p.sweep(s.clock.ms)
+				}
+				throttled, _, err := s.serve.ThrottledPage(t.Context(), s.rules, 10, "", nil)
+				testkit.Must(t, err)
+				if len(throttled) != min(1, int(p.until)) || len(throttled) == 1 && throttled[0].UntilMs != p.until {
+					rt.Fatalf("at %d throttled are %+v, the model says %+v", s.clock.ms, throttled, p)
+				}
+				if len(throttled) == 1 {
+					p.says(rt, s.clock.ms, throttled[0].Penalty, nil)
+				}
+				peeked, err := s.Peek(t.Context(), s.rules.Match("k"), "k")
+				testkit.Must(t, err)
+				p.says(rt, s.clock.ms, peeked.Penalty, peeked.Windows)
+			}
+		})
+	})
+}

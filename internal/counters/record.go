@@ -1,0 +1,96 @@
+package counters
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// rulesField of sc:meta has what rules are in use and since when.
+const rulesField = "rules"
+
+// RecordRules compares the rules with those that counted here last, and notes since
+// when they are what they are. Call it at the start and after each reload.
+func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
+	for _, algorithms := range s.algorithmsOf(rules) {
+		s.lua.Prepare(ctx, algorithms)
+	}
+	h := sha256.New()
+	for _, r := range rules.List() {
+		fmt.Fprintf(h, "%q %s %d %t\n", r.Match, strings.Join(r.Algorithms(), "+"), r.Longest().Milliseconds(),
+			r.Shadow)
+	}
+	now := time.Now().UnixMilli()
+	print := hex.EncodeToString(h.Sum(nil)[:8])
+	known, err := s.redis.HGet(ctx, s.keys.Meta(), rulesField).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("reading what rules were in use: %w", err)
+	}
+	before, since, _ := strings.Cut(known, "@")
+	switch before {
+	case print:
+		s.setChanged(min(now, atoi(since)), rules)
+		return nil
+	case "": // nothing was ever counted here
+		now = 0
+	}
+	s.setChanged(now, rules)
+	if err := s.redis.HSet(ctx, s.keys.Meta(), rulesField, fmt.Sprintf("%s@%d", print, now)).Err(); err != nil {
+		return fmt.Errorf("noting what rules are in use: %w", err)
+	}
+	return nil
+}
+
+// algorithmsOf gives the sets of algorithms that the plans of some rules have, each once.
+func (s *Redis) algorithmsOf(rules *windows.Rules) map[string][]string {
+	sets := map[string][]string{}
+	for _, r := range rules.List() {
+		algorithms := s.script(windows.PlanOf(r)).Algorithms()
+		sets[strings.Join(algorithms, "+")] = algorithms
+	}
+	return sets
+}
+
+func (s *Redis) setChanged(ms int64, rules *windows.Rules) {
+	s.changed.Store(ms)
+	recorded := &recordedRules{now: rules}
+	if last := s.rules.Load(); last != nil && last.now != rules {
+		recorded.before = last.now
+	}
+	s.rules.Store(recorded)
+}
+
+// noticePlan looks whether a plan is of rules that were not recorded: those of a reload are in force
+// before they are recorded, and Redis may be away then. Until that is done they are taken for new.
+func (s *Redis) noticePlan(plan *windows.Plan) {
+	recorded := s.rules.Load()
+	plan = plan.Written()
+	if plan == nil || recorded == nil {
+		return
+	}
+	if rule := plan.Rules()[0]; !rule.Unlevelled && !recorded.has(rule) {
+		s.changed.Store(time.Now().UnixMilli())
+	}
+}
+
+func (s *Redis) noticeAll(rules *windows.Rules) {
+	if recorded := s.rules.Load(); recorded != nil && !recorded.has(rules.List()[0]) {
+		s.changed.Store(time.Now().UnixMilli())
+	}
+}
+
+// recordedRules are the rules recorded last, and those before, under which calls may still be
+// under way.
+type recordedRules struct{ now, before *windows.Rules }
+
+func (r *recordedRules) has(rule *windows.Rule) bool {
+	return r.now.Named(rule.Name) == rule || r.before != nil && r.before.Named(rule.Name) == rule
+}

@@ -1,0 +1,51 @@
+package counters_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Checks of one key that come at the same time, some under the rules of before a reload and some under those
+// of after it, may be answered in one run: whatever counters the two rules have in common, no unit is lost.
+func TestCallsUnderTwoRulesOfOneRun(t *testing.T) {
+	forms := []string{
+		"algorithm: sliding-log\n    windows: [{limit: 10, per: 1m}]",
+		"algorithm: sliding-log\n    windows: [{limit: 10, per: 1m}, {limit: 100, per: day}]",
+		"windows: [{limit: 10, per: 1m}, {limit: 1000, per: 1h, algorithm: sliding-counter}]",
+		"algorithm: sliding-counter\n    windows: [{limit: 10, per: 1m}]",
+		"windows: [{limit: 10, per: 1m, algorithm: sliding-counter}, {limit: 100, per: month}]",
+		"algorithm: sliding-log\n    windows: [{limit: 10, per: 1m}]\n    penalty: [1s]",
+	}
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for i, before := range forms {
+			for j, after := range forms {
+				key := fmt.Sprintf("k:%d:%d", i, j)
+				ask := func(form string) []counters.Request {
+					rules, err := windows.Parse("rules.yml", []byte("rules:\n  - name: r\n    match: \"*\"\n    "+form))
+					testkit.Must(t, err)
+					s.rules = rules
+					return []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 3}}
+				}
+				got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{ask(before), ask(after), ask(before),
+					ask(after)})
+				testkit.Must(t, err)
+				used := int64(0)
+				for _, v := range got {
+					if v.Allowed {
+						used += 3
+					}
+				}
+				shared := i == j || (i < 3 || i == 5) && (j < 3 || j == 5) || (i == 3 || i == 4) && (j == 3 || j == 4)
+				st, err := s.Peek(t.Context(), s.rules.Match(key), key)
+				testkit.Must(t, err)
+				if n := st.Windows[0].Used; shared && (used != 9 || n != 9) {
+					t.Errorf("%s\nand %s:\n%d units were admitted, %d are counted, of 10", before, after, used, n)
+				}
+			}
+		}
+	})
+}

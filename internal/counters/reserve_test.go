@@ -1,0 +1,481 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// held is a reservation as the recount knows it.
+type held struct {
+	id      string
+	keys    []string
+	units   []int64
+	expires int64
+}
+
+// ledger is a timeline with reservations: what is reserved counts as used in every window, until
+// it is committed, cancelled, or has expired.
+type ledger struct {
+	*timeline
+	open  []*held
+	frees bool
+}
+
+// newLedger makes a ledger of a timeline; its rule may have an in-flight window besides.
+func newLedger(t *timeline) *ledger {
+	l, rule := &ledger{timeline: t}, *t.rule
+	rule.OnDeny = windows.OnDenySkip
+	if rapid.Bool().Draw(t.T, "in flight") {
+		w := windows.Window{Limit: rapid.Int64Range(1, 20).Draw(t.T, "slots"), Per: 20 * time.Minute, InFlight: true}
+		rule.Windows = append(slices.Clone(rule.Windows), w)
+		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
+	}
+	if l.frees = rapid.Bool().Draw(t.T, "frees"); l.frees {
+		rule.OnExpire = windows.OnExpireFree
+	}
+	l.s.rules = rulesOf(t.T, &rule)
+	l.rule, l.plan = l.s.rules.List()[0], planOf(l.s.rules)
+	return l
+}
+
+var reservations int // whose ids are remembered from run to run
+
+func (l *ledger) outstanding(key string) (units int64) {
+	for _, h := range l.open {
+		for i, k := range h.keys {
+			if k == key {
+				units += h.units[i]
+			}
+		}
+	}
+	return units
+}
+
+func (l *ledger) used(key string, w int) int64 {
+	units := l.outstanding(key)
+	if !l.rule.Windows[w].InFlight {
+		units += l.oracle.Used(key, l.oracle.Clock(key, l.s.clock.ms), l.limits[w].Ms)
+	}
+	return units
+}
+
+func (l *ledger) admits(key string, cost int64) bool {
+	for w := range l.limits {
+		if l.used(key, w)+cost > l.limits[w].Limit {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *ledger) compareAll(what string) {
+	l.Helper()
+	for _, key := range l.keys {
+		st, err := l.s.Peek(context.Background(), l.plan, key)
+		if err != nil {
+			l.Fatal(err)
+		}
+		l.compareHeld(what, key, st)
+	}
+}
+
+func (l *ledger) compareHeld(what, key string, st windows.KeyState) {
+	l.Helper()
+	for w, state := range st.Windows {
+		if want := l.used(key, w); state.Used != want {
+			l.Fatalf("%s: key %s window %d: used %d, recount says %d, of it %d reserved", what, key, l.limits[w].Ms,
+				state.Used, want, l.outstanding(key))
+		}
+		if state.Used > 0 && (state.NextFreeMs < 1 || state.EmptyMs < state.NextFreeMs) {
+			l.Fatalf("%s: key %s: %+v", what, key, state)
+		}
+	}
+}
+
+// charges tells whether a window of the rule counts what was charged.
+func (l *ledger) charges() bool {
+	return slices.ContainsFunc(l.rule.Windows, func(w windows.Window) bool { return !w.InFlight })
+}
+
+// advance lets time pass, and sweeps: what has expired is charged then, or free.
+func (l *ledger) advance(by int64) {
+	l.s.clock.ms += by
+	for {
+		due := slices.IndexFunc(l.open, func(h *held) bool { return h.expires <= l.s.clock.ms })
+		if due < 0 {
+			break
+		}
+		h := l.open[due]
+		l.open = slices.Delete(l.open, due, due+1)
+		for i, key := range h.keys {
+			if !l.frees && l.charges() && h.units[i] > 0 {
+				l.oracle.Add(key, l.s.clock.ms, h.units[i])
+			}
+		}
+	}
+	l.s.sweep(l)
+}
+
+func (l *ledger) reserve(keys []string) {
+	reservations++
+	h := &held{keys: keys, expires: l.s.clock.ms + rapid.Int64Range(1, min(2*l.span, 86_400_000)).Draw(l.T, "ttl")}
+	var requests []counters.Request
+	want := true
+	for _, key := range keys {
+		units := rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "units")
+		h.units = append(h.units, units)
+		want = want && l.admits(key, units)
+		requests = append(requests, counters.Request{Plan: l.plan, Key: key, Cost: units})
+	}
+	h.id = l.s.serve.ReservationID(fmt.Sprint("r", reservations), requests)
+	for range rapid.IntRange(1, 2).Draw(l.T, "times") { // sent again, it does the same
+		got, err := l.s.serve.Reserve(context.Background(), h.id, ms(h.expires-l.s.clock.ms), "f", requests)
+		if err != nil {
+			l.Fatal(err)
+		}
+		if got.Allowed != want || want && got.ExpiresMs != h.expires {
+			l.Fatalf("reserving %v of %v: %+v, recount says %t", h.units, keys, got, want)
+		}
+		if want && !slices.Contains(l.open, h) {
+			l.open = append(l.open, h)
+			for _, key := range keys {
+				l.oracle.Add(key, l.s.clock.ms, 0) // no window of the key ends before it
+			}
+		}
+		for i, key := range keys {
+			l.compareHeld("reserve", key, got.Items[i])
+		}
+	}
+}
+
+func (l *ledger) settle(op lua.SettleOp) {
+	if len(l.open) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(l.open)-1).Draw(l.T, "which")
+	h := l.open[i]
+	cost := rapid.Int64Range(0, 2*l.rule.Smallest()).Draw(l.T, "cost")
+	ttl := rapid.Int64Range(1, min(2*l.span, 1_200_000)).Draw(l.T, "ttl") // at most the in-flight window
+	charge := func(string, int64) int64 { return cost }
+	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
+		got, err := l.s.serve.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
+		if err != nil {
+			l.Fatal(err)
+		}
+		if got.State != lua.Settled && got.State != lua.DoneBefore {
+			l.Fatalf("%s of %s: %+v", op, h.id, got)
+		}
+	}
+	if op == lua.Renew {
+		h.expires = l.s.clock.ms + ttl
+		return
+	}
+	l.open = slices.Delete(l.open, i, i+1)
+	if op == lua.Commit && cost > 0 && l.charges() {
+		for _, key := range h.keys {
+			l.oracle.Add(key, l.s.clock.ms, cost)
+		}
+	}
+	other := map[lua.SettleOp]lua.SettleOp{lua.Commit: lua.Cancel, lua.Cancel: lua.Commit}[op]
+	got, err := l.s.serve.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), other, ms(1), charge, "c")
+	if err != nil || got.State != lua.WasCommitted && got.State != lua.WasCancelled {
+		l.Fatalf("%s after %s: %+v, %v", other, op, got, err)
+	}
+}
+
+var ledgerSteps = []string{"advance", "advance", "reserve", "reserve", "both", "commit", "cancel", "renew", "check",
+	"fold", "refund", "reset"}
+
+func (l *ledger) run() {
+	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {
+		key := rapid.SampledFrom(l.keys).Draw(l.T, "key")
+		step := rapid.SampledFrom(ledgerSteps).Draw(l.T, "step")
+		switch step {
+		case "advance":
+			l.advance(rapid.Int64Range(0, l.span/3+1).Draw(l.T, "by"))
+		case "reserve":
+			l.reserve([]string{key})
+		case "both":
+			l.reserve(l.keys)
+		case "commit", "cancel", "renew":
+			l.settle(lua.SettleOp(step))
+		case "check":
+			if l.rule.InFlight() > 0 {
+				break // takes reservations only
+			}
+			cost := rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost")
+			v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
+			if err != nil {
+				l.Fatal(err)
+			}
+			if want := l.admits(key, cost); v.Allowed != want {
+				l.Fatalf("check of %d: allowed %t, recount says %t", cost, v.Allowed, want)
+			}
+			if v.Allowed {
+				l.oracle.Add(key, l.s.clock.ms, cost)
+			}
+			l.compareHeld("check", key, v.Items[0])
+		case "fold":
+			l.fold(key)
+		case "reset":
+			l.reset(key)
+		case "refund":
+			if !l.noRefunds && exact(l.rule.Algorithm) && l.outstanding(key) > 0 && l.rule.InFlight() == 0 {
+				l.refundHeld(key)
+			}
+		}
+		l.compareAll(step)
+	}
+}
+
+// reset forgets what was charged and what is reserved of a key. Its reservations can still be
+// settled: what they cost is charged.
+func (l *ledger) reset(key string) {
+	if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
+		l.Fatal(err)
+	}
+	l.oracle.Reset(key)
+	for _, h := range l.open {
+		for i, k := range h.keys {
+			if k == key {
+				h.units[i] = 0
+			}
+		}
+	}
+}
+
+// Each key of a reservation that expires is charged or freed as its own rule says.
+func TestEachKeyExpiresByItsRule(t *testing.T) {
+	window := []windows.Window{{Limit: 10, Per: time.Hour}}
+	rules := []*windows.Rule{{Name: "tokens", Match: "tenant:*", Windows: window},
+		{Name: "slots", Match: "job:*", Windows: window, OnExpire: windows.OnExpireFree}}
+	eachRedis(t, rulesOf(t, rules...), func(t *testing.T, s *store) {
+		var requests []counters.Request
+		for _, key := range []string{"tenant:{x}", "job:{x}"} {
+			requests = append(requests, counters.Request{Plan: s.rules.Match(key), Key: key, Cost: 4})
+		}
+		got, err := s.serve.Reserve(t.Context(), s.serve.ReservationID("a", requests), time.Second, "f", requests)
+		if err != nil || !got.Allowed {
+			t.Fatal(got, err)
+		}
+		s.clock.ms += 1000
+		s.sweep(t)
+		for i, want := range []int64{4, 0} {
+			st, err := s.Peek(t.Context(), requests[i].Plan, requests[i].Key)
+			if err != nil || st.Windows[0].Used != want {
+				t.Errorf("%s: %+v, %v, want %d used", requests[i].Key, st.Windows, err, want)
+			}
+		}
+	})
+}
+
+// A reservation that has expired was charged by whoever asked for its key next. It has ended then, also where
+// Redis's clock steps back to before its end: a commit would charge it twice.
+func TestAnExpiredReservationStaysExpired(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
+	for _, key := range []string{"k", "other"} { // its own key, and, of two partitions, the first or the second
+		eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+			x := tale{t, s}
+			var requests []counters.Request
+			for _, k := range []string{"k", "other"} {
+				requests = append(requests, counters.Request{Plan: s.rules.Match(k), Key: k, Cost: 5})
+			}
+			id := s.serve.ReservationID("a", requests)
+			if got, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || !got.Allowed {
+				t.Fatal(got, err)
+			}
+			s.clock.ms += 1000
+			x.reserve("b", key, 1, time.Minute)
+			s.clock.ms -= 500
+			for _, op := range []lua.SettleOp{lua.Renew, lua.Commit, lua.Cancel} {
+				charge := func(string, int64) int64 { return 5 }
+				got, err := s.serve.Settle(t.Context(), s.rules, id, s.keys.All(), op, time.Minute, charge, "c")
+				if err != nil || got.State != lua.HasExpired {
+					t.Errorf("%s: %+v, %v", op, got, err)
+				}
+			}
+			if again, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || again.Allowed {
+				t.Errorf("reserved again: %+v, %v", again, err)
+			}
+			s.clock.ms += 2000
+			s.sweep(t)
+			for _, k := range []string{"k", "other"} {
+				want := int64(5)
+				if k == key {
+					want = 6
+				}
+				if n := used(t, s, k); n != want {
+					t.Errorf("%s: used %d, expected %d", k, n, want)
+				}
+			}
+		})
+	}
+}
+
+// What was reserved while Redis's clock was ahead was granted beside what had left the windows by then. After
+// the clock has stepped back, no window may have both.
+func TestReservedByAClockThatWasAhead(t *testing.T) {
+	for _, a := range append(slices.Clone(windows.Algorithms), "mixed") {
+		rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+			Windows: []windows.Window{{Limit: 10, Per: 2 * time.Second}, {Limit: 1000, Per: time.Hour}}}
+		if a == "mixed" {
+			rule.Algorithm = "sliding-log"
+			rule.Windows = append(rule.Windows,
+				windows.Window{Limit: 1000, Per: 2 * time.Hour, Algorithm: "fixed-window"})
+		}
+		for _, lease := range []bool{false, true} {
+			t.Run(fmt.Sprint(a, " lease ", lease), func(t *testing.T) {
+				eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+					x, plan := tale{t, s}, s.rules.Match("k")
+					x.check("k", 10)
+					s.clock.ms += 30_000
+					requests := []counters.Request{{Plan: plan, Key: "k", Cost: 6}}
+					id := s.serve.ReservationID("a", requests)
+					if lease {
+						one := counters.Lease{ID: id, Key: "k", TTL: time.Second}
+						got, err := s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Want: 6})
+						if err != nil || got.Units != 6 {
+							t.Fatalf("%+v, %v", got, err)
+						}
+					} else if got, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil ||
+						!got.Allowed {
+						t.Fatalf("%+v, %v", got, err)
+					}
+					s.clock.ms -= 29_900
+					if n := used(t, s, "k"); n != 6 {
+						t.Errorf("used %d while 6 of 10 are reserved", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A sweep that finds no reservation under an id that is due forgets the id in one step with a look: one that was
+// made under it meanwhile is to be swept.
+func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 1}}
+		id := s.serve.ReservationID("a", requests)
+		due := s.keys.Due(s.keys.Partition("k"))
+		testkit.Must(t, s.redis.ZAdd(t.Context(), due, redis.Z{Score: float64(s.clock.ms), Member: "\n" + id},
+			redis.Z{Score: float64(s.clock.ms), Member: "\nforeign"}).Err())
+		made := false
+		s.reader.AddHook(afterPipelines(func() {
+			if !made {
+				made = true
+				_, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests)
+				testkit.Must(t, err)
+			}
+		}))
+		s.sweep(t)
+		members := s.redis.ZRange(t.Context(), due, 0, -1).Val()
+		if !made || !slices.Equal(members, []string{"\n" + id}) {
+			t.Errorf("due are %q", members)
+		}
+	})
+}
+
+// After a change of the rules the keys at a level are looked at again, and not what was reserved: that may be
+// very much more, and nothing about it changes.
+func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		x.check("k", 10)
+		x.reserve("a", "k2{k}", 1, time.Minute)
+		got, err := s.store.Levelled(t.Context(), s.keys.Partition("k"))
+		if err != nil || !slices.Equal(got, []string{"k"}) {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+// afterPipelines is a hook that does something after each pipeline.
+type afterPipelines func()
+
+func (a afterPipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (a afterPipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (a afterPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if len(cmds) > 0 && cmds[0].Name() == "hget" {
+			a()
+		}
+		return err
+	}
+}
+
+// A plain check holds no slot: the in_flight window of a shadow rule does not count it. And what is
+// reserved raises levels, which end when it is given back.
+func TestChecksBesideAnInFlightShadow(t *testing.T) {
+	live := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
+	shadow := &windows.Rule{Name: "slots", Match: "*", Shadow: true,
+		Windows: []windows.Window{{Limit: 2, Per: time.Minute, InFlight: true}}}
+	eachRedis(t, rulesOf(t, live, shadow), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		v := x.check("k", 5)
+		if one := v.Items[0].Shadows[0]; !v.Allowed || one.RetryAfter != 0 || one.Windows[0].Used != 0 {
+			t.Errorf("a check: %+v", v.Items[0])
+		}
+		x.expect()
+		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 5}}
+		id := s.serve.ReservationID("a", requests)
+		got, err := s.serve.Reserve(t.Context(), id, time.Minute, "f", requests)
+		if err != nil || !got.Allowed {
+			t.Fatal(got, err)
+		}
+		raised := s.transitions(t)
+		if len(raised) != 4 { // both rules are raised to 100 % and throttled
+			t.Errorf("transitions of the reservation: %q", raised)
+		}
+		_, err = s.serve.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Cancel, 0, nil, "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.after(2 * time.Second)
+		if ended := s.transitions(t); len(ended) != 4 {
+			t.Errorf("transitions after it was cancelled: %q", ended)
+		}
+	})
+}
+
+// refundHeld gives units back while some are reserved: those are not given back.
+func (l *ledger) refundHeld(key string) {
+	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
+	given, _, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
+	if err != nil {
+		l.Fatal(err)
+	}
+	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n)
+	if given != want {
+		l.Fatalf("%d given back, recount says %d", given, want)
+	}
+}
+
+// TestReservationsEqualTheRecount: reservations, checks, events and refunds in any order, under every
+// algorithm, with and without an in-flight window.
+func TestReservationsEqualTheRecount(t *testing.T) {
+	for _, a := range windows.Algorithms {
+		t.Run(a, func(t *testing.T) {
+			eachRedis(t, nil, func(t *testing.T, s *store) {
+				run := 0
+				rapid.Check(t, func(rt *rapid.T) {
+					run++
+					newLedger(newTimeline(rt, s, a, fmt.Sprintf("user:%d-", run))).run()
+				})
+			})
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package counters
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Settlement is what became of a reservation that was to be ended or renewed.
+type Settlement struct {
+	State                lua.SettleState
+	ExpiresMs, SettledMs int64
+	Keys                 []SettledKey
+}
+
+// SettledKey is a key of a reservation, and where it stands now; Plan is nil, and State
+// empty, where no rule matches it any more.
+type SettledKey struct {
+	Key   string
+	Units int64 // reserved
+	Plan  *windows.Plan
+	State windows.KeyState
+}
+
+// Settle ends what a reservation has in some partitions of one shard (see ReservationShards), or
+// renews it for ttl; 0 is what it had before. The error of a ttl that is longer than an in_flight window of
+// its keys wraps api.ErrBadRequest. cost gives what a key is charged by a commit, for the units
+// reserved. It may be sent again: the same end does nothing more. The fingerprint is
+// a word for the costs.
+func (s *Redis) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
+	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string,
+) (Settlement, error) {
+	keys, before, err := s.keysOf(ctx, id, parts)
+	if err != nil || len(keys) == 0 && op != lua.Expire {
+		return Settlement{State: lua.Unknown}, err
+	}
+	requests := make([]Request, len(keys)) // the cost is what is charged
+	for i, k := range keys {
+		requests[i] = Request{Plan: rules.Match(k.Key), Key: k.Key}
+		if op == lua.Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*windows.Rule).Charges) {
+			requests[i].Cost = cost(k.Key, k.Units)
+		}
+	}
+	ms := s.rememberMs()
+	if op == lua.Renew {
+		if ms, err = renewFor(cmp.Or(ttl, before), requests); err != nil {
+			return Settlement{}, err
+		}
+	}
+	var out Settlement
+	err = s.reserving(requests, func() error {
+		args := s.reservationArgs(id, requests)
+		if len(keys) == 0 { // the script forgets that it was due, if nobody knows it then either
+			for _, p := range parts {
+				args.Partitions = append(args.Partitions, s.reservationPartition(p))
+			}
+		}
+		reply, err := s.lua.Settle(ctx, args, op, ms, fingerprint)
+		if err != nil {
+			return err
+		}
+		out = Settlement{State: reply.State, ExpiresMs: reply.ExpiresMs, SettledMs: reply.SettledMs, Keys: keys}
+		for i, a := range requests {
+			if keys[i].Plan = a.Plan; a.Plan != nil {
+				keys[i].State = a.Plan.State(reply.Keys[i])
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// renewFor gives the ms that a reservation of these keys is renewed for.
+func renewFor(ttl time.Duration, requests []Request) (int64, error) {
+	for _, a := range requests {
+		for _, r := range a.Plan.Rules() {
+			if most := r.InFlight(); most > 0 && ttl > most {
+				return 0, fmt.Errorf("%w: ttl_ms is %d, expected at most %d, as the rule %q has in_flight: %s",
+					api.ErrBadRequest, ttl.Milliseconds(), most.Milliseconds(), r.Name, windows.FormatDuration(most))
+			}
+		}
+	}
+	return max(1, ttl.Milliseconds()), nil
+}
+
+// ReservationKeys gives the keys that a reservation has in some partitions of one shard.
+func (s *Redis) ReservationKeys(ctx context.Context, id string, parts []int) ([]string, error) {
+	list, _, err := s.keysOf(ctx, id, parts)
+	keys := make([]string, len(list))
+	for i, k := range list {
+		keys[i] = k.Key
+	}
+	return keys, err
+}
+
+// keysOf reads which keys a reservation has in some partitions, none where nobody knows its id,
+// and its ttl.
+func (s *Redis) keysOf(ctx context.Context, id string, parts []int) (keys []SettledKey, ttl time.Duration, err error) {
+	pipe := s.redis.Pipeline()
+	records := make([]*redis.StringCmd, len(parts))
+	for i, p := range parts {
+		records[i] = pipe.HGet(ctx, s.keys.Reservations(p), id)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, 0, fmt.Errorf("reading the reservation: %w", err)
+	}
+	for i, p := range parts {
+		lines := strings.Split(records[i].Val(), "\n")
+		if len(lines) > 2 {
+			ttl = time.Duration(atoi(lines[2])) * time.Millisecond
+		}
+		for n := 6; n+1 < len(lines); n += 2 { // reserve.lua says what the lines are
+			if s.keys.Partition(lines[n+1]) == p { // else it is foreign
+				keys = append(keys, SettledKey{Key: lines[n+1], Units: atoi(strings.TrimRight(lines[n], "cfl"))})
+			}
+		}
+	}
+	return keys, ttl, nil
+}
+
+// reservationOf gives the id of a reservation that a record is of.
+func reservationOf(field string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(field, "\n")
+	return id, ok && !strings.Contains(id, "\n") // the override of a pattern has two line feeds
+}
+
+// expire settles the reservations among the fields of a sweep, and gives the other fields.
+func (s *Redis) expire(ctx context.Context, p int, rules *windows.Rules, fields []string) (rest []string, err error) {
+	for _, field := range fields {
+		id, ok := reservationOf(field)
+		if !ok {
+			rest = append(rest, field)
+			continue
+		}
+		if _, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-"); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}

@@ -1,0 +1,282 @@
+package counters_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// clock is time as a test tells it, in ms.
+type clock struct{ ms int64 }
+
+func (c *clock) now() int64 { return c.ms }
+
+// store is one implementation of the counter under a clock of the test's.
+type store struct {
+	counters.Counter
+	clock *clock
+	// fold counts events that were appended at their times.
+	fold func(t failer, plan *windows.Plan, events ...counters.Event)
+	// The rest but rules is nil in process. redis is the test's own hand; the
+	// Counter above is serve's, and store is what workers change it with: on the
+	// shared Redis each as its user.
+	redis  redis.UniversalClient
+	reader redis.UniversalClient
+	keys   *stream.Keys
+	store  *counters.Redis
+	serve  *counters.Redis
+	rules  *windows.Rules
+	// separately folds each partition with a call of its own, as on a Cluster.
+	separately bool
+
+	ids      map[string]bool  // of the transitions that were written
+	versions map[string]int64 // rule and key → that of their last transition
+}
+
+// planOf is the plan of the first rule by itself.
+func planOf(r *windows.Rules) *windows.Plan { return r.PlanOf(r.List()[0]) }
+
+// useClock sets the clock of both ends, nil for the server's own.
+func (s *store) useClock(now func() int64) { s.serve.Now, s.store.Now = now, now }
+
+// learn tells both ends what the rules are.
+func (s *store) learn() error {
+	return errors.Join(s.store.RecordRules(context.Background(), s.rules),
+		s.serve.RecordRules(context.Background(), s.rules))
+}
+
+// failer is a test or a property.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+const start = 1_700_000_000_000 // ms; far from zero, as real times are
+
+// eachRedis runs a test on the stores that keep their count in Redis. Under the race detector the embedded one, whose
+// scripts it watches instruction by instruction, stands in only where no other is.
+func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
+	t.Helper()
+	if !underRace || !streamtest.HasRedis(t) {
+		t.Run("embedded", func(t *testing.T) {
+			test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(),
+				rules))
+		})
+	}
+	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) })
+}
+
+// underEachAlgorithm runs a test of one rule under each algorithm, on each Redis.
+func underEachAlgorithm(t *testing.T, rule windows.Rule, test func(t *testing.T, s *store)) {
+	t.Helper()
+	rule.Name, rule.Match = "a", "*"
+	for _, a := range windows.Algorithms {
+		of := rule
+		of.Algorithm = a
+		t.Run(a, func(t *testing.T) { eachRedis(t, rulesOf(t, &of), test) })
+	}
+}
+
+// bothWays runs a test with one call for all partitions that are folded, and with one for each.
+func bothWays(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
+	t.Helper()
+	for _, separately := range []bool{false, true} {
+		t.Run(map[bool]string{false: "together", true: "separately"}[separately], func(t *testing.T) {
+			eachRedis(t, rules, func(t *testing.T, s *store) {
+				s.separately = separately
+				test(t, s)
+			})
+		})
+	}
+}
+
+func localStore(rules *windows.Rules) *store {
+	c := &clock{start}
+	l := counters.NewLocal(0, c.now)
+	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan,
+		events ...counters.Event) {
+		for _, e := range events {
+			l.Add(plan, e.Key, e.Ms, e.Count)
+		}
+	}}
+}
+
+func redisStore(t testing.TB, url string, rules *windows.Rules) *store {
+	t.Helper()
+	c := streamtest.Connect(t, url)
+	return newStore(t, c, c, c, rules)
+}
+
+// securedStore is on the shared Redis, under the users that are shipped.
+func securedStore(t testing.TB, rules *windows.Rules) *store {
+	t.Helper()
+	return newStore(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Connect(t,
+		streamtest.RedisAs(t, "serve")),
+		streamtest.Connect(t, streamtest.RedisAs(t, "work")), rules)
+}
+
+// newStore takes a client for the test's own hand, for serve and for work.
+func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *windows.Rules) *store {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+	testkit.Must(t, err)
+	c := &clock{start}
+	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: counters.New(serve, keys),
+		store: counters.New(work, keys), rules: rules,
+		ids: map[string]bool{}, versions: map[string]int64{}}
+	s.Counter = s.serve
+	s.useClock(c.now)
+	_, cluster := work.(*redis.ClusterClient)
+	s.separately = cluster
+	s.fold = func(t failer, _ *windows.Plan, events ...counters.Event) {
+		t.Helper()
+		var batches []counters.Batch
+		for p, list := range s.append(t, events...) {
+			batches = append(batches, counters.Batch{Partition: p, Events: list})
+		}
+		s.foldBatches(t, batches)
+	}
+	return s
+}
+
+// foldBatches folds batches of several partitions, with one call or with one for each.
+func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Folded) {
+	t.Helper()
+	for calls := batches; len(calls) > 0; {
+		call := calls
+		if s.separately {
+			call = calls[:1]
+		}
+		calls = calls[len(call):]
+		f, _, err := s.store.FoldBatches(context.Background(), s.rules, call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.Folded += f.Folded
+		sum.Late += f.Late
+		sum.AlreadyCounted += f.AlreadyCounted
+		sum.Duplicate += f.Duplicate
+		sum.Merged += f.Merged
+		sum.Transitions += f.Transitions
+		sum.Corrupt += f.Corrupt
+	}
+	return sum
+}
+
+// append stores events at their times and reads them as a worker does:
+// partition → what was read.
+func (s *store) append(t failer, events ...counters.Event) map[int][]counters.Event {
+	t.Helper()
+	ctx := context.Background()
+	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, e := range events {
+			name := s.keys.Events(s.keys.Partition(e.Key))
+			values := []any{"key", e.Key, "count", e.Count}
+			for field, value := range e.Fields {
+				values = append(values, field, value)
+			}
+			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms),
+				Values: values})
+		}
+		return nil
+	})
+	testkit.Must(t, err)
+	read := map[int][]counters.Event{}
+	for _, parts := range eventlog.Shards(s.reader, s.keys.All()) {
+		reader := eventlog.NewReader(s.reader, s.keys, "test", parts)
+		testkit.Must(t, reader.CreateGroups(ctx))
+		batches, err := reader.Read(ctx, 10_000, -1)
+		testkit.Must(t, err)
+		for _, b := range batches {
+			for _, m := range b.Messages {
+				e, err := m.Decode()
+				testkit.Must(t, err)
+				read[b.Partition] = append(read[b.Partition], counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key,
+					Count: e.Count, Fields: m.Values})
+			}
+		}
+	}
+	return read
+}
+
+// transitions reads the outboxes and empties them. Each must have an id of its own,
+// and a greater version than those of the rule and key before it.
+func (s *store) transitions(t testing.TB) []string {
+	t.Helper()
+	ctx := context.Background()
+	out := []string{}
+	for p := range s.keys.Partitions {
+		list, err := s.redis.XRange(ctx, s.keys.Outbox(p), "-", "+").Result()
+		testkit.Must(t, err)
+		for _, m := range list {
+			v := m.Values
+			s.isNew(t, v)
+			text := fmt.Sprintf("%s %s/%s %s%% used %s", v["state"], v["rule"], v["key"], v["level"], v["used"])
+			if v["flags"] != "" {
+				text += " " + v["flags"].(string)
+			}
+			out = append(out, text)
+		}
+		testkit.Must(t, s.redis.Del(ctx, s.keys.Outbox(p)).Err())
+	}
+	return out
+}
+
+func (s *store) isNew(t testing.TB, v map[string]any) {
+	t.Helper()
+	text := func(name string) string { return v[name].(string) }
+	number := func(name string) int64 {
+		n, err := strconv.ParseInt(text(name), 10, 64)
+		testkit.Must(t, err)
+		return n
+	}
+	tr := api.Transition{Rule: text("rule"), Key: text("key"), State: api.State(text("state")),
+		Level:    int(number("level")),
+		WindowMs: number("window"), Version: number("version"), UntilMs: number("until")}
+	id := tr.MessageID("sc")
+	if s.ids[id] {
+		t.Fatalf("two transitions have the id %s", id)
+	}
+	if tr.Version <= s.versions[tr.Rule+" "+tr.Key] {
+		t.Fatalf("%s has version %d, the transition before it %d", id, tr.Version, s.versions[tr.Rule+" "+tr.Key])
+	}
+	if number("limit") < 1 {
+		t.Fatalf("%s has the limit %d", id, number("limit"))
+	}
+	s.ids[id], s.versions[tr.Rule+" "+tr.Key] = true, tr.Version
+}
+
+func (s *store) sweep(t failer) {
+	t.Helper()
+	for p := range s.keys.Partitions {
+		keys, err := s.store.Due(context.Background(), p, s.clock.ms, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
+	t.Helper()
+	r, err := windows.NewRules(list)
+	testkit.Must(t, err)
+	return r
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,0 +1,195 @@
+package counters
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// peekStep is how many keys one script call looks at.
+const peekStep = 100
+
+// ThrottledPage gives the first n decisions that stand after one, by until when and by key, each with what
+// its window holds now, and the `after` of the next page, "" where there is none. keep chooses among them; nil
+// takes all. It reads all records of levels and holds one page.
+func (s *Redis) ThrottledPage(ctx context.Context, rules *windows.Rules, n int, after string,
+	keep func(api.Throttled) bool) (list []api.Throttled, next string, err error) {
+	pager, err := newThrottledPager(n, after)
+	if err != nil {
+		return nil, "", err
+	}
+	for t, err := range s.ThrottledUnder(ctx, rules) {
+		if err != nil {
+			return nil, "", err
+		}
+		if keep == nil || keep(t) {
+			pager.add(t)
+		}
+	}
+	list, next = pager.page()
+	return list, next, s.fillUsed(ctx, rules, list)
+}
+
+// throttledPager finds the first n decisions after a place.
+type throttledPager struct {
+	n     int
+	after throttledPlace
+	heap  throttledHeap // one more than n, which tells whether there is another page
+	in    map[throttledPlace]struct{}
+}
+
+func newThrottledPager(n int, after string) (*throttledPager, error) {
+	p := &throttledPager{n: n, in: map[throttledPlace]struct{}{}}
+	var err error
+	if after != "" {
+		p.after, err = parsePlace(after)
+	}
+	return p, err
+}
+
+func (p *throttledPager) add(t api.Throttled) {
+	at := placeOf(t)
+	_, twice := p.in[at] // a scan can give a key twice
+	switch {
+	case twice || at.compare(p.after) <= 0:
+	case p.heap.Len() <= p.n:
+		heap.Push(&p.heap, t)
+		p.in[at] = struct{}{}
+	case at.compare(placeOf(p.heap[0])) < 0:
+		delete(p.in, placeOf(p.heap[0]))
+		p.in[at], p.heap[0] = struct{}{}, t
+		heap.Fix(&p.heap, 0)
+	}
+}
+
+// page gives them in order, and the `after` of the next page.
+func (p *throttledPager) page() (list []api.Throttled, next string) {
+	list = p.heap
+	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
+	if len(list) > p.n {
+		list = list[:p.n]
+		next = placeOf(list[p.n-1]).String()
+	}
+	return list, next
+}
+
+// ThrottledUnder is Throttled, with until when and why of blocks as the overrides say.
+func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
+	return func(yield func(api.Throttled, error) bool) {
+		for t, err := range s.Throttled(ctx) {
+			if t.Rule == api.OverrideRule {
+				wordBlock(rules.Overrides(), &t)
+			}
+			if !yield(t, err) {
+				return
+			}
+		}
+	}
+}
+
+// wordBlock puts into a decision of a block what the override says: until when it really stands, 0
+// where it does not end by itself, and why.
+func wordBlock(all *overrides.All, t *api.Throttled) {
+	if o := all.Find(t.Key); o.Blocks() {
+		t.UntilMs, t.Reason = o.UntilMs(), o.Reason()
+	}
+}
+
+// fillUsed looks what the windows of the decisions hold now.
+func (s *Redis) fillUsed(ctx context.Context, rules *windows.Rules, list []api.Throttled) error {
+	byShard := map[int][]int{}
+	for i, t := range list {
+		if plan := rules.Match(t.Key); plan != nil && t.Rule != api.OverrideRule {
+			byShard[s.Shard(t.Key)] = append(byShard[s.Shard(t.Key)], i)
+		}
+	}
+	for _, mine := range byShard {
+		for step := range slices.Chunk(mine, peekStep) {
+			err := s.retryInPeriod(func() error { return s.fillStep(ctx, rules, list, step) })
+			if err != nil {
+				return fmt.Errorf("looking at throttled keys: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Redis) fillStep(ctx context.Context, rules *windows.Rules, list []api.Throttled, step []int) error {
+	var keys []lua.Key
+	plans := make([]*windows.Plan, len(step))
+	for j, i := range step {
+		if plans[j] = rules.Match(list[i].Key); plans[j] != nil {
+			keys = append(keys, s.key(plans[j], list[i].Key))
+		}
+	}
+	got, err := s.lua.Peek(ctx, s.now(), keys)
+	if err != nil {
+		return err
+	}
+	for j, i := range step {
+		if plan := plans[j]; plan != nil {
+			plan.FillThrottled(got[0], &list[i])
+			if plan.Live != nil && plan.Live.Name == list[i].Rule {
+				list[i].InForce = plan.State(got[0]).InForce
+			}
+			got = got[1:]
+		}
+	}
+	return nil
+}
+
+// throttledPlace is where a decision stands in the list.
+type throttledPlace struct {
+	untilMs   int64
+	key, rule string
+}
+
+func placeOf(t api.Throttled) throttledPlace {
+	if t.UntilMs == 0 { // a block that does not end by itself: the last
+		return throttledPlace{math.MaxInt64, t.Key, t.Rule}
+	}
+	return throttledPlace{t.UntilMs, t.Key, t.Rule}
+}
+
+func (a throttledPlace) compare(b throttledPlace) int {
+	return cmp.Or(cmp.Compare(a.untilMs, b.untilMs), strings.Compare(a.key, b.key), strings.Compare(a.rule, b.rule))
+}
+
+// String has the key last, as it may hold anything.
+func (a throttledPlace) String() string { return fmt.Sprintf("%d/%s/%s", a.untilMs, a.rule, a.key) }
+
+func parsePlace(text string) (throttledPlace, error) {
+	until, rest, _ := strings.Cut(text, "/")
+	rule, key, ok := strings.Cut(rest, "/")
+	ms, err := strconv.ParseInt(until, 10, 64)
+	if !ok || err != nil || ms < 0 {
+		return throttledPlace{}, fmt.Errorf("%w: after=%s, expected `next` of a page", api.ErrBadRequest,
+			api.Shorten(text))
+	}
+	return throttledPlace{ms, key, rule}, nil
+}
+
+// throttledHeap has the last on top.
+type throttledHeap []api.Throttled
+
+func (h throttledHeap) Len() int           { return len(h) }
+func (h throttledHeap) Less(i, j int) bool { return placeOf(h[i]).compare(placeOf(h[j])) > 0 }
+func (h throttledHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *throttledHeap) Push(x any)        { *h = append(*h, x.(api.Throttled)) }
+func (h *throttledHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return t
+}

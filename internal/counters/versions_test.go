@@ -1,0 +1,133 @@
+package counters_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// A worker died with an event that it had read. The key crossed its limit without it,
+// fell, and crosses again when another worker claims the event: that is put at the
+// newest entry's time, so both crossings have the same time and are two all the same.
+func TestASecondCrossingAtTheSameTime(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
+		x, p := tale{t, s}, s.keys.Partition("k")
+		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
+		s.clock.ms += 9000
+		unacknowledged := s.append(t, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
+		s.clock.ms += 10
+		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
+		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10")
+		x.after(time.Second)
+		x.expect("released api/k 100% used 5", "cleared api/k 100% used 5")
+		s.clock.ms += 1600
+		s.foldBatch(t, p, unacknowledged[p])
+		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10")
+	})
+}
+
+// The level ends, Redis's clock steps back, and it ends at the same time again.
+func TestASecondEndAtTheSameTime(t *testing.T) {
+	rule := apiRule(func(r *windows.Rule) {
+		r.Alerts, r.Hold, r.Windows = nil, 0, []windows.Window{{Limit: 1, Per: time.Second}}
+	})
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		x.check("k", 1)
+		for range 3 {
+			x.expect("raised api/k 100% used 1", "throttled api/k 100% used 1")
+			x.after(time.Second)
+			x.expect("released api/k 100% used 0", "cleared api/k 100% used 0")
+			s.clock.ms -= 1000
+			x.check("k", 1)
+		}
+	})
+}
+
+// No two transitions share an id, and versions of a key only grow, whatever happens.
+func TestVersionsGrow(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		ctx, x := t.Context(), tale{t, s}
+		own, other := apiRule(nil), apiRule(func(r *windows.Rule) {
+			r.Name, r.Alerts, r.Shadow = "other", []int{50},
+				true
+		})
+		round, newest := 0, int64(0) // newest: of the events, whose IDs only grow
+		rapid.Check(t, func(rt *rapid.T) {
+			round++
+			keys := []string{fmt.Sprint("a", round), fmt.Sprint("b", round)}
+			var late []map[int][]counters.Event
+			for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+				key := rapid.SampledFrom(keys).Draw(rt, "key")
+				switch rapid.IntRange(0, 7).Draw(rt, "step") {
+				case 0, 1:
+					x.check(key, int64(rapid.IntRange(1, 10).Draw(rt, "cost")))
+				case 2:
+					newest = max(newest, s.clock.ms)
+					late = append(late, s.append(t, counters.Event{Key: key, Ms: newest, Count: 5}))
+				case 3:
+					for _, batches := range late {
+						for p, batch := range batches {
+							s.foldBatch(t, p, batch)
+						}
+					}
+					late = nil
+				case 4:
+					s.clock.ms += int64(rapid.IntRange(0, 12_000).Draw(rt, "ms"))
+				case 5:
+					s.clock.ms -= int64(rapid.IntRange(0, 12_000).Draw(rt, "ms"))
+				case 6:
+					s.rules = rulesOf(t, rapid.SampledFrom([]*windows.Rule{own, other}).Draw(rt, "rule"))
+					p := s.keys.Partition(key)
+					if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{key}); err != nil {
+						t.Fatal(err)
+					}
+				case 7:
+					if _, err := s.Reset(ctx, s.rules.Match(key), key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.sweep(t)
+			}
+			s.transitions(t)
+		})
+	})
+}
+
+// What a key without a record had last is not lost with the records of others, and what
+// somebody else wrote in its place counts as nothing.
+func TestVersionsOfKeysWithoutARecord(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
+		ctx, x := t.Context(), tale{t, s}
+		for i := range 1000 {
+			x.check(fmt.Sprint("k", i), 10)
+		}
+		x.after(10 * time.Second)
+		s.transitions(t)
+		for p := range s.keys.Partitions {
+			if n := s.redis.HLen(ctx, s.keys.Levels(p)).Val(); n < 1 || n > 256 {
+				t.Errorf("%d fields are left in partition %d, expected up to 256", n, p)
+			}
+		}
+		s.clock.ms -= 10_000
+		for i := range 1000 {
+			x.check(fmt.Sprint("k", i), 1) // denied: the log still has 10 units
+		}
+		s.transitions(t)
+		for p := range s.keys.Partitions {
+			for field := range s.redis.HGetAll(ctx, s.keys.Levels(p)).Val() {
+				if field[0] == '\n' {
+					s.redis.HSet(ctx, s.keys.Levels(p), field, redis.NewScript("x").Hash())
+				}
+			}
+		}
+		x.check("new", 10)
+		x.expect("raised api/new 100% used 10", "throttled api/new 100% used 10")
+	})
+}
