@@ -69,11 +69,10 @@ type Source string
 
 // The sources of an answer.
 const (
-	SourceRedis    Source = "redis"    // the shared count
-	SourceCache    Source = "cache"    // a denial that the shared count gave before, until retry_after_ms
-	SourceLease    Source = "lease"    // units of the shared count that the server or the client has reserved
-	SourceLocal    Source = "local"    // this process's own count, while Redis is away
-	SourceOverride Source = "override" // nobody counted: an operator has blocked the key
+	SourceRedis Source = "redis" // the shared count
+	SourceCache Source = "cache" // a denial that the shared count gave before, until retry_after_ms
+	SourceLease Source = "lease" // units of the shared count that the server or the client has reserved
+	SourceLocal Source = "local" // this process's own count, while Redis is away
 	// nobody counted: no rule matches, or Redis is away and the rule says allow or deny
 	SourcePolicy Source = "policy"
 )
@@ -105,10 +104,7 @@ type CheckAnswer struct {
 	Shadow []ShadowAnswer `json:"shadow,omitempty"`
 	// Note says why no rule decided.
 	Note string `json:"note,omitempty"`
-	// Override is what an operator has set for the key: block (Rule is OverrideRule then), exempt,
-	// rule or windows; empty: nothing. Reason is why.
-	Override string `json:"override,omitempty"`
-	Reason   string `json:"reason,omitempty"`
+	ByOperator
 	// LeaseMs is how long units of the key may be leased (LeaseRequest); 0: it takes no leases.
 	LeaseMs int64 `json:"lease_ms,omitempty"`
 }
@@ -140,17 +136,12 @@ type WindowState struct {
 
 // WindowKind says what a window counts that is not a sliding one of costs.
 type WindowKind struct {
-	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
-	// long the present one lasts.
-	Calendar string `json:"calendar,omitempty"`
+	Periodic
 	// InFlight: Limit units may be reserved at once, whatever the time.
 	InFlight bool `json:"in_flight,omitempty"`
 	// Distinct is the field whose different values are counted. Used of Limit + 1 then means more than Limit.
 	Distinct string `json:"distinct,omitempty"`
 }
-
-// Period is day, week, month or year if the window counts in such periods, else empty.
-func (k WindowKind) Period() string { return k.Calendar }
 
 // NewWindowState gives the state of a window of which some units are used. nextFree
 // is how long until the first of them come back, empty until all have; 0 where none
@@ -216,8 +207,7 @@ type KeyState struct {
 	InForce
 	// Shadow is where the key stands under the shadow rules that match it.
 	Shadow []ShadowState `json:"shadow,omitempty"`
-	// Override is what an operator has set for the key; nil: nothing.
-	Override *Override `json:"override,omitempty"`
+	SetByOperator
 	// Values are those that its rules count, if the caller asked for them.
 	Values []FieldValues `json:"values,omitempty"`
 }
@@ -255,7 +245,7 @@ type Throttled struct {
 	// Used is what the window holds now.
 	Used int64 `json:"used"`
 	InForce
-	// Reason is why an operator blocked the key; Rule is OverrideRule then.
+	// Reason is why an operator blocked the key (IsBlock).
 	Reason string `json:"reason,omitempty"`
 	// Shadow says that the rule only watches: checks allow the key.
 	Shadow bool `json:"shadow,omitempty"`

@@ -55,8 +55,7 @@ type Transition struct {
 	InFlight bool `json:"in_flight,omitempty"`
 	// Renewal says that the key was throttled before and now stays so for longer.
 	Renewal bool `json:"renewal,omitempty"`
-	// Reason is what the operator gave who blocked the key. Its Rule is OverrideRule then, and it
-	// has no limit and no window.
+	// Reason is what the operator gave who blocked the key (IsBlock). There is no limit and no window then.
 	Reason string `json:"reason,omitempty"`
 	InForce
 	// Values are those that the key touched last, by their field, the newest first, where its rule has publish_values.
@@ -136,7 +135,7 @@ func (t Transition) Validate() error {
 		return err
 	}
 	leastWindow := int64(1)
-	if t.Rule == OverrideRule {
+	if t.IsBlock() {
 		leastWindow = 0
 	}
 	for _, f := range []struct {

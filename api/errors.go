@@ -15,8 +15,6 @@ var (
 	ErrBadID = errors.New("bad id")
 	// ErrBadTransition: a transition that cannot be published: foreign or corrupt data in the outbox.
 	ErrBadTransition = errors.New("bad transition")
-	// ErrBadOverride: an override that cannot be set; the error names the field.
-	ErrBadOverride = errors.New("bad override")
 	// ErrBadRequest: a request whose form is wrong (JSON, unknown fields, size).
 	ErrBadRequest = errors.New("bad request")
 	// ErrBodyTooLarge: a request body over the server's bound.
@@ -35,8 +33,6 @@ var (
 	ErrNeedsReservation = errors.New("key takes reservations only")
 	// ErrNoRule: no rule matches the key.
 	ErrNoRule = errors.New("no rule matches")
-	// ErrNoOverride: the key or pattern has no override.
-	ErrNoOverride = errors.New("no override")
 	// ErrOutcomeUnknown: a write was sent and its reply was lost, so it may or
 	// may not have happened. Sending it again may count it twice.
 	ErrOutcomeUnknown = errors.New("outcome unknown")

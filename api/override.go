@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -11,6 +12,37 @@ import (
 // itself beside the decision of the rule that matches the key, and also where none does.
 // Its subject is <prefix>.throttle.override.<key>. No rule can have this name.
 const OverrideRule = "override"
+
+// SourceOverride: nobody counted, as an operator has blocked the key.
+const SourceOverride Source = "override"
+
+var (
+	// ErrBadOverride: an override that cannot be set; the error names the field.
+	ErrBadOverride = errors.New("bad override")
+	// ErrNoOverride: the key or pattern has no override.
+	ErrNoOverride = errors.New("no override")
+)
+
+// ByOperator says what kind of override a key has. Answers embed it.
+type ByOperator struct {
+	// Override is block (Rule is OverrideRule then), exempt, rule or windows; empty: nothing is set. Reason is why.
+	Override string `json:"override,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+}
+
+// Blocked reports whether an operator has blocked the key.
+func (o ByOperator) Blocked() bool { return o.Override == "block" }
+
+// SetByOperator is the override of a key. KeyState embeds it.
+type SetByOperator struct {
+	Override *Override `json:"override,omitempty"` // nil: nothing is set
+}
+
+// IsBlock reports whether an operator has blocked the key: no rule has throttled it.
+func (t Throttled) IsBlock() bool { return t.Rule == OverrideRule }
+
+// IsBlock reports whether it is about a key that an operator has blocked: no rule has throttled it.
+func (t Transition) IsBlock() bool { return t.Rule == OverrideRule }
 
 // Override is what an operator has set for one key, or for all keys that fit a pattern or are in a network, until
 // a time. It has one of Block, Exempt, Rule and Windows.

@@ -39,6 +39,15 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 	}
 }
 
+// setFor gives what an operator has set for a key.
+func (s *Service) setFor(plan *windows.Plan, key string) (set api.SetByOperator) {
+	if _, o := s.config.Rules().Apply(plan, key); o != nil && api.ValidateKey(key) == nil {
+		one := o.API()
+		set.Override = &one
+	}
+	return set
+}
+
 // worded puts the override of a request into its answer.
 func (r *Request) worded(out *api.CheckAnswer) {
 	if r.override == nil {

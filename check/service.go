@@ -121,13 +121,9 @@ func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 
 func (s *Service) peek(ctx context.Context, key string, values int) (api.KeyState, error) {
 	plan, err := s.planOf(key)
-	var override *api.Override
-	if _, o := s.config.Rules().Apply(plan, key); o != nil && api.ValidateKey(key) == nil {
-		one := o.API()
-		override = &one
-		if errors.Is(err, api.ErrNoRule) {
-			return api.KeyState{Key: key, Windows: []api.WindowState{}, Override: override}, nil
-		}
+	set := s.setFor(plan, key)
+	if set != (api.SetByOperator{}) && errors.Is(err, api.ErrNoRule) {
+		return api.KeyState{Key: key, Windows: []api.WindowState{}, SetByOperator: set}, nil
 	}
 	if err != nil {
 		return api.KeyState{}, err
@@ -139,7 +135,7 @@ func (s *Service) peek(ctx context.Context, key string, values int) (api.KeyStat
 		return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	out := st.KeyState(plan, key)
-	out.Override = override
+	out.SetByOperator = set
 	if values > 0 && plan.HasValues() {
 		if out.Values, err = s.config.Counter.Values(ctx, plan, key, st.NowMs, values); err != nil {
 			return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)

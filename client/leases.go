@@ -120,7 +120,7 @@ func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAn
 	last := &got.Grant.Answer
 	return api.CheckAnswer{Allowed: got.Allowed, Rule: last.Rule, Key: req.Key, Cost: cost, Windows: got.Windows(),
 		RetryAfterMs: got.RetryAfter().Milliseconds(), Source: api.SourceLease, LeaseMs: last.LeaseMs,
-		Override: last.Override, Reason: last.Reason}, true
+		ByOperator: last.ByOperator}, true
 }
 
 // asked notes an answer of the server, for a key that may be leased.

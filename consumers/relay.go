@@ -241,7 +241,7 @@ func (r *relay) observe(p int, transitions []api.Transition) {
 		now = r.config.Overrides.Clock(p)
 	}
 	for _, t := range transitions {
-		if t.State == api.StateThrottled && !t.Renewal && t.Rule != api.OverrideRule {
+		if t.State == api.StateThrottled && !t.Renewal && !t.IsBlock() {
 			r.metrics.decisionSeconds.Observe(float64(max(0, now-t.SinceMs)) / 1000)
 		}
 	}

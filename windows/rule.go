@@ -84,7 +84,7 @@ type Window struct {
 }
 
 func (w Window) kind() api.WindowKind {
-	return api.WindowKind{Calendar: w.Calendar.Unit, InFlight: w.InFlight, Distinct: w.Distinct}
+	return api.WindowKind{Periodic: api.Periodic{Calendar: w.Calendar.Unit}, InFlight: w.InFlight, Distinct: w.Distinct}
 }
 
 // Algorithms are the names that a rule's algorithm can have, the default first.

@@ -160,7 +160,7 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 		}
 	case d.back:
 		d.place(s, d.ownAnswer(answer), 0, 0)
-	case d.ownAnswer(answer).Source == api.SourceOverride: // an operator has blocked the key
+	case d.ownAnswer(answer).Blocked():
 		s.Code, d.over = codeOver, true
 		if rule := d.rule(); rule != nil {
 			s.CurrentLimit = d.wireLimit(rule.Windows[0])

@@ -232,7 +232,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		writeJSON(w, "application/json", http.StatusOK, a)
 		return
 	}
-	if a.Source == api.SourceOverride {
+	if a.Blocked() {
 		writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
 		return
 	}

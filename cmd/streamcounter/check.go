@@ -102,7 +102,7 @@ func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Value
 func answerText(a api.CheckAnswer) string {
 	by := fmt.Sprintf("by rule %s (%s)", a.Rule, a.Source)
 	switch {
-	case a.Override == "block":
+	case a.Blocked():
 		return "denied: " + blockText(a)
 	case a.Source == api.SourcePolicy && a.Rule != "":
 		return verdictWord(a.Allowed) + " without counting: " + a.Note

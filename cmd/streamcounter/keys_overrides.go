@@ -319,7 +319,7 @@ func listPages[P, T any](cmd *cobra.Command, path string, items func(page P) (li
 // throttledText words why a key is throttled, since when and until when.
 func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
-	if t.Rule != api.OverrideRule {
+	if !t.IsBlock() {
 		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight))
 	} else if t.Reason != "" {
 		what += ": " + t.Reason

@@ -176,7 +176,7 @@ func printTransition(w io.Writer, t api.Transition) {
 	if t.Shadow {
 		what += " (shadow)"
 	}
-	if t.Rule == api.OverrideRule {
+	if t.IsBlock() {
 		what = "blocked"
 		if t.State == api.StateReleased {
 			what = "block ended"
@@ -202,7 +202,7 @@ func printTransition(w io.Writer, t api.Transition) {
 }
 
 // blockLasts says until when a block is in effect. The decision of one that ends later than in a day, or not at all, is
-// renewed each day, and outlasts its until by an hour (lua/overrides.lua).
+// renewed each day, and outlasts its until by an hour.
 func blockLasts(t api.Transition) string {
 	if t.ExpiresMs-t.UntilMs >= time.Hour.Milliseconds() {
 		return "for more than a day, or until it is cleared"

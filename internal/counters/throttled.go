@@ -88,7 +88,7 @@ func (p *throttledPager) page() (list []api.Throttled, next string) {
 func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
-			if t.Rule == api.OverrideRule {
+			if t.IsBlock() {
 				wordBlock(rules.Overrides(), &t)
 			}
 			if !yield(t, err) {
@@ -110,7 +110,7 @@ func wordBlock(all *overrides.All, t *api.Throttled) {
 func (s *Redis) fillUsed(ctx context.Context, rules *windows.Rules, list []api.Throttled) error {
 	byShard := map[int][]int{}
 	for i, t := range list {
-		if plan := rules.Match(t.Key); plan != nil && t.Rule != api.OverrideRule {
+		if plan := rules.Match(t.Key); plan != nil && !t.IsBlock() {
 			byShard[s.Shard(t.Key)] = append(byShard[s.Shard(t.Key)], i)
 		}
 	}

@@ -132,7 +132,7 @@ func (s *standing) decision(leftMs int64) Decision {
 
 // standingOf reads who is throttled; false where it is none of the rules, no address, or over.
 func (f *Feed) standingOf(t api.Throttled, nowMs int64) (*standing, bool) {
-	if t.Shadow || t.Rule != api.OverrideRule && !f.rules[t.Rule] || t.UntilMs != 0 && t.UntilMs <= nowMs {
+	if t.Shadow || !t.IsBlock() && !f.rules[t.Rule] || t.UntilMs != 0 && t.UntilMs <= nowMs {
 		return nil, false
 	}
 	at, ok := addressOf(t.Key)
