@@ -210,6 +210,17 @@ func (f *folder) send(ctx context.Context, batches []counters.Batch) (unmatched 
 	return unmatched, nil, nil
 }
 
+// retire takes a consumer out of the groups of partitions of one server, and those idle for longer than idle
+// (0: none), where they hold nothing pending.
+func (f *folder) retire(ctx context.Context, parts []int, consumer string, idle time.Duration) error {
+	events := make([]string, len(parts))
+	for i, p := range parts {
+		events[i] = f.keys.Events(p)
+	}
+	_, err := f.lua.Retire(ctx, events, eventlog.Group, consumer, idle.Milliseconds())
+	return err
+}
+
 func (f *folder) observeFolded(folded counters.Folded) {
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))

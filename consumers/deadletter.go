@@ -1,6 +1,7 @@
 package consumers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -100,17 +101,34 @@ func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 	}
 }
 
-// ofGap finds events of p that were trimmed before they were read, and notes them:
-// one letter for all of them, written by the script that finds them.
-func (d *deadLetters) ofGap(ctx context.Context, p int) error {
-	n, err := d.lua.Gap(ctx, d.keys.Events(p), d.keys.Dead(p), eventlog.Group, deadLettersKept)
-	if err != nil || n <= 0 {
-		return err
+// ofGaps finds events of these partitions of one server that were trimmed before they were read, and
+// notes them: one letter per partition, written by the script that finds them. If Redis refuses the call,
+// each partition has one of its own.
+func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
+	if len(parts) == 0 {
+		return nil
 	}
-	d.metrics.trimmed.Add(float64(n))
-	d.log.Error("events were trimmed before they were read: the workers were away for longer than the retention",
-		"stream", d.keys.Events(p), "events", n)
-	return nil
+	names := make([]lua.EventsAndDead, len(parts))
+	for i, p := range parts {
+		names[i] = lua.EventsAndDead{Events: d.keys.Events(p), Dead: d.keys.Dead(p)}
+	}
+	missing, err := d.lua.Gap(ctx, names, eventlog.Group, deadLettersKept)
+	if redisclient.IsRefusal(err) && len(parts) > 1 {
+		failed := error(nil)
+		for _, p := range parts {
+			failed = cmp.Or(failed, d.ofGaps(ctx, p))
+		}
+		return failed
+	}
+	for i, n := range missing {
+		if n <= 0 {
+			continue
+		}
+		d.metrics.trimmed.Add(float64(n))
+		d.log.Error("events were trimmed before they were read: the workers were away for longer than the retention",
+			"stream", names[i].Events, "events", n)
+	}
+	return err
 }
 
 // letterOf makes the dead letter of a message. Its body is the message's fields as

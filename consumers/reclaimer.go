@@ -34,29 +34,47 @@ func (r *reclaimer) run(ctx, work context.Context) {
 	shards.Wait()
 }
 
+// retireEvery is how many rounds pass between two looks for consumers that are gone: nobody waits for that.
+const retireEvery = 10
+
 func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 	reader := eventlog.NewReader(r.redis, r.keys, r.config.Consumer, parts)
-	for {
-		var failed error
-		for _, p := range r.quarantine.open(work, parts) {
-			if ctx.Err() != nil {
-				return
-			}
-			err := r.reclaim(ctx, work, reader, p)
-			if redisclient.IsRefusal(err) {
-				if quarantined, _ := r.quarantine.examine(work, p); quarantined {
-					continue
-				}
-			}
-			if !errors.Is(err, errQuarantined) {
-				failed = cmp.Or(failed, err)
-			}
+	for round := 0; ctx.Err() == nil; round++ {
+		failed := r.reclaimAll(ctx, work, reader, r.quarantine.open(work, parts))
+		if round%retireEvery == 0 && ctx.Err() == nil {
+			// Workers that died long ago hold nothing any more.
+			failed = cmp.Or(failed, r.retire(work, parts, "", 20*r.config.MinIdle))
 		}
 		r.outages.note("taking over events of other workers", parts[0], failed)
 		if !pause.For(ctx, r.config.MinIdle/2) {
 			return
 		}
 	}
+}
+
+// reclaimAll goes once through what is pending in these partitions, and looks for trimmed events. It gives
+// the first error, after all were tried.
+func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reader, parts []int) (failed error) {
+	note := func(err error, parts ...int) {
+		if redisclient.IsRefusal(err) {
+			if quarantined, _ := r.quarantine.examine(work, parts...); quarantined {
+				return
+			}
+		}
+		if !errors.Is(err, errQuarantined) {
+			failed = cmp.Or(failed, err)
+		}
+	}
+	for _, p := range reader.MayPend(work, parts) {
+		if ctx.Err() != nil {
+			return failed
+		}
+		note(r.reclaim(ctx, work, reader, p), p)
+	}
+	if ctx.Err() == nil {
+		note(r.dead.ofGaps(work, parts...), parts...)
+	}
+	return failed
 }
 
 // reclaim goes once through what is pending in partition p. A step can bring no
@@ -80,10 +98,5 @@ func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, 
 		}
 		cursor = next
 	}
-	if err := r.dead.ofGap(work, p); err != nil {
-		return err
-	}
-	// Workers that died long ago hold nothing any more.
-	_, err := r.lua.Retire(work, r.keys.Events(p), eventlog.Group, "", 20*r.config.MinIdle.Milliseconds())
-	return err
+	return nil
 }

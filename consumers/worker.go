@@ -1,10 +1,8 @@
 package consumers
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -42,10 +40,8 @@ func (w *worker) run(ctx, work context.Context) {
 	}
 	shards.Wait()
 	var failed error
-	for p := range w.keys.Partitions {
-		if _, err := w.lua.Retire(work, w.keys.Events(p), eventlog.Group, w.config.Consumer, 0); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", w.keys.Events(p), err))
-		}
+	for _, parts := range w.parts {
+		failed = errors.Join(failed, w.retire(work, parts, w.config.Consumer, 0))
 	}
 	if failed != nil {
 		w.log.Warn("leaving the consumer groups failed", "error", failed)
@@ -64,10 +60,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 	for ctx.Err() == nil {
 		if check {
 			// Before reading on: newer servers step over a gap as they read.
-			unseen = nil
-			for _, p := range parts {
-				unseen = cmp.Or(unseen, w.dead.ofGap(work, p))
-			}
+			unseen = w.dead.ofGaps(work, parts...)
 			w.outages.note("looking for trimmed events", parts[0], unseen)
 		}
 		open := w.quarantine.open(work, parts)

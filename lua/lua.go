@@ -199,23 +199,27 @@ func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead st
 }
 
 // Retire runs retire.lua: it removes the consumer named ("" for none) and those
-// idle for longer than idleMs (0 for none), where they hold nothing pending.
-func (s *Server) Retire(ctx context.Context, events, group, consumer string, idleMs int64) (int64, error) {
-	n, err := s.integers(ctx, "retire", nil, []string{events}, []any{group, consumer, idleMs}, 1)
+// idle for longer than idleMs (0 for none), where they hold nothing pending. It gives how many those were.
+// The streams are of one server, on a Cluster of one slot.
+func (s *Server) Retire(ctx context.Context, events []string, group, consumer string, idleMs int64) (int64, error) {
+	n, err := s.integers(ctx, "retire", nil, events, []any{group, consumer, idleMs}, 1)
 	if err != nil {
 		return 0, err
 	}
 	return n[0], nil
 }
 
-// Gap runs gap.lua: it gives how many events were found trimmed unread since
-// the last call, -1 where the server does not keep the numbers.
-func (s *Server) Gap(ctx context.Context, events, dead, group string, keep int64) (int64, error) {
-	n, err := s.integers(ctx, "gap", nil, []string{events, dead}, []any{group, keep}, 1)
-	if err != nil {
-		return 0, err
+// EventsAndDead names the events of a partition and their dead letters.
+type EventsAndDead struct{ Events, Dead string }
+
+// Gap runs gap.lua for partitions of one server, on a Cluster for one: it gives how many events of each were
+// found trimmed unread since the last call, -1 where the server does not keep the numbers.
+func (s *Server) Gap(ctx context.Context, partitions []EventsAndDead, group string, keep int64) ([]int64, error) {
+	keys := make([]string, 0, 2*len(partitions))
+	for _, p := range partitions {
+		keys = append(keys, p.Events, p.Dead)
 	}
-	return n[0], nil
+	return s.integers(ctx, "gap", nil, keys, []any{group, keep}, len(partitions))
 }
 
 func windowStates(n []int64, windows int) []WindowState {

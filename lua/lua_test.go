@@ -64,13 +64,13 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		events := streamtest.Prefix(t) + ":{0}:events"
-		if n, err := lua.NewServer(c).Retire(ctx, events, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a stream: %d, %v", n, err)
 		}
 		if err := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := lua.NewServer(c).Retire(ctx, events, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XGroupCreate(ctx, events, "workers", "0").Err())
@@ -84,7 +84,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"busy", "idle"} {
-			if _, err := lua.NewServer(c).Retire(ctx, events, "workers", name, 0); err != nil {
+			if _, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", name, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -347,7 +347,8 @@ func TestAGapIsNoLossWhereAllWasRead(t *testing.T) {
 		t.Helper()
 		testkit.Must(t, c.Do(ctx, "XGROUP", "SETID", events, "workers", last, "ENTRIESREAD", "3").Err())
 		testkit.Must(t, c.XTrimMaxLen(ctx, events, kept).Err())
-		if n, err := lua.NewServer(c).Gap(ctx, events, events+":dead", "workers", 10); err != nil || n != want {
+		n, err := lua.NewServer(c).Gap(ctx, []lua.EventsAndDead{{events, events + ":dead"}}, "workers", 10)
+		if err != nil || n[0] != want {
 			t.Errorf("%d of 10 are kept, 8 were read: %d missing, %v, want %d", kept, n, err, want)
 		}
 	}

@@ -98,6 +98,25 @@ func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Ba
 	return batches, nil
 }
 
+// MayPend gives those of the partitions where events are read and not yet acknowledged, in one round trip, and
+// those of which that is not known: their group may be gone.
+func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
+	pipe := r.redis.Pipeline()
+	groups := make([]*redis.XInfoGroupsCmd, len(parts))
+	for i, p := range parts {
+		groups[i] = pipe.XInfoGroups(ctx, r.keys.Events(p))
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	var may []int
+	for i, p := range parts {
+		idle := func(g redis.XInfoGroup) bool { return g.Name == Group && g.Pending == 0 }
+		if !slices.ContainsFunc(groups[i].Val(), idle) {
+			may = append(may, p)
+		}
+	}
+	return may
+}
+
 // Claim takes over up to count events of partition p that another consumer has
 // held for minIdle or longer, from cursor on ("0-0" to begin). It returns the
 // cursor to go on with ("0-0": all seen), and in trimmed the events that

@@ -230,3 +230,29 @@ func TestReaderErrors(t *testing.T) {
 		}
 	})
 }
+
+// Claims go where something is pending, or where that cannot be seen, and nowhere else.
+func TestMayPend(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 5)
+		r := newReader(t, c, k, "a")
+		other := eventlog.NewReader(c, k, "b", k.All())
+		expect := func(want ...int) {
+			t.Helper()
+			if got := r.MayPend(ctx, k.All()); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+		}
+		expect()
+		xadd(t, c, k, 1, "unread")
+		expect()
+		id := xadd(t, c, k, 2, "k")
+		read(t, other, noBlock)
+		expect(1, 2)
+		testkit.Must(t, c.XAck(ctx, k.Events(2), eventlog.Group, id).Err())
+		testkit.Must(t, c.XGroupDestroy(ctx, k.Events(3), eventlog.Group).Err())
+		testkit.Must(t, c.Set(ctx, k.Events(4), "foreign", 0).Err())
+		testkit.Must(t, c.Del(ctx, k.Events(0)).Err())
+		expect(0, 1, 3, 4)
+	})
+}

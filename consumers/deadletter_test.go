@@ -1,0 +1,55 @@
+package consumers
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// A dead stream of another type keeps the gaps of the other partitions from nobody.
+func TestGapsOfSeveralPartitions(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded one does not keep the numbers
+	ctx := t.Context()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+	testkit.Must(t, err)
+	d := &deadLetters{lua: lua.NewServer(c), keys: keys, metrics: NewMetrics(prometheus.NewRegistry()),
+		log: slog.New(slog.DiscardHandler)}
+	for p := range 3 { // partition 3 has nothing
+		testkit.Must(t, c.XGroupCreateMkStream(ctx, keys.Events(p), eventlog.Group, "0").Err())
+		for range 5 {
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: keys.Events(p), Values: []any{"key", "k"}}).Err())
+		}
+		testkit.Must(t, c.XTrimMaxLen(ctx, keys.Events(p), int64(p)+1).Err())
+	}
+	testkit.Must(t, c.Set(ctx, keys.Dead(1), "foreign", 0).Err())
+	expect := func(want float64) {
+		t.Helper()
+		if n := testutil.ToFloat64(d.metrics.trimmed); n != want {
+			t.Errorf("%v events are counted as trimmed, want %v", n, want)
+		}
+	}
+	if err := d.ofGaps(ctx, keys.All()...); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("%v, want WRONGTYPE", err)
+	}
+	expect(4 + 2)
+	testkit.Must(t, c.Del(ctx, keys.Dead(1)).Err())
+	for range 2 { // the second finds nothing more
+		testkit.Must(t, d.ofGaps(ctx, keys.All()...))
+		expect(4 + 3 + 2)
+	}
+	for p := range 3 {
+		if n := c.XLen(ctx, keys.Dead(p)).Val(); n != 1 {
+			t.Errorf("partition %d has %d dead letters, want 1", p, n)
+		}
+	}
+}
