@@ -33,9 +33,10 @@ type folder struct {
 	quarantine *quarantine
 	outages    *outages
 	dead       *deadLetters
-	overridden *overridden  // of the sweeper
-	activity   Activity     // may be nil
-	tracer     trace.Tracer // nil: nothing is traced
+	overridden *overridden   // of the sweeper
+	raised     chan struct{} // of the sweeper
+	activity   Activity      // may be nil
+	tracer     trace.Tracer  // nil: nothing is traced
 }
 
 // fold sees batches through, with one script call, until each of their events is acknowledged: fold.lua
@@ -222,6 +223,9 @@ func (f *folder) retire(ctx context.Context, parts []int, consumer string, idle 
 }
 
 func (f *folder) observeFolded(folded counters.Folded) {
+	if folded.Transitions > 0 {
+		signal(f.raised)
+	}
 	f.metrics.folded.Add(float64(folded.Folded))
 	f.metrics.late.Add(float64(folded.Late))
 	f.metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))

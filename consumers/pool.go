@@ -70,7 +70,9 @@ type Config struct {
 	MinIdle time.Duration
 	// Retention is how long events are kept; default stream.DefaultRetention.
 	Retention time.Duration
-	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that.
+	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that. While no key
+	// stands at a level, the wait is the shortest hold of the rules, up to 1s; a reservation that is shorter is
+	// settled after that.
 	SweepEvery time.Duration
 	// LockTTL is how long a relay that died keeps others waiting; default 3s.
 	LockTTL time.Duration
@@ -161,7 +163,7 @@ func NewPool(c Config) (*Pool, error) {
 		tracer: c.Tracer}
 	looks := newTurns(c)
 	sweeper := newSweeper(c, q, looks, down)
-	f.overridden = &sweeper.overridden
+	f.overridden, f.raised = &sweeper.overridden, sweeper.raised
 	pool := &Pool{
 		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead, down),
 		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,

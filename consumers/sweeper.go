@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -32,6 +33,11 @@ type sweeper struct {
 	changes    ruleChanges // look for others that are over a new limit (rescan.go)
 	overridden overridden  // look at keys whose override changed (overrides.go)
 
+	// raised: a fold of this process has moved levels. That of an event which waited long may be over soon.
+	raised chan struct{}
+	// longest bounds the wait while no key stands at a level.
+	longest time.Duration
+
 	// patience bounds the wait after a failed pass: short where other servers than
 	// the one that failed hold partitions too.
 	patience time.Duration
@@ -43,11 +49,15 @@ const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
 	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q, outages: down,
-		turns: t, recheck: make(chan struct{}, 1), patience: longestWait,
+		turns: t, recheck: make(chan struct{}, 1), raised: make(chan struct{}, 1), longest: time.Second,
+		patience:   longestWait,
 		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	if c.Overrides != nil {
-		c.Overrides.OnChange(s.overridden.add)
+		c.Overrides.OnChange(func(targets []string) {
+			s.overridden.add(targets)
+			signal(s.raised) // it may end soon
+		})
 	}
 	if len(eventlog.Shards(c.Redis, c.Keys.All())) > 1 {
 		s.patience = c.SweepEvery
@@ -98,9 +108,15 @@ func (s *sweeper) run(ctx context.Context) {
 		if s.left.some() {
 			recheck = nil // once this round is over
 		}
+		raised := s.raised
+		if next <= s.config.SweepEvery {
+			raised = nil
+		}
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
+		case <-raised:
+			pause.For(ctx, s.config.SweepEvery)
 		case <-recheck:
 			s.left.parts = slices.Clone(s.quarantine.open(ctx, s.config.Keys.All()))
 		case <-ctx.Done():
@@ -173,6 +189,9 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	next := s.config.SweepEvery
+	if len(due) == 0 && failed == nil {
+		next = s.whileNoneStands()
+	}
 	for p, n := range due {
 		if n.DueMs > n.NowMs {
 			next = min(next, time.Duration(min(n.DueMs-n.NowMs, time.Hour.Milliseconds()))*time.Millisecond)
@@ -184,6 +203,18 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 		next = min(next, 5*time.Millisecond) // what remains may be due in a moment
 	}
 	return next, failed
+}
+
+// whileNoneStands is how long to wait where no key stands at a level. A level that somebody raises meanwhile
+// lasts for the hold of its rule at least, so none of them ends before the next look.
+func (s *sweeper) whileNoneStands() time.Duration {
+	wait := s.longest
+	for _, r := range s.rules().List() {
+		if !r.Unlevelled {
+			wait = min(wait, r.Hold)
+		}
+	}
+	return max(wait, s.config.SweepEvery)
 }
 
 func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {

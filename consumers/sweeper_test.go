@@ -2,13 +2,17 @@ package consumers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -67,5 +71,109 @@ func TestDueReleasesGoFirst(t *testing.T) {
 	}
 	if turns < levelled/sweepStep || turns > levelled/sweepStep+2 {
 		t.Errorf("the round took %d turns for %d keys in 2 partitions", turns, levelled)
+	}
+}
+
+// sweeping is a sweeper on an embedded Redis whose clock the test moves.
+func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *windows.Rules) {
+	t.Helper()
+	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
+	keys, err := stream.NewKeys("sc", 2)
+	testkit.Must(t, err)
+	rules, err := windows.NewRules(list)
+	testkit.Must(t, err)
+	counter := counters.New(c, keys)
+	counter.Now = now.Load
+	pool, err := NewPool(Config{Redis: c, Blocking: c, Keys: keys, Counter: counter, Publisher: nowhere{},
+		Rules: func() *windows.Rules { return rules }, Metrics: NewMetrics(prometheus.NewRegistry()),
+		SweepEvery: time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	testkit.Must(t, err)
+	return pool, rules
+}
+
+// Where nothing stands at a level, nobody looks before a level raised meanwhile can end.
+func TestNothingStands(t *testing.T) {
+	ctx, now := t.Context(), &atomic.Int64{}
+	now.Store(time.Now().UnixMilli())
+	rule := func(name string, hold time.Duration) *windows.Rule {
+		return &windows.Rule{Name: name, Match: name + ":*", Hold: hold,
+			Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}
+	}
+	unlevelled := rule("unlevelled", 0)
+	unlevelled.Unlevelled = true
+	for want, list := range map[time.Duration][]*windows.Rule{
+		300 * time.Millisecond: {rule("a", time.Hour), rule("b", 300*time.Millisecond), unlevelled},
+		time.Second:            {rule("a", time.Hour)},
+		time.Millisecond:       {rule("a", 0), rule("b", time.Hour)},
+	} {
+		pool, rules := sweeping(t, now, list...)
+		expect := func(want time.Duration) {
+			t.Helper()
+			if next, err := pool.sweeper.pass(ctx); err != nil || next != want {
+				t.Errorf("%v, %v: want %v", next, err, want)
+			}
+		}
+		expect(want)
+		_, err := pool.sweeper.counter.Check(ctx, []counters.Request{{Plan: rules.Match("a:1"), Key: "a:1", Cost: 1}})
+		testkit.Must(t, err)
+		expect(time.Millisecond) // it can be refunded
+	}
+}
+
+// A level that an old event raised ends in time, though it began long before the sweeper last looked.
+func TestALevelOfAnOldEvent(t *testing.T) {
+	ctx, now := t.Context(), &atomic.Int64{}
+	began := time.Now().UnixMilli()
+	now.Store(began)
+	pool, _ := sweeping(t, now, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
+		Windows: []windows.Window{{Limit: 1, Per: 10 * time.Minute}}})
+	s, looked := pool.sweeper, make(chan struct{}, 1)
+	s.longest = time.Hour
+	s.counter.Now = func() int64 {
+		signal(looked)
+		return now.Load()
+	}
+	running, stop := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { s.run(running) })
+	defer done.Wait()
+	defer stop()
+	<-looked
+
+	p := s.config.Keys.Partition("k")
+	ms := began - (10 * time.Minute).Milliseconds() + 1000
+	id, err := s.config.Redis.XAdd(ctx, &redis.XAddArgs{Stream: s.config.Keys.Events(p), ID: fmt.Sprintf("%d-0", ms),
+		Values: []any{"key", "k"}}).Result()
+	testkit.Must(t, err)
+	reader := pool.worker.readers[0]
+	testkit.Must(t, reader.CreateGroups(ctx))
+	batches, err := reader.Read(ctx, 1, -1)
+	testkit.Must(t, err)
+	testkit.Must(t, errors.Join(pool.worker.fold(ctx, batches...)...))
+	now.Add(2000)
+	streamtest.Eventually(t, 10*time.Second, "the release of "+id, func() (bool, string) {
+		standing, err := s.counter.Levelled(ctx, p)
+		return err == nil && len(standing) == 0, fmt.Sprint(standing, err)
+	})
+}
+
+// The end of an override may be near when its change is noticed.
+func TestAnOverrideEndsSoon(t *testing.T) {
+	ctx, now := t.Context(), &atomic.Int64{}
+	now.Store(time.Now().UnixMilli())
+	pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
+		Windows: []windows.Window{{Limit: 1, Per: time.Minute}}})
+	set := pool.sweeper.counter.NewOverrides(nil)
+	c := pool.sweeper.config
+	c.Overrides = set
+	pool, err := NewPool(c)
+	testkit.Must(t, err)
+	testkit.Must(t, set.Load(ctx))
+	_, err = set.Set(ctx, rules.ValidateOverride, api.Override{Key: "k", Block: true}, 300*time.Millisecond)
+	testkit.Must(t, err)
+	select {
+	case <-pool.sweeper.raised:
+	default:
+		t.Error("the sweeper was not told")
 	}
 }
