@@ -23,8 +23,8 @@ import (
 
 // How overrides are followed.
 const (
-	pollEvery  = 250 * time.Millisecond
-	clockEvery = 5 * time.Second // Redis's clock is compared with this process's
+	pollEvery  = 500 * time.Millisecond // a change is to reach every process within a second
+	clockEvery = 5 * time.Second        // Redis's clock is compared with this process's
 	// auditEntries is how many changes a partition remembers, about: who follows and was away for longer
 	// reads all overrides of the partition again.
 	auditEntries = 10_000
