@@ -38,9 +38,11 @@ fuzz: ## Run each fuzz test for FUZZTIME (60s)
 	done
 
 .PHONY: lint
-lint: ## Check formatting, that all compiles on each system, and the linters of .golangci.yml
+lint: ## Check formatting, that all compiles on each system, go vet, staticcheck and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { echo "gofmt -w would change:"; gofmt -l .; exit 1; }
 	go -C tools run ./typecheck .. windows darwin
+	go vet ./...
+	go tool -modfile tools/go.mod staticcheck ./...
 	go tool -modfile tools/go.mod golangci-lint run
 
 .PHONY: bench

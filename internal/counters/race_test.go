@@ -1,7 +1,6 @@
 //go:build race
 
-package windows_test
+package counters_test
 
-// Under the race detector a timeline takes ten times as long, and races show in the first ones. CI draws all of them
-// without it.
+// Under the race detector a timeline takes ten times as long, and races show in the first ones. CI draws 100 of them.
 func init() { timelines, underRace = "10", true }

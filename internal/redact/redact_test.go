@@ -59,7 +59,7 @@ func TestURL(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	_, unreadable := url.Parse("redis://user:hunter2") //nolint:staticcheck // it is to be refused
+	_, unreadable := url.Parse("redis://user:hunter2") //lint:ignore SA1007 it is to be refused
 	_, refused := http.Get("http://hunter2@127.0.0.1:1/?password=hunter2")
 	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "hunter2"}}
 	for name, err := range map[string]error{"parse": unreadable, "get": refused, "look-up": unknown} {

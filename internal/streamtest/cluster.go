@@ -50,7 +50,7 @@ type clusterNode struct {
 
 // slotMap is who serves what, as this node tells it to clients.
 func (n *clusterNode) slotMap() ([]redis.ClusterSlot, error) {
-	//nolint:staticcheck // deprecated, but what the clients ask for, on every version
+	//lint:ignore SA1019 deprecated, but what the clients ask for, on every version
 	return n.redis.ClusterSlots(context.Background()).Result()
 }
 

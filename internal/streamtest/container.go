@@ -104,7 +104,7 @@ func dockerWith(image string) (*testcontainers.DockerProvider, error) {
 		return nil, err
 	}
 	if !d.Config().Config.RyukDisabled {
-		//nolint:staticcheck // deprecated, but nothing else tells which image the library wants
+		//lint:ignore SA1019 deprecated, but nothing else tells which image the library wants
 		if err := haveImage(d, testcontainers.ReaperDefaultImage); err != nil {
 			return nil, fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
 		}

@@ -19,6 +19,8 @@ const (
 	// EnvRun is put on every container as the label ContainerLabel, so that
 	// whoever started the tests can remove what a killed process left.
 	EnvRun = "STREAMCOUNTER_TEST_RUN"
+	// EnvProgram is the path of the program, where whoever starts the tests has built it.
+	EnvProgram = "STREAMCOUNTER_TEST_PROGRAM"
 )
 
 // Images used where the environment names none.

@@ -46,9 +46,12 @@ func waitTogether() {
 
 var program shared
 
-// Build gives the path of the program, built as it stands, once for the tests of a package.
+// Build gives the path of the program: that of EnvProgram, or one built as it stands, once for the tests of a package.
 func Build(t testing.TB) string {
 	t.Helper()
+	if path := os.Getenv(EnvProgram); path != "" {
+		return path
+	}
 	path, err := program.get(t, func() (string, string, func(), error) {
 		dir, err := os.MkdirTemp("", "streamtest-program-")
 		if err != nil {

@@ -131,9 +131,12 @@ func built(t testing.TB, name string) string {
 	return ""
 }
 
-// ours is the program streamcounter, built once from this repository. Main of the tests does not remove it: it is in
-// bin.
+// ours is the program streamcounter, built once from this repository unless STREAMCOUNTER_TEST_PROGRAM says where it
+// is. Main of the tests does not remove it: it is in bin.
 var ours = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("STREAMCOUNTER_TEST_PROGRAM"); path != "" {
+		return path, nil
+	}
 	path := filepath.Join(Dir(), "streamcounter")
 	out, err := exec.Command("go", "build", "-C", "../..", "-o", path, "./cmd/streamcounter").CombinedOutput()
 	if err != nil {
