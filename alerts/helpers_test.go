@@ -40,21 +40,20 @@ type world struct {
 
 func newWorld(t *testing.T, nc *nats.Conn) *world {
 	t.Helper()
-	return newWorldLogging(t, nc, slog.New(slog.DiscardHandler))
+	return newWorldOf(t, nc, alerts.PublisherConfig{Log: slog.New(slog.DiscardHandler)})
 }
 
-func newWorldLogging(t *testing.T, nc *nats.Conn, log *slog.Logger) *world {
+func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *world {
 	t.Helper()
 	w := &world{prefix: streamtest.Prefix(t), js: newJetStream(t, nc), outcomes: map[string]int{}}
 	w.throttle, w.alerts = alerts.StreamNames(w.prefix)
-	p, err := alerts.NewPublisher(nc, alerts.PublisherConfig{
-		Prefix: w.prefix, AckTimeout: 500 * time.Millisecond, Log: log,
-		OnOutcome: func(outcome string) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.outcomes[outcome]++
-		},
-	})
+	config.Prefix, config.AckTimeout = w.prefix, 500*time.Millisecond
+	config.OnOutcome = func(outcome string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.outcomes[outcome]++
+	}
+	p, err := alerts.NewPublisher(nc, config)
 	testkit.Must(t, err)
 	w.publisher = p
 	return w

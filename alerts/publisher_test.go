@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -127,7 +128,8 @@ func TestPublishAgain(t *testing.T) {
 // copy, so nobody receives it: that is counted and logged.
 func TestAnUnexpectedDuplicate(t *testing.T) {
 	var logged bytes.Buffer
-	w := newWorldLogging(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
+	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
+		Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	a, b, c := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000), alert("c", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
 	// the relay knows of the first alone
@@ -163,7 +165,8 @@ func (l *lease) Err() error {
 // between, the copy was sent before, by the other.
 func TestARelayThatWasFrozen(t *testing.T) {
 	var logged bytes.Buffer
-	w := newWorldLogging(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), slog.New(slog.NewTextHandler(&logged, nil)))
+	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
+		Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	a, b := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a}, 0)) // by the other
 	if err := w.publisher.Publish(&lease{t.Context(), 0}, []api.Transition{a, b}, 0); !errors.Is(err,

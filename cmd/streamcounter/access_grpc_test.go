@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -60,40 +58,17 @@ func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
 	return err
 }
 
-func TestGRPCKeepsStrangersOut(t *testing.T) {
-	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
-	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
-	cert, key := ours.Issue("server")
-	mine, mineKey := ours.Issue("client")
-	base := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http", "127.0.0.1:0", "--grpc"}
-
-	if code, _, errs := runProgram(t, "", append(base, "0.0.0.0:0")...); code != exitUsage ||
-		!strings.Contains(errs, `--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`) {
-		t.Errorf("open: exit code %d, %s", code, errs)
-	}
-
-	p := startProgram(t, append(base, "0.0.0.0:0", "--tokens", tokens)...)
-	p.until(`"msg":"ready"`)
+// wantGRPCTokens holds the rate limit service against the tokens of accessTokens.
+func wantGRPCTokens(t *testing.T, p *process) {
+	t.Helper()
 	conn := dialGRPC(t, p, nil)
-	for token, want := range map[string]codes.Code{"": codes.Unauthenticated,
-		"stranger-0123456789": codes.Unauthenticated, readerToken: codes.PermissionDenied, checkerToken: codes.OK} {
+	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, readerToken: codes.PermissionDenied,
+		checkerToken: codes.OK} {
 		if err := limit(t, conn, token); status.Code(err) != want {
-			t.Errorf("with the token %q: %v, want %s", token, err, want)
+			t.Errorf("gRPC with the token %q: %v, want %s", token, err, want)
 		}
 	}
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Errorf("health without a token: %v", err)
-	}
-
-	q := startProgram(t, append(base, "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ours.CA)...)
-	q.until(`"msg":"ready"`)
-	if err := limit(t, dialGRPC(t, q, ours.Config(mine, mineKey)), ""); err != nil {
-		t.Errorf("with a client certificate: %v", err)
-	}
-	for name, c := range map[string]*tls.Config{"without a certificate": ours.Config("", ""),
-		"with another authority": others.Config("", ""), "in plain text": nil} {
-		if err := limit(t, dialGRPC(t, q, c), ""); status.Code(err) != codes.Unavailable {
-			t.Errorf("%s: %v, want no connection", name, err)
-		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -43,6 +45,10 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 		}
 	}
 	serve := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http"}
+	if code, _, errs := runProgram(t, "", append(serve, "127.0.0.1:0", "--grpc", "0.0.0.0:0")...); code != exitUsage ||
+		!strings.Contains(errs, `--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`) {
+		t.Errorf("gRPC: exit code %d, %s", code, errs)
+	}
 	p := startProgram(t, append(serve, "0.0.0.0:0", "--tokens", tokens)...)
 	if p.until(`"msg":"ready"`); strings.Contains(p.text(), "no access control on ") {
 		t.Error("with tokens the log warns that it is open")
@@ -119,6 +125,7 @@ func TestStrangersFindNothing(t *testing.T) {
 		if args[0] != "serve" {
 			continue
 		}
+		wantGRPCTokens(t, p)
 		t.Setenv("STREAMCOUNTER_TOKEN_FILE", testkit.WriteFile(t, "token", checkerToken+"\n"))
 		if code, out, errs := runProgram(t, "", "check", "user:1", "--http", base); code != 0 {
 			t.Errorf("the command check with its token in a file: exit code %d %s%s", code, out, errs)
@@ -207,6 +214,12 @@ func TestServeSpeaksTLS(t *testing.T) {
 		if code, body := answered(t, over(c), "GET", base+"/healthz", ""); code != 0 {
 			t.Errorf("a client with %s certificate: %d %s", name, code, body)
 		}
+		if err := limit(t, dialGRPC(t, p, c), ""); status.Code(err) != codes.Unavailable {
+			t.Errorf("gRPC with %s certificate: %v, want no connection", name, err)
+		}
+	}
+	if err := limit(t, dialGRPC(t, p, ours.Config(mine, mineKey)), ""); err != nil {
+		t.Errorf("gRPC with a certificate: %v", err)
 	}
 	addr := strings.TrimPrefix(base, "https://")
 	for name, c := range map[string]struct {

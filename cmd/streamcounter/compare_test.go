@@ -12,46 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// compared runs `compare` to its end and reads its JSON.
-func compared(t *testing.T, stdin string, want int, args ...string) (list []compare.Comparison, stderr string) {
-	t.Helper()
-	code, stdout, stderr := runProgram(t, stdin, append([]string{"compare", "--json"}, args...)...)
-	var out struct{ Comparisons []compare.Comparison }
-	if err := json.Unmarshal([]byte(stdout), &out); err != nil || code != want {
-		t.Fatalf("exit code %d, want %d; %v\n%s%s", code, want, err, stdout, stderr)
-	}
-	return out.Comparisons, stderr
-}
-
-func admitted(t *testing.T, c compare.Comparison, algorithm string) int64 {
-	t.Helper()
-	for _, r := range c.Algorithms {
-		if r.Algorithm == algorithm {
-			return r.AdmittedRequests
-		}
-	}
-	t.Fatalf("no %s in %+v", algorithm, c)
-	return 0
-}
-
-// A log at its own times: three days of it take seconds. On a real Redis.
-func TestCompareLog(t *testing.T) {
-	url := streamtest.Redis(t)
-	list, _ := compared(t, "", 0, "--clf", "testdata/apache_access.log", "--window", "10/1m", "--algorithms",
-		"sliding-log", "--redis", url)
-	c := list[0]
-	if c.Trace.Requests != 10_000 || c.Trace.Keys != 1753 || c.Trace.RejectedLines != 0 ||
-		c.Trace.LastMs-c.Trace.FirstMs < 3*24*time.Hour.Milliseconds() {
-		t.Errorf("the trace is %+v", c.Trace)
-	}
-	if n, want := admitted(t, c, "sliding-log"), admitted(t, c, compare.Oracle); n != want || n == 10_000 {
-		t.Errorf("admitted %d, the truth is %d", n, want)
-	}
-	if r := c.Algorithms[0]; r.RedisCPU == nil || r.BytesPerKey == nil {
-		t.Errorf("a real Redis told neither CPU nor memory: %+v", r)
-	}
-}
-
 // A log against the rules of a file: who would have been throttled, at the log's own times.
 func TestCompareRules(t *testing.T) {
 	rules := testkit.WriteFile(t, "rules.yml",

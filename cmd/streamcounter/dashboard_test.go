@@ -83,20 +83,6 @@ func TestDashboardShowsEachMetric(t *testing.T) {
 	}
 }
 
-// Prometheus can read each query.
-func TestDashboardQueriesParse(t *testing.T) {
-	promtool := streamtest.Program(t, "promtool")
-	var rules strings.Builder
-	rules.WriteString("groups:\n  - name: dashboard\n    rules:\n")
-	for i, q := range dashboardQueries(t) {
-		fmt.Fprintf(&rules, "      - {record: 'panel:%d', expr: %q}\n", i, q.expr)
-	}
-	path := testkit.WriteFile(t, "rules.yml", rules.String())
-	if out, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
-		t.Errorf("promtool check rules: %v\n%s", err, out)
-	}
-}
-
 // busyPanels are those that a dev under load draws above zero.
 var busyPanels = []string{"Checks by outcome", "Checks by rule", "Denied share by rule", "Time that a check takes",
 	"Deliveries of alert sinks",

@@ -29,14 +29,14 @@ type operated struct {
 	guard             *guard.Guard
 }
 
-func operate(t *testing.T, redisURL, workURL, serveURL string) *operated {
+func operate(t *testing.T, redisURL string) *operated {
 	t.Helper()
 	o := &operated{t: t, redis: redisURL, nats: streamtest.OwnNATS(t).URL(), prefix: streamtest.Prefix(t),
 		rulesFile: filepath.Join(t.TempDir(), "rules.yml")}
 	testkit.Must(t, os.WriteFile(o.rulesFile, []byte(devRulesText), 0o600))
-	o.startWork(workURL)
+	o.startWork()
 	for i := range o.serve {
-		o.startServe(i, serveURL)
+		o.startServe(i)
 	}
 	nc := streamtest.ConnectNATS(t, o.nats, nats.MaxReconnects(-1))
 	var err error
@@ -52,15 +52,15 @@ func operate(t *testing.T, redisURL, workURL, serveURL string) *operated {
 	return o
 }
 
-func (o *operated) startWork(redisURL string) {
-	o.work = startProgram(o.t, "work", "--redis", redisURL, "--nats", o.nats, "--prefix", o.prefix,
+func (o *operated) startWork() {
+	o.work = startProgram(o.t, "work", "--redis", o.redis, "--nats", o.nats, "--prefix", o.prefix,
 		"--rules", o.rulesFile, "--http", fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(o.t)))
 	o.work.until("ready")
 }
 
-func (o *operated) startServe(i int, redisURL string) {
+func (o *operated) startServe(i int) {
 	o.at[i] = fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(o.t))
-	args := []string{"serve", "--redis", redisURL, "--prefix", o.prefix, "--rules", o.rulesFile, "--http", o.at[i],
+	args := []string{"serve", "--redis", o.redis, "--prefix", o.prefix, "--rules", o.rulesFile, "--http", o.at[i],
 		"--grpc", ""}
 	if i == 0 { // the other has none
 		args = append(args, "--nats", o.nats)
@@ -95,7 +95,7 @@ func (o *operated) eventually(what string, holds func() bool) time.Duration {
 
 // story blocks a key by the command line: guards and every server have it well within a second, also
 // after restarts, and it ends at its time.
-func (o *operated) story(workURL, serveURL string) {
+func (o *operated) story() {
 	t := o.t
 	out := o.keys(0, "block", "user:1", "--for", "1h", "--reason", "abuse")
 	if !strings.Contains(out, "blocked until") {
@@ -110,11 +110,11 @@ func (o *operated) story(workURL, serveURL string) {
 
 	o.serve[1].interrupt()
 	o.work.interrupt()
-	o.startServe(1, serveURL)
+	o.startServe(1)
 	if code := o.status(1, "user:1"); code != 429 {
 		t.Errorf("a server that has just started answers %d for a blocked key", code)
 	}
-	o.startWork(workURL)
+	o.startWork()
 
 	if out := o.keys(1, "clear", "user:1", "--reason", "settled"); !strings.Contains(out, "removed") {
 		t.Error(out)
@@ -160,12 +160,7 @@ func (o *operated) story(workURL, serveURL string) {
 	})
 }
 
-func TestABlockReachesGuardsAndServers(t *testing.T) {
-	t.Parallel()
-	work, serve := streamtest.RedisAs(t, "work"), streamtest.RedisAs(t, "serve")
-	operate(t, streamtest.Redis(t), work, serve).story(work, serve)
-}
-
+// It is the same on one server, where the tests of internal/counters and consumers do the parts as the shipped users.
 func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 	t.Parallel()
 	c := streamtest.Cluster(t)
@@ -174,8 +169,8 @@ func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 		!strings.Contains(said, "one node of a Redis Cluster") {
 		t.Errorf("one node is not the Cluster: exit code %d, %s", code, said)
 	}
-	o := operate(t, c.URL(), c.URL(), c.URL())
-	o.story(c.URL(), c.URL())
+	o := operate(t, c.URL())
+	o.story()
 
 	// A replica takes over: what it has stands, in those who run and in who starts then.
 	o.keys(0, "block", "user:7", "--reason", "abuse")
@@ -195,7 +190,7 @@ func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 		return o.status(0, "user:7") == 429 && o.status(1, "user:7") == 429
 	})
 	o.serve[1].interrupt()
-	o.startServe(1, c.URL())
+	o.startServe(1)
 	if code := o.status(1, "user:7"); code != 429 {
 		t.Errorf("a server that has just started answers %d for a blocked key", code)
 	}

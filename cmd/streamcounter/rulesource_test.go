@@ -93,6 +93,12 @@ func TestLimitsOfEnvoy(t *testing.T) {
 	if code, _ := ask("client", "b", 1); code != ok {
 		t.Fatal("the count began anew, or the limit is the old one")
 	}
+	rewrite(t, path, "domain: edge\ndescriptors: [{")
+	d.until("limits not reloaded, keeping the previous ones")
+	streamtest.Eventually(t, 10*time.Second, "the failed reload is counted", func() (bool, string) {
+		got := metric(t, fmt.Sprintf("http://127.0.0.1:%d", d.http), `streamcounter_reloads_total{outcome="error"}`)
+		return got == "1", got
+	})
 }
 
 func TestRulesCheckReadsLimits(t *testing.T) {

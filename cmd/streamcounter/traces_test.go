@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -21,7 +20,6 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -51,41 +49,65 @@ func callService(t *testing.T, port int, trace, value string) {
 	testkit.Must(t, err)
 }
 
-// A check over HTTP and one over gRPC go on with the trace of their caller: a span of the server, and
-// below it one of the script call in Redis.
-func TestTracesOfChecks(t *testing.T) {
-	collector := streamtest.NewCollector(t)
-	port := testkit.FreePort(t)
-	d := startDev(t, "--grpc", fmt.Sprintf("127.0.0.1:%d", port), "--rules",
-		testkit.WriteFile(t, "rules.yml", "rules: [{name: all, match: \"*\", windows: [{limit: 100, per: 10s}]}]"))
+// traced is a dev with a collector of its spans.
+type traced struct {
+	*devServer
+	collector *streamtest.Collector
+	grpc      int // port
+}
 
-	const overHTTP, overGRPC = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
-	request, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/v1/check", d.http),
-		strings.NewReader(`{"key": "user:1"}`))
+// ask sends a request in a trace, and reads its answer to the end.
+func (x *traced) ask(t *testing.T, trace, method, path, body string) {
+	t.Helper()
+	request, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", x.http, path), strings.NewReader(body))
 	testkit.Must(t, err)
-	request.Header.Set("traceparent", traceparent(overHTTP))
+	request.Header.Set("traceparent", traceparent(trace))
+	request.Header.Set("tracestate", "vendor=1,other=2")
+	request.Header.Set("X-Forwarded-For", "198.51.100.7")
 	resp, err := http.DefaultClient.Do(request)
 	testkit.Must(t, err)
-	_ = resp.Body.Close()
+	testkit.Must(t, resp.Body.Close())
+}
 
-	callService(t, port, overGRPC, "2")
-
-	for trace, server := range map[string]string{overHTTP: "POST /v1/check",
-		overGRPC: "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"} {
-		span := collector.Span(trace, server)
-		if parent := hex.EncodeToString(span.ParentSpanId); parent != callersSpan {
-			t.Errorf("%s: the parent is %q, want the caller's span %s", server, parent, callersSpan)
+// chain expects spans of a trace, each below the one before, the first below the caller's; it gives the last.
+func (x *traced) chain(t *testing.T, trace string, names ...string) (last string) {
+	t.Helper()
+	last = callersSpan
+	for _, name := range names {
+		span := x.collector.Span(trace, name)
+		if got := hex.EncodeToString(span.ParentSpanId); got != last {
+			t.Errorf("the parent of %q is %s, want %s", name, got, last)
 		}
-		if redis := collector.Span(trace, "FCALL check"); !bytes.Equal(redis.ParentSpanId, span.SpanId) {
-			t.Errorf("%s: the parent of the span of Redis is %x, want %x", server, redis.ParentSpanId, span.SpanId)
-		}
+		last = hex.EncodeToString(span.SpanId)
 	}
+	return last
+}
+
+func TestTraces(t *testing.T) {
+	x := &traced{collector: streamtest.NewCollector(t), grpc: testkit.FreePort(t)}
+	x.devServer = startDev(t, "--grpc", fmt.Sprintf("127.0.0.1:%d", x.grpc), "--rules",
+		testkit.WriteFile(t, "rules.yml", "rules: [{name: all, match: \"*\", windows: [{limit: 5, per: 1h}]}]"),
+		"--extractors", testkit.WriteFile(t, "extractors.yml",
+			"extractors: [{name: by-address, from: client-address, trusted_proxies: [127.0.0.1/32]}]"))
+	t.Run("of checks", x.ofChecks)
+	t.Run("of events", x.ofEvents)
+	t.Run("follow the conventions", x.followTheConventions)
+}
+
+// A check over HTTP and one over gRPC go on with the trace of their caller: a span of the server, and
+// below it one of the script call in Redis.
+func (x *traced) ofChecks(t *testing.T) {
+	const overHTTP, overGRPC = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
+	x.ask(t, overHTTP, "POST", "/v1/check", `{"key": "user:1"}`)
+	callService(t, x.grpc, overGRPC, "2")
+	x.chain(t, overHTTP, "POST /v1/check", "FCALL check")
+	x.chain(t, overGRPC, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "FCALL check")
 
 	// The histogram names a trace.
-	request, err = http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", d.http), nil)
+	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", x.http), nil)
 	testkit.Must(t, err)
 	request.Header.Set("Accept", "application/openmetrics-text")
-	resp, err = http.DefaultClient.Do(request)
+	resp, err := http.DefaultClient.Do(request)
 	testkit.Must(t, err)
 	defer resp.Body.Close()
 	metrics, err := io.ReadAll(resp.Body)
@@ -99,13 +121,8 @@ func TestTracesOfChecks(t *testing.T) {
 
 // An event's trace goes on to the decision that it caused: over HTTP, or with the field traceparent of XADD,
 // through the fold to what is published, whose subscribers are handed it.
-func TestTracesOfEvents(t *testing.T) {
-	collector := streamtest.NewCollector(t)
-	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml",
-		"rules: [{name: all, match: \"*\", windows: [{limit: 5, per: 1h}]}]"))
-	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
-	testkit.Must(t, err)
-	defer nc.Close()
+func (x *traced) ofEvents(t *testing.T) {
+	nc := streamtest.ConnectNATS(t, fmt.Sprintf("nats://127.0.0.1:%d", x.nats))
 	decisions, err := nc.SubscribeSync("sc.throttle.>")
 	testkit.Must(t, err)
 	testkit.Must(t, nc.Flush())
@@ -123,43 +140,27 @@ func TestTracesOfEvents(t *testing.T) {
 		return strings.Join(append(m.Header["traceparent"], m.Header["tracestate"]...), " ")
 	}
 	const overHTTP, byXADD = "1af7651916cd43dd8448eb211c80319c", "5bf92f3577b34da6a3ce929d0e0e4736"
-	request, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/v1/events", d.http),
-		strings.NewReader(`{"key": "user:1", "count": 5}`))
-	testkit.Must(t, err)
-	request.Header.Set("traceparent", traceparent(overHTTP))
-	request.Header.Set("tracestate", "vendor=1,other=2")
-	resp, err := http.DefaultClient.Do(request)
-	testkit.Must(t, err)
-	_ = resp.Body.Close()
-	heard := map[string]string{overHTTP: published("user:1")} // trace → what came with the decision
+	x.ask(t, overHTTP, "POST", "/v1/events", `{"key": "event:1", "count": 5}`)
+	heard := map[string]string{overHTTP: published("event:1")} // trace → what came with the decision
 
-	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
-	defer rdb.Close()
+	rdb := streamtest.Connect(t, fmt.Sprintf("redis://127.0.0.1:%d", x.redis))
 	events := func(key string) string { return "sc:{" + partitionOf(t, key) + "}:events" }
 	add := func(key, traceparent string) {
 		testkit.Must(t, rdb.XAdd(t.Context(), &redis.XAddArgs{Stream: events(key), Values: []any{"key", key, "count",
 			"5", "traceparent", traceparent, "tracestate", "vendor=1,other=2"}}).Err())
 	}
-	add("user:2", traceparent(byXADD))
-	heard[byXADD] = published("user:2")
-	add("user:3", "00-"+byXADD+"-zz-01") // what is no trace context is no reason to leave an event out
-	if got := published("user:3"); got != "" {
+	add("event:2", traceparent(byXADD))
+	heard[byXADD] = published("event:2")
+	add("event:3", "00-"+byXADD+"-zz-01") // what is no trace context is no reason to leave an event out
+	if got := published("event:3"); got != "" {
 		t.Errorf("a decision without a trace came with %q", got)
 	}
 
-	for trace, chain := range map[string][]string{
-		overHTTP: {"POST /v1/events", "XADD sc:{partition}:events", "process " + events("user:1"), "FCALL fold",
+	for trace, names := range map[string][]string{
+		overHTTP: {"POST /v1/events", "XADD sc:{partition}:events", "process " + events("event:1"), "FCALL fold",
 			"publish sc.throttle.all.{key}"},
-		byXADD: {"process " + events("user:2"), "FCALL fold", "publish sc.throttle.all.{key}"}} {
-		parent := callersSpan
-		for _, name := range chain {
-			span := collector.Span(trace, name)
-			if got := hex.EncodeToString(span.ParentSpanId); got != parent {
-				t.Errorf("the parent of %q is %s, want %s", name, got, parent)
-			}
-			parent = hex.EncodeToString(span.SpanId)
-		}
-		if want := "00-" + trace + "-" + parent + "-01 vendor=1,other=2"; heard[trace] != want {
+		byXADD: {"process " + events("event:2"), "FCALL fold", "publish sc.throttle.all.{key}"}} {
+		if want := "00-" + trace + "-" + x.chain(t, trace, names...) + "-01 vendor=1,other=2"; heard[trace] != want {
 			t.Errorf("the decision came with %q, want %q", heard[trace], want)
 		}
 	}
@@ -182,38 +183,16 @@ func TestBadTraceVariables(t *testing.T) {
 
 // Spans have the names and attributes of OpenTelemetry's semantic conventions, of the version that their schema URL
 // names, and no span holds a counted key, whatever was asked for it and however it went.
-func TestSpansFollowTheConventions(t *testing.T) {
-	collector := streamtest.NewCollector(t)
-	port := testkit.FreePort(t)
-	d := startDev(t, "--grpc", fmt.Sprintf("127.0.0.1:%d", port), "--rules",
-		testkit.WriteFile(t, "rules.yml", "rules: [{name: all, match: \"*\", windows: [{limit: 5, per: 1h}]}]"),
-		"--extractors", testkit.WriteFile(t, "extractors.yml",
-			"extractors: [{name: by-address, from: client-address, trusted_proxies: [127.0.0.1/32]}]"))
+func (x *traced) followTheConventions(t *testing.T) {
 	const key = "recognisable@example.com"
-	last := 0
-	ask := func(method, path, body string) (trace string) { // each in a trace of its own
-		t.Helper()
-		last++
-		trace = fmt.Sprintf("%032x", last)
-		request, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path),
-			strings.NewReader(body))
-		testkit.Must(t, err)
-		request.Header.Set("traceparent", traceparent(trace))
-		request.Header.Set("X-Forwarded-For", "198.51.100.7")
-		resp, err := http.DefaultClient.Do(request)
-		testkit.Must(t, err)
-		testkit.Must(t, resp.Body.Close())
-		return trace
-	}
-	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
-	defer rdb.Close()
+	rdb := streamtest.Connect(t, fmt.Sprintf("redis://127.0.0.1:%d", x.redis))
 	const broken = key + "/broken"
 	testkit.Must(t, rdb.Set(t.Context(), "sc:{"+partitionOf(t, broken)+"}:log:"+broken, "not a log", 0).Err())
 	const server, direct = "http.request.method=", "client.address=127.0.0.1"
 	events := "sc:{" + partitionOf(t, key) + "}:events"
 	const appends = "XADD sc:{partition}:events"
 	const publish = "publish sc.throttle.all.{key}"
-	for _, x := range []struct{ method, path, body, span, attributes string }{
+	for i, c := range []struct{ method, path, body, span, attributes string }{
 		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "POST /v1/check",
 			server + "POST http.route=/v1/check url.path=/v1/check http.response.status_code=200 " + direct},
 		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "FCALL check",
@@ -240,22 +219,23 @@ func TestSpansFollowTheConventions(t *testing.T) {
 				"messaging.destination.name=SC_THROTTLE messaging.destination.template=sc.throttle.all.{key} " +
 				"messaging.message.id="},
 	} {
-		trace := ask(x.method, x.path, x.body)
-		have := attributesOf(collector.Span(trace, x.span))
-		for want := range strings.FieldsSeq(x.attributes) {
+		trace := fmt.Sprintf("%032x", i+1) // each in a trace of its own
+		x.ask(t, trace, c.method, c.path, c.body)
+		have := attributesOf(x.collector.Span(trace, c.span))
+		for want := range strings.FieldsSeq(c.attributes) {
 			name, value, _ := strings.Cut(want, "=")
 			if have[name] != value { // empty: there is none
-				t.Errorf("%s %s: the span %q has %s=%q, want %q", x.method, x.path, x.span, name, have[name], value)
+				t.Errorf("%s %s: the span %q has %s=%q, want %q", c.method, c.path, c.span, name, have[name], value)
 			}
 		}
 	}
 
-	const overGRPC = "4bf92f3577b34da6a3ce929d0e0e4736"
-	callService(t, port, overGRPC, key)
-	collector.Span(overGRPC, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+	const overGRPC = "6bf92f3577b34da6a3ce929d0e0e4736"
+	callService(t, x.grpc, overGRPC, key)
+	x.collector.Span(overGRPC, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 
 	known := conventions(t)
-	spans := collector.Spans()
+	spans := x.collector.Spans()
 	if len(spans) < 20 {
 		t.Errorf("%d spans", len(spans))
 	}
