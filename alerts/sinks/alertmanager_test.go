@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,48 +147,4 @@ func TestAlertmanager(t *testing.T) {
 		}
 		return true, ""
 	})
-}
-
-// Slack takes the text alone, and a key can neither link nor mention.
-func TestSlack(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	var bodies []string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		mu.Lock()
-		defer mu.Unlock()
-		bodies = append(bodies, r.URL.Path+" "+string(b))
-	}))
-	t.Cleanup(server.Close)
-	w := newWorld(t, streamtest.NATS(t))
-	url := w.write("url", server.URL+"/services/T0/B0/secret\n")
-	w.sinks(fmt.Sprintf("  - {name: slack, type: slack, url_file: %s, levels: [100]}\n", url))
-	p := w.start()
-	const want = `/services/T0/B0/secret ` +
-		`{"text":"\u0026lt;!channel\u0026gt; is throttled: 100 of 100 per 1m (rule api)"}`
-	streamtest.Eventually(t, 30*time.Second, "the text comes", func() (bool, string) {
-		w.publish(w.alert("<!channel>", 100, api.StateRaised))
-		mu.Lock()
-		defer mu.Unlock()
-		return len(bodies) > 0, ""
-	})
-	mu.Lock()
-	first := bodies[0]
-	mu.Unlock()
-	if first != want {
-		t.Errorf("it got %s, want %s", first, want)
-	}
-	if text := w.log.String(); strings.Contains(text, "secret") {
-		t.Errorf("the log has the URL:\n%s", text)
-	}
-	if text := p.file.Value()[0].String(); strings.Contains(text, "secret") || !strings.Contains(text, "slack") {
-		t.Errorf("it is shown as %s", text)
-	}
-	testkit.Must(t, p.file.Value()[0].SendSample(t.Context(), w.prefix))
-	server.Close()
-	err := p.file.Value()[0].SendSample(t.Context(), w.prefix)
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("an endpoint that is away: %v", err)
-	}
 }

@@ -2,7 +2,9 @@ package sinks
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -119,5 +121,48 @@ func TestTheDefaultText(t *testing.T) {
 		if got, err := x.render(alert); err != nil || got != c.want {
 			t.Errorf("%q, %v, want %q", got, err, c.want)
 		}
+	}
+}
+
+// Slack takes the text alone, and a key can neither link nor mention. Nothing shows its URL.
+func TestSlack(t *testing.T) {
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		got = r.URL.Path + " " + string(b)
+	}))
+	url := testkit.WriteFile(t, "url", server.URL+"/services/T0/B0/secret\n")
+	file, err := Open(testkit.WriteFile(t, "sinks.yml", "sinks: [{name: slack, type: slack, url_file: "+url+"}]"), nil)
+	testkit.Must(t, err)
+	sink, alert := file.Value()[0], Sample(api.StateRaised, time.Now())
+	alert.Key, alert.Rule = "<!channel>", "api"
+	testkit.Must(t, sink.deliver(t.Context(), "sc", alert, time.Time{}))
+	if want := `/services/T0/B0/secret {"text":"\u0026lt;!channel\u0026gt; has reached 80 % of its limit: ` +
+		`80 of 100 per 1m (rule api)"}`; got != want {
+		t.Errorf("it got %s, want %s", got, want)
+	}
+	if text := sink.String(); strings.Contains(text, "secret") || !strings.Contains(text, "slack") {
+		t.Errorf("it is shown as %s", text)
+	}
+	server.Close()
+	if err := sink.SendSample(t.Context(), "sc"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("an endpoint that is away: %v", err)
+	}
+}
+
+// What an endpoint asks for by Retry-After is told to the queue, which keeps to it (TestRetryAfterHoldsAllKeys).
+func TestRetryAfterIsTold(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	t.Cleanup(server.Close)
+	text := fmt.Sprintf("sinks: [{name: a, type: slack, url: %q}]", server.URL)
+	file, err := Open(testkit.WriteFile(t, "sinks.yml", text), nil)
+	testkit.Must(t, err)
+	var refused refusal
+	err = file.Value()[0].SendSample(t.Context(), "sc")
+	if !errors.As(err, &refused) || refused.after != 7*time.Second {
+		t.Errorf("%v is told to wait for %s, want 7s", err, refused.after)
 	}
 }

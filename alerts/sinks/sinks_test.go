@@ -90,7 +90,7 @@ func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
 }
 
 // What the endpoint refuses for good is counted and logged, and holds up nothing; what it could take later is
-// tried again, and Retry-After is kept to. Redirects are not followed.
+// tried again. Redirects are not followed.
 func TestAnswersOfTheEndpoint(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -132,26 +132,6 @@ func TestAnswersOfTheEndpoint(t *testing.T) {
 		!strings.Contains(text, "410") {
 		t.Errorf("the log does not name what was dropped:\n%s", text)
 	}
-
-	var refused time.Time
-	r.answers(func(key string, h http.ResponseWriter) bool {
-		if refused.IsZero() {
-			refused = time.Now()
-			h.Header().Set("Retry-After", "1")
-			h.WriteHeader(http.StatusTooManyRequests)
-			return false
-		}
-		if d := time.Since(refused); d < time.Second {
-			t.Errorf("the next attempt came %s after a Retry-After of 1 s", d)
-		}
-		return true
-	})
-	w.publish(w.alert("b", 80, api.StateRaised))
-	streamtest.Eventually(t, 10*time.Second, "it is refused", func() (bool, string) {
-		return p.count(t, "pager", "retried") == 3, ""
-	})
-	w.publish(w.alert("c", 80, api.StateRaised)) // the endpoint rests, whatever the key
-	r.awaitOf(4)
 }
 
 // Each sink gets what its filters say, with its own text.
