@@ -47,6 +47,18 @@ func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules 
 	return p
 }
 
+// newService is one over c, under a prefix of its own, with these rules and what else config has.
+func newService(t testing.TB, c *redis.Client, config Config, rules ...*windows.Rule) *Service {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
+	testkit.Must(t, err)
+	config.Counter, config.Metrics = counters.New(c, keys), NewMetrics(prometheus.NewRegistry())
+	config.Rules = windows.Fixed(rulesOf(t, rules...)).Rules
+	s, err := NewService(config)
+	testkit.Must(t, err)
+	return s
+}
+
 func rulesOf(t testing.TB, rules ...*windows.Rule) *windows.Rules {
 	t.Helper()
 	r, err := windows.NewRules(rules)

@@ -15,7 +15,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -208,13 +207,10 @@ func silentRedis(t *testing.T) *redis.Client {
 // No check waits longer than the deadline, whatever it waits for.
 func TestLeasesKeepTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		keys, err := stream.NewKeys("lease", 2)
-		testkit.Must(t, err)
 		hot := rule("*", windows.Window{Limit: 1000, Per: time.Minute})
 		hot.Lease = 5 * time.Second
-		s, err := NewService(Config{Counter: counters.New(silentRedis(t), keys), Timeout: 250 * time.Millisecond,
-			Rules: windows.Fixed(rulesOf(t, hot)).Rules, NoAnswer: func(err error) error { return err }})
-		testkit.Must(t, err)
+		s := newService(t, silentRedis(t), Config{Timeout: 250 * time.Millisecond,
+			NoAnswer: func(err error) error { return err }}, hot)
 		for n := range 2 * lease.HotAsks {
 			began := time.Now()
 			if _, err := s.Check(t.Context(), api.CheckRequest{Key: "k"}); err == nil {

@@ -7,29 +7,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
+
+var localRule = &windows.Rule{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
+	Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}
 
 // While Redis is away a server counts by itself, and does not grow with the keys
 // that are asked for.
 func TestLocalCountsAreBounded(t *testing.T) {
-	c := streamtest.Connect(t, "127.0.0.1:1")
-	keys, err := stream.NewKeys("sc", 16)
-	testkit.Must(t, err)
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
-		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
-	testkit.Must(t, err)
-	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
-		Metrics: NewMetrics(prometheus.NewRegistry())})
-	testkit.Must(t, err)
+	s := newService(t, streamtest.Connect(t, "127.0.0.1:1"), Config{}, localRule)
 	const many = maxLocalKeys + 1000
 	reqs := make([]api.CheckRequest, many)
 	for i := range reqs {
@@ -47,15 +39,7 @@ func TestLocalCountsAreBounded(t *testing.T) {
 
 // While Redis is away, each of several servers admits its share of the limit, as the client's Local does.
 func TestLocalCountsItsShare(t *testing.T) {
-	c := streamtest.Connect(t, "127.0.0.1:1")
-	keys, err := stream.NewKeys("sc", 16)
-	testkit.Must(t, err)
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
-		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}})
-	testkit.Must(t, err)
-	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules, Instances: 4,
-		Metrics: NewMetrics(prometheus.NewRegistry())})
-	testkit.Must(t, err)
+	s := newService(t, streamtest.Connect(t, "127.0.0.1:1"), Config{Instances: 4}, localRule)
 	for i, want := range []struct {
 		cost    int64
 		allowed bool
@@ -68,8 +52,9 @@ func TestLocalCountsItsShare(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, a, err)
 		}
 	}
-	if _, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
-		Instances: -1}); err == nil {
+	config := s.config
+	config.Instances = -1
+	if _, err := NewService(config); err == nil {
 		t.Error("Instances -1: no error")
 	}
 }

@@ -9,14 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -34,25 +32,17 @@ func TestMain(m *testing.M) {
 // second one is told again.
 func TestAnOutageIsToldOnce(t *testing.T) {
 	server := streamtest.OwnRedis(t)
-	c := streamtest.Connect(t, server.Addr())
-	keys, err := stream.NewKeys("sc", 16)
-	testkit.Must(t, err)
-	limit := []windows.Window{{Limit: 1, Per: time.Hour}}
-	rules, err := windows.NewRules([]*windows.Rule{
-		{Name: "allow", Match: "allow:*", OnError: windows.OnErrorAllow, Windows: limit},
-		{Name: "allow2", Match: "allow2:*", OnError: windows.OnErrorAllow, Windows: limit},
-		{Name: "deny", Match: "deny:*", OnError: windows.OnErrorDeny, Windows: limit},
-		{Name: "local", Match: "local:*", OnError: windows.OnErrorLocal, Windows: limit},
-		{Name: "shadow", Match: "shadow:*", OnError: windows.OnErrorDeny, Shadow: true, Windows: limit},
-	})
-	testkit.Must(t, err)
+	ruleOf := func(name string, o windows.OnError) *windows.Rule {
+		return &windows.Rule{Name: name, Match: name + ":*", OnError: o, Shadow: name == "shadow",
+			Windows: []windows.Window{{Limit: 1, Per: time.Hour}}}
+	}
 	var out bytes.Buffer // the checks of this test come one after the other
-	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Timeout: time.Second,
-		Log: slog.New(slog.NewJSONHandler(&out, nil))})
-	testkit.Must(t, err)
+	s := newService(t, streamtest.Connect(t, server.Addr()), Config{Timeout: time.Second,
+		Log: slog.New(slog.NewJSONHandler(&out, nil))}, ruleOf("allow", windows.OnErrorAllow),
+		ruleOf("allow2", windows.OnErrorAllow), ruleOf("deny", windows.OnErrorDeny),
+		ruleOf("local", windows.OnErrorLocal), ruleOf("shadow", windows.OnErrorDeny))
 	ask := func(key string) api.Source {
-		asks := []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}}
+		asks := []counters.Request{{Plan: s.config.Rules().Match(key), Key: key, Cost: 1}}
 		return s.decide(t.Context(), &call{asks: asks}).source
 	}
 	lines := func(want int) map[string]any {

@@ -7,22 +7,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // A reset and a look at a key wait for Redis longer than a check does, as a person asked for them.
 func TestAPersonWaitsLongerThanACheck(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
-	testkit.Must(t, err)
-	rules := rulesOf(t, rule("*", windows.Window{Limit: 1, Per: time.Hour}))
-	s, err := NewService(Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
-		Timeout: time.Second})
-	testkit.Must(t, err)
+	s := newService(t, c, Config{Timeout: time.Second}, rule("*", windows.Window{Limit: 1, Per: time.Hour}))
 	var shortest time.Duration // that was left to answer a command
 	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if until, ok := ctx.Deadline(); ok {

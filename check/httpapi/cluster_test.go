@@ -23,7 +23,6 @@ func TestOnACluster(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *redis.ClusterClient){
 		"each": eachOnACluster, "all or nothing": allOrNothing, "modes": modesOverPartitions,
 		"reservations": reservationsOnACluster,
-		"leases":       func(t *testing.T, client *redis.ClusterClient) { answersFromALease(t, client) },
 	} {
 		t.Run(name, func(t *testing.T) { test(t, client) })
 	}

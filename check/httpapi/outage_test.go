@@ -1,15 +1,9 @@
 package httpapi_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
@@ -143,42 +137,4 @@ func eventsAway(t *testing.T, w *world) (unknown bool) {
 		t.Errorf("%d %s, want an event that is refused or unknown, and said to be", a.status, a.text)
 	}
 	return unknown
-}
-
-// After a few failures in a row nobody waits for Redis any more; from time to
-// time one check tries.
-func TestBreaker(t *testing.T) {
-	c := streamtest.AnyRedis(t)
-	away := &net.OpError{Op: "dial", Err: errors.New("no way there")}
-	var down atomic.Bool
-	var asked atomic.Int64 // while it is down
-	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if down.Load() {
-			asked.Add(1)
-			cmd.SetErr(away)
-			return away
-		}
-		return next(ctx, cmd)
-	}))
-	w := newWorldWithin(t, timeout, c, outageRules...)
-	wantStatus(t, w.get(t, "allow:1"), 200)
-	down.Store(true)
-	const checks = 100
-	for range checks {
-		wantStatus(t, w.get(t, "allow:1"), 200)
-		wantStatus(t, w.get(t, "deny:1"), 503)
-	}
-	if n := asked.Load(); n < 5 || n > 10 {
-		t.Errorf("%d of %d checks went to Redis, want the first five and hardly more", n, 2*checks)
-	}
-	down.Store(false)
-	streamtest.Eventually(t, 10*time.Second, "Redis answers again", func() (bool, string) {
-		a := w.get(t, "allow:2")
-		return a.str("source") == "redis", a.text
-	})
-	for range 2 {
-		if a := w.get(t, "deny:2"); a.str("source") != "redis" {
-			t.Errorf("the breaker did not close: %s", a.text)
-		}
-	}
 }
