@@ -55,7 +55,9 @@ func TestRedisCluster(t *testing.T) {
 	})
 	t.Run("levels, sweeps and resets", func(t *testing.T) { levelsOnACluster(t, client) })
 	t.Run("a clock that is ahead", func(t *testing.T) { aClockThatIsAhead(t, c) })
-	t.Run("checks while a slot moves", func(t *testing.T) { checksWhileASlotMoves(t, c, client) })
+	t.Run("leases keep the limit", func(t *testing.T) {
+		leasesKeepTheLimit(t, newStore(t, client, client, client, nil))
+	})
 }
 
 // Keys of many partitions are throttled by events and released by sweeps.
@@ -157,65 +159,5 @@ func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 	}
 	if behind == 0 || asked.Load() == 0 {
 		t.Error("all partitions lie on one node: nothing was tested")
-	}
-}
-
-// A check whose slot is on the move waits or is refused; it is charged once or not
-// at all, and the keys of other slots are not concerned.
-func checksWhileASlotMoves(t *testing.T, c *streamtest.RedisCluster, client redis.UniversalClient) {
-	rules := rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}})
-	s := newStore(t, client, client, client, rules)
-	rule := planOf(rules)
-	charged, perhaps := map[string]int64{}, map[string]int64{}
-	check := func(key string) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		_, err := s.Check(ctx, []counters.Request{{Plan: rule, Key: key, Cost: 1}})
-		switch {
-		case err == nil:
-			charged[key]++
-		case !redis.IsTryAgainError(err): // its answer came too late on a busy machine
-			t.Logf("check of %s: %v", key, err)
-			perhaps[key]++
-		}
-		return err
-	}
-	moving := "user:1"
-	for i := range 40 {
-		key := fmt.Sprintf("user:%d{%s}", i, moving) // they share its partition
-		testkit.Must(t, check(key))
-	}
-	still := "user:0"
-	for i := 2; s.keys.Partition(still) == s.keys.Partition(moving); i++ {
-		still = fmt.Sprintf("user:%d", i)
-	}
-	slot := c.Slot(s.keys.Levels(s.keys.Partition(moving)))
-	refused := 0
-	c.Migrate(slot, c.OtherMaster(slot), func(int) {
-		for i := range 3 {
-			if check(fmt.Sprintf("user:%d{%s}", i, moving)) != nil {
-				refused++
-			}
-		}
-		if err := check(still); redis.IsTryAgainError(err) {
-			t.Errorf("a check of another slot: %v", err)
-		}
-	})
-	if refused == 0 {
-		t.Error("no check was put off: the move was not seen")
-	}
-	streamtest.Eventually(t, 10*time.Second, "a check is answered after the move", func() (bool, string) {
-		err := check(moving)
-		return err == nil, fmt.Sprint(err)
-	})
-	for key, want := range charged {
-		st, err := s.Peek(context.Background(), rule, key)
-		if err != nil || st.Windows[0].Used < want || st.Windows[0].Used > want+perhaps[key] {
-			t.Errorf("%s has used %+v, %v; %d checks of it were admitted, %d perhaps", key, st.Windows, err, want,
-				perhaps[key])
-		}
-	}
-	if len(charged) != 42 {
-		t.Errorf("%d keys were charged, want 42", len(charged))
 	}
 }

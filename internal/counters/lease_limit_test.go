@@ -139,22 +139,22 @@ func spentRule(rt *rapid.T) *windows.Rule {
 
 // However late leases are renewed, and whatever else is reserved of their key: by the record of those who use the units
 // no window has more than its limit.
-func TestLeasesKeepTheLimit(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		timelines, late := 0, 0
-		rapid.Check(t, func(rt *rapid.T) {
-			timelines++
-			s.rules = rulesOf(rt, spentRule(rt))
-			s.clock.ms += 10_000
-			p := &spenders{T: rt, s: s, plan: planOf(s.rules), key: fmt.Sprint("k", timelines),
-				leases: map[string]*leased{"a": {}, "b": {}}}
-			p.run(rapid.IntRange(30, 120).Draw(rt, "steps"))
-			late += p.late
-		})
-		if late < timelines {
-			t.Errorf("%d leases of %d timelines were renewed late: this proves too little", late, timelines)
-		}
+func TestLeasesKeepTheLimit(t *testing.T) { eachRedis(t, nil, leasesKeepTheLimit) }
+
+func leasesKeepTheLimit(t *testing.T, s *store) {
+	timelines, late := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		timelines++
+		s.rules = rulesOf(rt, spentRule(rt))
+		s.clock.ms += 10_000
+		p := &spenders{T: rt, s: s, plan: planOf(s.rules), key: fmt.Sprint("k", timelines),
+			leases: map[string]*leased{"a": {}, "b": {}}}
+		p.run(rapid.IntRange(30, 120).Draw(rt, "steps"))
+		late += p.late
 	})
+	if late < timelines {
+		t.Errorf("%d leases of %d timelines were renewed late: this proves too little", late, timelines)
+	}
 }
 
 func (p *spenders) run(steps int) {

@@ -3,7 +3,6 @@ package counters_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -85,56 +84,6 @@ func TestManyChecksOfOneKey(t *testing.T) {
 		// 80, 100, throttled
 		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 {
 			t.Errorf("%d transitions in the outbox, %d told, want 3", n, got[0].Transitions)
-		}
-	})
-}
-
-// A key that is asked for under its old rule and its new one while the rules
-// change is decided twice, one after the other: two states of it in one run would
-// write over each other.
-func TestManyChecksAcrossAReload(t *testing.T) {
-	before := planOf(rulesOf(t, apiRule(nil)))
-	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		after := planOf(s.rules)
-		got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{
-			{{Plan: before, Key: "user:1", Cost: 1}}, {{Plan: after, Key: "user:1", Cost: 2}},
-			{{Plan: before, Key: "user:2", Cost: 1}}, {{Plan: before, Key: "user:1", Cost: 4}},
-		})
-		testkit.Must(t, err)
-		var used []string
-		for _, v := range got {
-			used = append(used, fmt.Sprint(v.Items[0].Windows[0].Used))
-		}
-		if list := strings.Join(used, " "); list != "1 7 1 5" { // the second waits for the run after
-			t.Errorf("used %s, want 1 7 1 5", list)
-		}
-		_, err = s.serve.CheckMany(t.Context(), [][]counters.Request{{{Plan: before, Key: "user:1", Cost: 1},
-			{Plan: after, Key: "user:1", Cost: 1}}})
-		if err == nil || !strings.Contains(err.Error(), "in one check") {
-			t.Errorf("a key under two rules in one call: %v", err)
-		}
-	})
-}
-
-// Keys of several partitions and rules in one run: each gets its own answer.
-func TestManyChecksOfManyKeys(t *testing.T) {
-	a, b := apiRule(nil), apiRule(func(r *windows.Rule) { r.Name, r.Match, r.Algorithm = "b", "b:*", "fixed-window" })
-	a.Match = "a:*"
-	eachRedis(t, rulesOf(t, a, b), func(t *testing.T, s *store) {
-		var calls [][]counters.Request
-		for i := range int64(20) {
-			key := fmt.Sprintf("%c:%d", "ab"[i%2], i)
-			calls = append(calls, []counters.Request{{Plan: s.rules.Match(key), Key: key, Cost: i%10 + 1}})
-		}
-		got, err := s.serve.CheckMany(t.Context(), calls)
-		testkit.Must(t, err)
-		for i, v := range got {
-			st, err := s.Peek(t.Context(), calls[i][0].Plan, calls[i][0].Key)
-			testkit.Must(t, err)
-			if want := int64(i%10) + 1; v.Items[0].Windows[0].Used != want || st.Windows[0].Used != want {
-				t.Errorf("%s: told %d used, has %d, want %d", calls[i][0].Key, v.Items[0].Windows[0].Used,
-					st.Windows[0].Used, want)
-			}
 		}
 	})
 }

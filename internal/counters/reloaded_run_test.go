@@ -2,6 +2,7 @@ package counters_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -42,6 +43,10 @@ func TestCallsUnderTwoRulesOfOneRun(t *testing.T) {
 				shared := i == j || (i < 3 || i == 5) && (j < 3 || j == 5) || (i == 3 || i == 4) && (j == 3 || j == 4)
 				st, err := s.Peek(t.Context(), s.rules.Match(key), key)
 				testkit.Must(t, err)
+				_, err = s.serve.CheckMany(t.Context(), [][]counters.Request{append(ask(before), ask(after)...)})
+				if err == nil || !strings.Contains(err.Error(), "in one check") {
+					t.Errorf("a key under two rules in one call: %v", err)
+				}
 				if n := st.Windows[0].Used; shared && (used != 9 || n != 9) {
 					t.Errorf("%s\nand %s:\n%d units were admitted, %d are counted, of 10", before, after, used, n)
 				}
