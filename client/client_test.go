@@ -185,15 +185,6 @@ func TestTheStrictestPolicyDecidesForAll(t *testing.T) {
 			t.Errorf("%v: %+v, %v, want allowed %t from %s", c.keys, all, err, c.allowed, c.source)
 		}
 	}
-	// Local is all or nothing too, and adds up what one request asks of a key.
-	n, _ := taught(t, client.Config{})
-	two := func(a, b int64) bool {
-		all, _ := n.CheckAll(t.Context(), []api.CheckRequest{{Key: "local:1", Cost: a}, {Key: "local:1", Cost: b}})
-		return all.Allowed
-	}
-	if two(6, 5) || !two(5, 5) || two(1, 1) {
-		t.Error("want 6+5 of 10 denied and charged nothing, 5+5 admitted, and then no more")
-	}
 }
 
 func TestCheckEachFallsBackOneByOne(t *testing.T) {
