@@ -41,7 +41,7 @@ func looksLikeAddress(text string) bool {
 		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)
 }
 
-// ParseNetwork reads a target (ParseTarget) that is a network; ok is false if the text is not a network. The prefix ends
+// ParseNetwork reads a network of addresses with a prefix; ok is false if the text is not a network. The prefix ends
 // after the first character that is not a letter, a digit or a dot and is followed by a network. The error wraps
 // ErrBadKey if the text has addresses but the network is ambiguous.
 func ParseNetwork(text string) (n Network, ok bool, err error) {

@@ -15,7 +15,7 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 		out.Checks[i] = c.answer(i, d)
 		s.noteShare(&out.Checks[i])
 		c.requests[i].worded(&out.Checks[i])
-		out.Allowed = out.Allowed && !c.requests[i].override.Blocks()
+		out.Allowed = out.Allowed && !c.requests[i].blocked()
 		out.RetryAfterMs = longest(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
 		s.count(c, i, d)
 	}
@@ -98,9 +98,8 @@ func (s *Service) count(c *call, i int, d decision) {
 	case r.Plan == nil && !r.Never:
 		s.config.Metrics.check("", "allowed")
 		return
-	case r.override.Blocks():
-		s.config.Metrics.check(api.OverrideRule, "denied")
-		s.record(api.OverrideRule, r, false)
+	case r.blocked():
+		s.countBlocked(r)
 		return
 	case c.index[i] < 0:
 		return

@@ -20,7 +20,7 @@ type change int
 
 const (
 	freed change = iota // units came back: by a refund, or as a reservation was settled
-	reset               // its count, or its limits: by a reset, or by an override
+	reset               // its count, or its limits: by a reset, or by what an operator sets
 )
 
 // answerFromMemory goes down the list; false where Redis is to decide.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -33,8 +32,7 @@ type Request struct {
 	// Values are the fields of which rules count the different values.
 	Values map[string]string
 
-	override *overrides.Override // in effect for the key, nil: none (override.go)
-	written  *windows.Plan       // Plan without it
+	overridden
 
 	reserves bool // the cost is reserved, not charged
 }

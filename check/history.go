@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Transitions tells what became known of a key. alerts.History does.
@@ -25,7 +24,7 @@ type HistoryRequest struct {
 	Key, Pattern string
 	N            int
 	Before       string // Next of the page before; "": the newest
-	// Changes of the override are wanted, too.
+	// Changes that operators made are wanted, too.
 	Changes bool
 }
 
@@ -33,7 +32,6 @@ type HistoryRequest struct {
 const (
 	noTransitions = "alerts and decisions: this server has no NATS (--nats)"
 	natsAway      = "alerts and decisions: NATS does not answer"
-	noChanges     = "changes of the override: they need a token of the scope admin"
 )
 
 // source is one of the lists that a history is merged of, the newest first.
@@ -43,7 +41,7 @@ type source struct {
 	reached string   // the place of the last that was taken
 }
 
-// History merges the alerts, the last decisions and the changes of the override of a key, the newest
+// History merges the alerts, the last decisions and the changes that operators made of a key, the newest
 // first. What it cannot look at it names.
 func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History, error) {
 	out := api.History{Entries: []api.HistoryEntry{}}
@@ -57,15 +55,9 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 		sources[i].reached = places[i]
 	}
 	if req.Changes {
-		o, err := s.overrides()
-		if err != nil {
+		if err := s.addChanges(ctx, req, &sources[2]); err != nil {
 			return out, err
 		}
-		list, err := o.History(ctx, req.Key, req.Pattern, req.N+1, places[2])
-		if err != nil {
-			return out, unavailable(err)
-		}
-		sources[2].addChanges(list)
 	} else {
 		out.LeftOut = append(out.LeftOut, noChanges)
 	}
@@ -87,13 +79,6 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 		out.Next = strings.Join([]string{sources[0].reached, sources[1].reached, sources[2].reached}, ",")
 	}
 	return out, nil
-}
-
-func (s *source) addChanges(list []overrides.Change) {
-	for _, c := range list {
-		s.entries = append(s.entries, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange})
-		s.places = append(s.places, c.ID)
-	}
 }
 
 func (s *Service) addTransitions(ctx context.Context, req HistoryRequest, into []source) error {

@@ -97,8 +97,8 @@ func (l *lessees) start() *lessee {
 	counter := l.counter()
 	one.overrides = counter.NewOverrides(nil)
 	var err error
-	one.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return l.rules },
-		Overrides: one.overrides, Activity: l, Timeout: 20 * time.Second, Denials: l.denials,
+	rules := windows.Under(one.overrides, func() *windows.Rules { return l.rules })
+	one.Service, err = NewService(Config{Counter: counter, Rules: rules, Activity: l, Timeout: 20 * time.Second, Denials: l.denials,
 		Now: func() time.Time { return time.UnixMilli(l.clock) }})
 	testkit.Must(l.t, err)
 	one.denials.start = func(read func()) { read() }

@@ -35,7 +35,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 	if one == nil {
 		return decision{}, false
 	}
-	if p := planOf(one.Grant()); p != nil && p.Plan != a.Plan { // other rules, or an override
+	if p := planOf(one.Grant()); p != nil && p.Plan != a.Plan { // other rules, or other limits of an operator
 		one.GiveBack()
 		return decision{}, false
 	}

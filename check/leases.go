@@ -56,9 +56,9 @@ func newLeases(c Config, onShard func(shard int, ask func() error) error, denial
 type leasePlan struct {
 	*windows.Plan // nil: the key has none
 	key           string
-	// rules have the plan, as long as no override has changed; nil where an override made it, which may end.
+	// rules have the plan as long as they are of that version; nil where it may end before (windows.Rules.Lasting).
 	rules   *windows.Rules
-	changes uint64 // of overrides until then
+	version uint64
 
 	shadows []windows.KeyState
 	resets  int64
@@ -96,9 +96,9 @@ func (p *leasePlan) Denies() bool {
 }
 
 // decides tells whether a key still has the plan under these rules, as far as that is known without a look
-// at its overrides.
+// at the key.
 func (p *leasePlan) decides(rules *windows.Rules) bool {
-	return p.rules == rules && p.changes == rules.Overrides().Changes()
+	return p.rules == rules && p.version == rules.Version()
 }
 
 // planOf gives the plan that a key was leased under; nil without a grant.
@@ -112,10 +112,9 @@ func planOf(g *lease.Grant) *leasePlan {
 // match gives the plan of a key, and for how long it is known to have it.
 func (l *leases) match(key string) *leasePlan {
 	rules := l.rules()
-	all := rules.Overrides()
-	changes, overridden := all.Changes(), all.Find(key) != nil // in this order: either may change
-	p := &leasePlan{Plan: rules.Match(key), key: key, changes: changes}
-	if !overridden {
+	plan, version, lasts := rules.Lasting(key)
+	p := &leasePlan{Plan: plan, key: key, version: version}
+	if lasts {
 		p.rules = rules
 	}
 	return p

@@ -11,6 +11,20 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// overridden is what a request has of an override.
+type overridden struct {
+	override *overrides.Override // in effect for the key, nil: none
+	written  *windows.Plan       // Plan without it
+}
+
+func (o overridden) blocked() bool { return o.override.Blocks() }
+
+// countBlocked counts a denial by an operator's block.
+func (s *Service) countBlocked(r Request) {
+	s.config.Metrics.check(api.OverrideRule, "denied")
+	s.record(api.OverrideRule, r, false)
+}
+
 // apply puts what operators have set into requests. A block is never admitted, and costs
 // no call of Redis.
 func (s *Service) apply(rules *windows.Rules, reqs []Request) {
@@ -35,7 +49,7 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 			one.GiveBack()
 		}
 		// What has happened counts also for a blocked key.
-		r.Never = r.Never || r.override.Blocks() && !r.Refund && r.Mode != api.ModeCharge
+		r.Never = r.Never || r.blocked() && !r.Refund && r.Mode != api.ModeCharge
 	}
 }
 
@@ -87,12 +101,13 @@ func TargetAfter(key, pattern string) string {
 	return overrides.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
 }
 
-// overrides gives those of the configuration.
+// overrides gives those that the rules are under.
 func (s *Service) overrides() (*overrides.All, error) {
-	if s.config.Overrides == nil {
+	all := s.config.Rules().Overrides()
+	if all == nil {
 		return nil, fmt.Errorf("%w: this server has no overrides", api.ErrBadRequest)
 	}
-	return s.config.Overrides, nil
+	return all, nil
 }
 
 // SetOverride sets the override of a key or a pattern: in this process before it returns, in others
@@ -151,6 +166,22 @@ func (s *Service) restate(ctx context.Context, key string) error {
 	_, _, err := s.config.Counter.Sweep(ctx, s.config.Counter.Partition(key), s.config.Rules(),
 		[]string{overrides.Field(key)})
 	return err
+}
+
+const noChanges = "changes of the override: they need a token of the scope admin"
+
+// addChanges puts the changes of an override into a source of a history.
+func (s *Service) addChanges(ctx context.Context, req HistoryRequest, into *source) error {
+	o, err := s.overrides()
+	if err != nil {
+		return err
+	}
+	list, err := o.History(ctx, req.Key, req.Pattern, req.N+1, into.reached)
+	for _, c := range list {
+		into.entries = append(into.entries, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange})
+		into.places = append(into.places, c.ID)
+	}
+	return unavailable(err)
 }
 
 // Override gives that of a key or a pattern; false where there is none.

@@ -38,7 +38,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	if err != nil {
 		return api.ReservationOfAll{}, err
 	}
-	if c.never { // an override blocks one of the keys
+	if c.never { // an operator blocks one of the keys
 		d := s.decide(ctx, c)
 		return api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}, d.err
 	}

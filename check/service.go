@@ -15,20 +15,17 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Config of a Service. Counter and Rules are required.
 type Config struct {
 	Counter *counters.Redis
-	Rules   func() *windows.Rules
-	// Overrides that operators set; nil: there are none. The rules are put under them.
-	Overrides *overrides.All
-	Metrics   *Metrics // nil: nothing is counted
+	Rules   func() *windows.Rules // under what operators set (windows.Under), where they may set something
+	Metrics *Metrics              // nil: nothing is counted
 	// Activity records what is asked for by key; nil: nobody does.
 	Activity Activity
-	// Transitions tells a key's history; nil: it has changes of overrides alone.
+	// Transitions tells a key's history; nil: it has what operators set alone.
 	Transitions Transitions
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
@@ -91,9 +88,6 @@ func NewService(c Config) (*Service, error) {
 	}
 	if c.Instances < 0 {
 		return nil, fmt.Errorf("check: Instances %d: expected at least 1", c.Instances)
-	}
-	if c.Overrides != nil {
-		c.Rules = windows.Under(c.Overrides, c.Rules)
 	}
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)

@@ -51,8 +51,8 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	counter := counters.New(c, keys)
 	counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
-		Counter: counter, Rules: windows.Fixed(w.rules).Rules, Metrics: check.NewMetrics(prometheus.NewRegistry()),
-		Timeout: timeout, Overrides: counter.NewOverrides(nil),
+		Counter: counter, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+		Rules: windows.Under(counter.NewOverrides(nil), windows.Fixed(w.rules).Rules),
 	})
 	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log,

@@ -25,6 +25,16 @@ type overridden struct {
 // is looked at instead.
 const maxOverridden = 100_000
 
+// noteOverridden notes the targets of each change from now on.
+func (s *sweeper) noteOverridden(rules *windows.Rules) {
+	if all := rules.Overrides(); all != nil {
+		all.OnChange(func(targets []string) {
+			s.overridden.add(targets)
+			signal(s.raised) // it may end soon
+		})
+	}
+}
+
 func (o *overridden) add(targets []string) {
 	o.mu.Lock()
 	if o.targets == nil {
@@ -76,9 +86,9 @@ func (o *overridden) take() map[string]struct{} {
 // before, is put right by looking again.
 var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
-// followOverrides looks at keys whose override changed, at once and again: decisions of
+// followOverridden looks at keys whose override changed, at once and again: decisions of
 // theirs may no longer hold, or have other limits.
-func (s *sweeper) followOverrides(ctx context.Context) {
+func (s *sweeper) followOverridden(ctx context.Context) {
 	var wait backoff
 	for {
 		select {

@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // operated is a world with a pool that follows overrides, and what another process sets. The overrides
@@ -29,7 +30,7 @@ func operated(t *testing.T, url string, before ...api.Override) (w *world, other
 	}
 	mine := w.counter.NewOverrides(nil)
 	testkit.Must(t, mine.Load(t.Context()))
-	w.start(r, func(c *consumers.Config) { c.Overrides = mine })
+	w.start(r, func(c *consumers.Config) { c.Rules = windows.Under(mine, c.Rules) })
 	go mine.Run(t.Context())
 	return w, other, r
 }

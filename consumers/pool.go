@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -45,15 +44,13 @@ type Config struct {
 	Blocking  redis.UniversalClient
 	Keys      *stream.Keys
 	Counter   *counters.Redis
-	Rules     func() *windows.Rules
+	Rules     func() *windows.Rules // under what operators set (windows.Under)
 	Publisher Publisher
 	// Decisions tells what subscribers find; nil: decisions that were overwritten stay so.
 	Decisions Decisions
 	Metrics   *Metrics // required
 	// Activity records what is folded by key, and how many keys are throttled; nil: nobody does.
 	Activity Activity
-	// Overrides tell when one changed; nil: there are none. Rules gives rules that are under them.
-	Overrides *overrides.All
 
 	// Consumer is this process's name in the group, unique among all that run;
 	// default: host, process id and a random part.
@@ -107,9 +104,6 @@ func (c Config) withDefaults() (Config, error) {
 			host = "host"
 		}
 		c.Consumer = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
-	}
-	if c.Overrides != nil {
-		c.Rules = windows.Under(c.Overrides, c.Rules)
 	}
 	c.MaxBatch = cmp.Or(c.MaxBatch, 1000)
 	c.ReadPause = cmp.Or(c.ReadPause, 300*time.Microsecond)

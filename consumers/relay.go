@@ -236,10 +236,7 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 
 // observe notes how long the throttle decisions of partition p took that have just been stored.
 func (r *relay) observe(p int, transitions []api.Transition) {
-	now := time.Now().UnixMilli()
-	if r.config.Overrides != nil {
-		now = r.config.Overrides.Clock(p)
-	}
+	now := r.config.Rules().ClockMs(p)
 	for _, t := range transitions {
 		if t.State == api.StateThrottled && !t.Renewal && !t.IsBlock() {
 			r.metrics.decisionSeconds.Observe(float64(max(0, now-t.SinceMs)) / 1000)

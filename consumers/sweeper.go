@@ -31,7 +31,7 @@ type sweeper struct {
 	turns      *turns
 
 	changes    ruleChanges // look for others that are over a new limit (rescan.go)
-	overridden overridden  // look at keys whose override changed (overrides.go)
+	overridden overridden  // look at keys for which an operator set something
 
 	// raised: a fold of this process has moved levels. That of an event which waited long may be over soon.
 	raised chan struct{}
@@ -53,12 +53,7 @@ func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
 		patience:   longestWait,
 		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
-	if c.Overrides != nil {
-		c.Overrides.OnChange(func(targets []string) {
-			s.overridden.add(targets)
-			signal(s.raised) // it may end soon
-		})
-	}
+	s.noteOverridden(c.Rules())
 	if len(eventlog.Shards(c.Redis, c.Keys.All())) > 1 {
 		s.patience = c.SweepEvery
 	}
@@ -92,7 +87,7 @@ func (s *sweeper) run(ctx context.Context) {
 	var scanning sync.WaitGroup
 	defer scanning.Wait()
 	scanning.Go(func() { s.rescan(ctx) })
-	scanning.Go(func() { s.followOverrides(ctx) })
+	scanning.Go(func() { s.followOverridden(ctx) })
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.turn(ctx)

@@ -86,12 +86,6 @@ func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + k
 // Relay is the lock of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 
-// Overrides is the hash of what operators have set for single keys and for patterns.
-func (k *Keys) Overrides(p int) string { return k.tags[p] + "overrides" }
-
-// Audit is the stream of who changed which override.
-func (k *Keys) Audit(p int) string { return k.tags[p] + "audit" }
-
 // Counter is the state of one key in partition p; form is the algorithm's
 // word in the name ("log" for the sliding log).
 func (k *Keys) Counter(p int, form, key string) string { return k.tags[p] + form + ":" + key }

@@ -43,8 +43,8 @@ func (w Window) Same(o Window) bool {
 	return w.InFlight == o.InFlight && w.valueOf() == o.valueOf() && w.sameSpan(o)
 }
 
-// algorithmFor gives the algorithm that counts a window of an override: that of the rule's window of the same length,
-// or else of its longest one, so that what a key has spent goes on counting.
+// algorithmFor gives the algorithm that counts a window which is set in place of the rule's: that of the rule's window
+// of the same length, or else of its longest one, so that what a key has spent goes on counting.
 func (r *Rule) algorithmFor(w Window) string {
 	if w.inPeriods() {
 		return ""

@@ -49,7 +49,7 @@ func Calendars() []string {
 // unit is the place of the calendar's unit in units, from 1.
 func (c Calendar) unit() int { return slices.Index(Calendars(), c.Unit) + 1 }
 
-// setPer makes it a window of what a file or an override says: a span, or a unit of the calendar.
+// setPer makes it a window of what somebody has written: a span, or a unit of the calendar.
 // The name of the field that is wrong comes with the error.
 func (w *Window) setPer(per, zone, starts string) (field string, err error) {
 	i := slices.Index(Calendars(), per)

@@ -73,7 +73,7 @@ func (r *Rule) shortest() time.Duration {
 }
 
 // LeaseTime is how long a process may answer for a key of this plan from memory; 0: not at all.
-// An override's windows can be shorter than the rule's. Where a shadow rule counts what is in flight, a
+// An operator can set shorter windows than the rule's. Where a shadow rule counts what is in flight, a
 // lease would be. If a shadow rule counts values, Redis must see each value.
 func (p *Plan) LeaseTime() time.Duration {
 	if p == nil {

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/glob"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
@@ -29,8 +28,7 @@ type Rules struct {
 	plans    *plans
 	warnings []error // of Parse
 
-	overrides *overrides.All // nil: none (With)
-	changed   *changedPlans
+	under               // With
 	values    bool      // a rule counts values
 	fromEntry valueFrom // see WithValueFrom
 }
@@ -75,7 +73,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
 	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)), plans: &plans{},
-		changed: &changedPlans{}}
+		under: newUnder()}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -101,7 +99,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 // Combine gives the rules of each in turn, the very same, under one index. A
 // name that two of them have is an error.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, plans: &plans{}, changed: &changedPlans{}}
+	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, plans: &plans{}, under: newUnder()}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
@@ -127,18 +125,15 @@ func (r *Rules) PlanOf(rule *Rule) *Plan { return r.alone[rule] }
 
 // Match gives the plan of a key, which is valid UTF-8: the first rule in file order
 // whose pattern fits and that is no shadow, and the shadow rules that fit, wherever
-// they stand. It is nil where none fits, and always the same for the same rules, under
-// overrides (With) as long as that of the key stays.
+// they stand. It is nil where none fits, and always the same for the same rules, as
+// long as operators set nothing else for the key (With).
 // It does not allocate, but for the first key of a combination.
 func (r *Rules) Match(key string) *Plan {
-	plan := r.match(key)
-	if r.overrides != nil {
-		plan, _ = r.Apply(plan, key)
-	}
+	plan, _ := r.Apply(r.match(key), key)
 	return plan
 }
 
-// match is Match without overrides.
+// match is Match by what the rules alone say.
 func (r *Rules) match(key string) *Plan {
 	// Every literal that key begins with is, or is a parent of, the last literal
 	// that does not sort after key.

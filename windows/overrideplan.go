@@ -4,8 +4,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unique"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
@@ -17,8 +19,53 @@ func (r *Rules) With(o *overrides.All) *Rules {
 	return &c
 }
 
+// nameOfBlocks is the name of the decisions of blocks, which no rule can have.
+const nameOfBlocks = api.OverrideRule
+
+// under is what rules have of overrides.
+type under struct {
+	overrides *overrides.All // nil: none (With)
+	changed   *changedPlans
+}
+
+func newUnder() under { return under{changed: &changedPlans{}} }
+
+// replacement is what a plan has of the override that made it.
+type replacement struct {
+	written *Plan // the one before, which may be nil
+	exempt  *Rule // the rule that would decide, where nothing is denied
+}
+
 // Written gives the plan of a key as the rules alone have it.
 func (r *Rules) Written(key string) *Plan { return r.match(key) }
+
+// Written gives the plan that an override has changed to this one, which may be nil; without an override it is this
+// one.
+func (p *Plan) Written() *Plan {
+	if p == nil || p.written == nil {
+		return p
+	}
+	return p.written
+}
+
+// Lasting is Match, and until when a key is known to have the plan: as long as Version is this one. lasts is false
+// where an override made the plan, which may end.
+func (r *Rules) Lasting(key string) (plan *Plan, version uint64, lasts bool) {
+	version, lasts = r.Version(), r.overrides.Find(key) == nil // in this order: either may change
+	return r.Match(key), version, lasts
+}
+
+// ClockMs is the clock of the server of a partition in ms since 1970, as far as the process knows it; it compares
+// clocks where the rules are under overrides.
+func (r *Rules) ClockMs(p int) int64 {
+	if r.overrides == nil {
+		return time.Now().UnixMilli()
+	}
+	return r.overrides.Clock(p)
+}
+
+// Version changes with each change of an override.
+func (r *Rules) Version() uint64 { return r.overrides.Changes() }
 
 // Overrides gives those of With; nil where there are none.
 func (r *Rules) Overrides() *overrides.All { return r.overrides }

@@ -40,13 +40,10 @@ type Plan struct {
 	resolutionMs int64
 	lease        time.Duration // see LeaseTime
 
-	// Of a plan that an override made: written is the one before, which may be nil. exempt is the rule
-	// that would decide, where nothing is denied.
-	written *Plan
-	exempt  *Rule
-	values  []valueOf        // that its meters count, in their order
-	local   []inprocess.Rule // its rules as a process counts them by itself
-	kept    map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
+	replacement
+	values []valueOf        // that its meters count, in their order
+	local  []inprocess.Rule // its rules as a process counts them by itself
+	kept   map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
 }
 
 // place says where a rule's windows begin among those of the plan.
@@ -121,15 +118,6 @@ func (p *Plan) Alone(rule int, clockMs int64) (script *lua.Plan, forms []string)
 
 // ResolutionMs is how far apart events of one key may lie and still share an entry.
 func (p *Plan) ResolutionMs() int64 { return p.resolutionMs }
-
-// Written gives the plan that an override has changed to this one, which may be nil; without an override it is this
-// one.
-func (p *Plan) Written() *Plan {
-	if p == nil || p.written == nil {
-		return p
-	}
-	return p.written
-}
 
 // InProcess gives Rules as a process counts them by itself. Not to be changed.
 func (p *Plan) InProcess() []inprocess.Rule { return p.local }

@@ -17,7 +17,7 @@ type Rule struct {
 	Name string
 	// Match is a glob over the whole key: * any run of characters, ? any one
 	// character, \ takes the next literally. The first rule that matches and is no
-	// shadow decides. Empty: the rule is a tier, which only an override chooses.
+	// shadow decides. Empty: the rule is a tier, which only an operator chooses.
 	Match string
 	// Algorithm counts the windows that name none themselves; default "sliding-log".
 	Algorithm string
@@ -43,7 +43,7 @@ type Rule struct {
 	// default charge.
 	OnExpire OnExpire
 	// Lease is for how long a server reserves units of a key that it is asked for often, to
-	// answer from memory; 0: it reserves none. Where windows of an override are shorter, so is it.
+	// answer from memory; 0: it reserves none. Where an operator sets shorter windows, so is it.
 	Lease time.Duration `json:",omitempty"`
 	// Shadow rules never decide. They are evaluated and published beside the rule
 	// that does, on the same count, wherever they stand in the file.

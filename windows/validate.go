@@ -30,7 +30,7 @@ func (r *Rule) validate() *fault {
 	switch {
 	case !nameForm.MatchString(r.Name):
 		return faultf("name", "name %q: want 1 to 64 of a-z, 0-9 and -", r.Name)
-	case r.Name == api.OverrideRule:
+	case r.Name == nameOfBlocks:
 		return faultf("name", "name %q: it is that of the decisions of blocks; want another", r.Name)
 	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):
 		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)

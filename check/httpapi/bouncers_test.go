@@ -164,7 +164,7 @@ func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
 	other := newWorldWith(t, w.redis, func(c *check.Config, _ *httpapi.Config) {
 		counter := counters.New(w.redis, w.keys)
 		counter.Now = w.clock.Load
-		c.Counter, c.Overrides = counter, counter.NewOverrides(nil)
+		c.Counter, c.Rules = counter, windows.Under(counter.NewOverrides(nil), c.Rules)
 	}, bouncerRules...)
 	other.clock.Store(w.clock.Load())
 	server := httptest.NewServer(httpapi.NewRouter(tokens, other.server.Routes(nil)...))

@@ -99,10 +99,10 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	testkit.Must(t, err)
 	counter := counters.New(c, w.keys)
 	counter.Now = w.clock.Load
-	decides := check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
+	w.overrides = counter.NewOverrides(nil)
+	decides := check.Config{Counter: counter, Rules: windows.Under(w.overrides, windows.Fixed(loaded).Rules),
 		Metrics: check.NewMetrics(w.registry), Timeout: patience}
 	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
-	w.overrides = counter.NewOverrides(nil)
 	recorder := activity.NewRecorder(activity.Config{Redis: c, Keys: w.keys, Process: "serve test"})
 	decides.Activity = recorder
 	serves.Activity = func(ctx context.Context) (activity.Activity, error) {
@@ -112,7 +112,6 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 		return activity.Gather(ctx, c, w.keys)
 	}
 	w.activity = recorder
-	decides.Overrides = w.overrides
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
 	testkit.Must(t, err)

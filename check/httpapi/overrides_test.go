@@ -26,8 +26,8 @@ func sharing(t *testing.T, w *world, rules ...*windows.Rule) *world {
 	testkit.Must(t, err)
 	other.overrides = counter.NewOverrides(nil)
 	testkit.Must(t, other.overrides.Load(t.Context()))
-	other.service, err = check.NewService(check.Config{Counter: counter, Rules: windows.Fixed(loaded).Rules,
-		Overrides: other.overrides, Timeout: patience})
+	other.service, err = check.NewService(check.Config{Counter: counter, Timeout: patience,
+		Rules: windows.Under(other.overrides, windows.Fixed(loaded).Rules)})
 	testkit.Must(t, err)
 	other.server, err = httpapi.NewServer(httpapi.Config{Checks: other.service, Log: w.log, Metrics: w.metrics,
 		AppendTimeout: patience})

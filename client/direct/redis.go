@@ -12,7 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/transport"
 	"github.com/streamcounter/streamcounter/stream"
@@ -37,10 +36,9 @@ type Config struct {
 // Redis is a Checker. What a rule says under on_error is for servers: here
 // client.Client and its policies decide where Redis cannot answer.
 type Redis struct {
-	checks    *check.Service
-	counter   *counters.Redis
-	rules     func() *windows.Rules
-	overrides *overrides.All
+	checks  *check.Service
+	counter *counters.Redis
+	rules   func() *windows.Rules // under what operators set
 }
 
 // timeout bounds a check whose context has no earlier deadline.
@@ -68,11 +66,11 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	if err != nil {
 		return nil, fmt.Errorf("direct: %w", err)
 	}
-	r := &Redis{counter: counters.New(c, keys), rules: config.Rules}
+	r := &Redis{counter: counters.New(c, keys)}
 	r.counter.Now = config.Now
-	r.overrides = r.counter.NewOverrides(nil)
-	checks := check.Config{Counter: r.counter, Rules: config.Rules, Overrides: r.overrides, Timeout: timeout,
-		NoAnswer: noAnswer, Denials: config.Denials}
+	r.rules = underOperators(r.counter, config.Rules)
+	checks := check.Config{Counter: r.counter, Rules: r.rules, Timeout: timeout, NoAnswer: noAnswer,
+		Denials: config.Denials}
 	if config.Now != nil {
 		checks.Now = func() time.Time { return time.UnixMilli(config.Now()) }
 	}
@@ -84,13 +82,6 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 		return nil, fmt.Errorf("direct: %w", err)
 	}
 	return r, r.RecordRules(ctx)
-}
-
-// FollowOverrides loads what operators have set for single keys, and follows it until ctx ends. Run it
-// beside the checks: without it they know of no block, exemption or limit of an operator.
-func (r *Redis) FollowOverrides(ctx context.Context) {
-	_ = r.overrides.Load(ctx) // Run tries again
-	r.overrides.Run(ctx)
 }
 
 // keepsDeadlines refuses a connection that could answer too late.

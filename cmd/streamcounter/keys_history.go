@@ -69,15 +69,6 @@ func entryText(e api.HistoryEntry) string {
 		return what
 	case e.Change == nil:
 		return "unknown"
-	case e.Change.After != nil:
-		return "override: " + overrideText(*e.Change.After)
 	}
-	what := "override removed"
-	if e.Change.By != "" {
-		what += ", by " + e.Change.By
-	}
-	if e.Change.Reason != "" {
-		what += ", " + e.Change.Reason
-	}
-	return what
+	return changeText(*e.Change)
 }

@@ -366,6 +366,21 @@ func overrideText(o api.Override) string {
 	return what
 }
 
+// changeText words one change of an override.
+func changeText(c api.OverrideChange) string {
+	if c.After != nil {
+		return "override: " + overrideText(*c.After)
+	}
+	what := "override removed"
+	if c.By != "" {
+		what += ", by " + c.By
+	}
+	if c.Reason != "" {
+		what += ", " + c.Reason
+	}
+	return what
+}
+
 // blockText words the block that an answer tells of.
 func blockText(a api.CheckAnswer) string {
 	text := "blocked by an operator"

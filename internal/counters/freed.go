@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,11 +16,6 @@ const (
 
 // Partition is that of a key.
 func (s *Redis) Partition(key string) int { return s.keys.Partition(key) }
-
-// TargetPartition is where the override of a target stands: of a key, or of a pattern after a line feed.
-func (s *Redis) TargetPartition(target string) int {
-	return s.keys.Partition(strings.TrimPrefix(target, "\n"))
-}
 
 // Partitions is how many there are.
 func (s *Redis) Partitions() int { return s.keys.Partitions }

@@ -29,9 +29,7 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 			}
 			if t, ok := parseThrottle(r.field, r.text); ok {
 				out.ByRule[t.Rule]++
-				if t.IsBlock() {
-					wordBlock(rules.Overrides(), &t)
-				}
+				wordBlock(rules, &t)
 				if !t.Shadow {
 					pager.add(t)
 				}

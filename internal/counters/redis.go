@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -82,15 +80,6 @@ func (s *Redis) retryInPeriod(do func() error) error {
 		}
 		s.ahead.Store(now - time.Now().UnixMilli())
 	}
-}
-
-// NewOverrides gives the overrides of the counter's keys. A nil log means silence.
-func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
-	return overrides.New(s.overrides(), log)
-}
-
-func (s *Redis) overrides() overrides.Store {
-	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.now, Readable: windows.ReadableWindows}
 }
 
 func (s *Redis) now() lua.Now {
@@ -271,7 +260,7 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 		return 0, 0, err
 	}
 	s.noticeAll(rules)
-	fields, written, err := s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
+	fields, written, err := s.sweepBlocks(ctx, p, rules, fields, restate)
 	if err != nil || len(fields) == 0 {
 		return written, 0, err
 	}

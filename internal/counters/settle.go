@@ -131,7 +131,7 @@ func (s *Redis) keysOf(ctx context.Context, id string, parts []int) (keys []Sett
 // reservationOf gives the id of a reservation that a record is of.
 func reservationOf(field string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(field, "\n")
-	return id, ok && !strings.Contains(id, "\n") // the override of a pattern has two line feeds
+	return id, ok && !strings.Contains(id, "\n") // what is set for a pattern has two line feeds
 }
 
 // expire settles the reservations among the fields of a sweep, and gives the other fields.

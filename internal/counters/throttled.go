@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -84,25 +83,15 @@ func (p *throttledPager) page() (list []api.Throttled, next string) {
 	return list, next
 }
 
-// ThrottledUnder is Throttled, with until when and why of blocks as the overrides say.
+// ThrottledUnder is Throttled, with until when blocks really stand, and why.
 func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
-			if t.IsBlock() {
-				wordBlock(rules.Overrides(), &t)
-			}
+			wordBlock(rules, &t)
 			if !yield(t, err) {
 				return
 			}
 		}
-	}
-}
-
-// wordBlock puts into a decision of a block what the override says: until when it really stands, 0
-// where it does not end by itself, and why.
-func wordBlock(all *overrides.All, t *api.Throttled) {
-	if o := all.Find(t.Key); o.Blocks() {
-		t.UntilMs, t.Reason = o.UntilMs(), o.Reason()
 	}
 }
 

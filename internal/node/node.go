@@ -28,10 +28,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/page"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // node is one process of streamcounter: what serve, work and dev have in
@@ -56,18 +56,17 @@ type node struct {
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *counters.Redis
-	// overrides that operators set: loaded before anything is served
-	overrides *overrides.All
-	pool      *consumers.Pool
-	nc        *nats.Conn
-	nats      *natsconn.Status // of nc; nil without NATS
-	activity  *activity.Recorder
-	sinks     *sinks.Group    // nil where there are none
-	history   *alerts.History // nil without NATS
-	feed      *page.Feed      // of the page at /; nil in work
-	service   *check.Service  // nil in work
-	api       *httpapi.Server // its HTTP interface, nil in work
-	limiter   *envoy.Service  // Envoy's, nil in work
+	present  func() *windows.Rules // rules, under what operators set, which is loaded before anything is served
+	pool     *consumers.Pool
+	nc       *nats.Conn
+	nats     *natsconn.Status // of nc; nil without NATS
+	activity *activity.Recorder
+	sinks    *sinks.Group    // nil where there are none
+	history  *alerts.History // nil without NATS
+	feed     *page.Feed      // of the page at /; nil in work
+	service  *check.Service  // nil in work
+	api      *httpapi.Server // its HTTP interface, nil in work
+	limiter  *envoy.Service  // Envoy's, nil in work
 
 	envoyMetrics *envoy.Metrics // nil: none
 	transports   []transport    // that it may serve

@@ -3,20 +3,23 @@ package node
 import (
 	"context"
 	"time"
+
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // openOverrides loads what operators have set for single keys: nothing is answered before, as a
 // blocked key must not pass while a process starts. Where a part of a Cluster does not answer, its
 // overrides come when it does.
 func (n *node) openOverrides(ctx context.Context) error {
-	n.overrides = n.counter.NewOverrides(n.log)
+	all := n.counter.NewOverrides(n.log)
+	n.present = windows.Under(all, n.rules.Rules)
 	within, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	began := time.Now()
-	if err := n.overrides.Load(within); err != nil {
+	if err := all.Load(within); err != nil {
 		n.log.Warn("some overrides cannot be loaded yet", "error", err)
 	}
-	if count := n.overrides.Len(); count > 0 {
+	if count := all.Len(); count > 0 {
 		took := time.Since(began).Round(time.Millisecond)
 		n.log.Info("overrides are loaded", "overrides", count, "took", took.String())
 	}

@@ -118,7 +118,7 @@ func Run(ctx context.Context, c Config, r Role) error {
 	n.followRules(ctx, &running)
 	announcer := n.announcer()
 	running.Go(func() { announcer.Run(ctx) })
-	running.Go(func() { n.overrides.Run(ctx) })
+	running.Go(func() { n.present().Overrides().Run(ctx) })
 	running.Go(func() { n.activity.Run(ctx) })
 	if n.feed != nil {
 		running.Go(func() { n.feed.Run(ctx) })

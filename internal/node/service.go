@@ -31,7 +31,7 @@ func (n *node) openChecks(context.Context) error {
 	}
 	n.service, err = check.NewService(check.Config{
 		Activity: n.activity, Transitions: transitions,
-		Counter: n.counter, Rules: n.rules.Rules, Overrides: n.overrides, Metrics: check.NewMetrics(n.registry),
+		Counter: n.counter, Rules: n.present, Metrics: check.NewMetrics(n.registry),
 		Timeout: n.config.Checks.Timeout, Denials: n.config.Checks.Denials, Log: n.log,
 		Instances: n.config.Checks.Instances,
 		Retention: n.config.Stream.Retention, Tracer: n.tracer,

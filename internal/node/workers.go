@@ -35,8 +35,7 @@ func (n *node) openWorkers(ctx context.Context) error {
 		readPause = -1 // none; 0 is the default there
 	}
 	config := consumers.Config{
-		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.rules.Rules,
-		Overrides: n.overrides, Activity: n.activity,
+		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.present, Activity: n.activity,
 		Publisher: publisher, Decisions: publisher, Metrics: metrics, Consumer: n.name,
 		MaxBatch: n.config.Work.Batch, ReadPause: readPause, MinIdle: n.config.Work.MinIdle,
 		Retention:    n.config.Stream.Retention,

@@ -1,0 +1,94 @@
+package counters
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/overrides"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// NewOverrides gives the overrides of the counter's keys. A nil log means silence.
+func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
+	return overrides.New(s.overrides(), log)
+}
+
+func (s *Redis) overrides() overrides.Store {
+	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.now, Readable: windows.ReadableWindows}
+}
+
+// TargetPartition is where the override of a target stands: of a key, or of a pattern after a line feed.
+func (s *Redis) TargetPartition(target string) int {
+	return s.keys.Partition(strings.TrimPrefix(target, "\n"))
+}
+
+// sweepBlocks looks at the overrides among the fields of a sweep; see overrides.Store.Sweep.
+func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fields []string, restate bool) (
+	rest []string, written int64, err error) {
+	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
+}
+
+// wordBlock puts into the decision of a block what the override says: until when it really stands, 0
+// where it does not end by itself, and why.
+func wordBlock(rules *windows.Rules, t *api.Throttled) {
+	if !t.IsBlock() {
+		return
+	}
+	if o := rules.Overrides().Find(t.Key); o.Blocks() {
+		t.UntilMs, t.Reason = o.UntilMs(), o.Reason()
+	}
+}
+
+// How long Covered looks at keys, and how many it counts.
+const (
+	coveredFor = 2 * time.Second
+	coveredMax = 1_000_000
+)
+
+// Covered counts the keys that the pattern or the network of an override has now. It walks all keys, for a while: of
+// very many it says that there are more.
+func (s *Redis) Covered(ctx context.Context, rules *windows.Rules, one api.Override) (api.Covered, error) {
+	within, cancel := context.WithTimeout(ctx, coveredFor)
+	defer cancel()
+	out, err := s.covered(within, rules, overrides.Matcher(overrides.Target("", one.Several())))
+	if errors.Is(err, errEnoughKeys) || err != nil && within.Err() != nil && ctx.Err() == nil {
+		out.AtLeast, err = true, nil
+	}
+	return out, err
+}
+
+var errEnoughKeys = errors.New("enough keys are counted")
+
+func (s *Redis) covered(ctx context.Context, rules *windows.Rules, fits func(key string) bool) (out api.Covered,
+	err error) {
+	throttled := map[string]struct{}{} // one key can have several decisions
+	for t, err := range s.Throttled(ctx) {
+		if err != nil {
+			return out, err
+		}
+		if fits(t.Key) && !t.Shadow {
+			throttled[t.Key] = struct{}{}
+			out.Throttled = int64(len(throttled))
+		}
+	}
+	var mu sync.Mutex // masters of a Cluster are walked at once
+	seen := map[string]struct{}{}
+	err = s.EachKey(ctx, rules, func(_ int, key string) error {
+		if !fits(key) {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		seen[key] = struct{}{}
+		if out.Keys = int64(len(seen)); out.Keys >= coveredMax {
+			return errEnoughKeys
+		}
+		return nil
+	})
+	return out, err
+}
