@@ -165,7 +165,7 @@ func TestAnOverrideEndsSoon(t *testing.T) {
 		Windows: []windows.Window{{Limit: 1, Per: time.Minute}}})
 	set := pool.sweeper.counter.NewOverrides(nil)
 	c := pool.sweeper.config
-	c.Overrides = set
+	c.Rules = windows.Under(set, c.Rules)
 	pool, err := NewPool(c)
 	testkit.Must(t, err)
 	testkit.Must(t, set.Load(ctx))

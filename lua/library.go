@@ -41,8 +41,8 @@ const (
 
 // freeing are the operations that go on where memory is full, as they free it or must not wait for it. A fold
 // takes what is in memory already, and lets it be trimmed.
-var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true, "expire": true,
-	"override": true, "deadletter": true, "gap": true, "retire": true}
+var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true,
+	"expire-overrides": true, "override": true, "deadletter": true, "gap": true, "retire": true}
 
 // call runs an operation of the library. A check that may not write, as memory is full or replicas are missing, is
 // answered where a look suffices for it: where it is denied and nothing about its levels changes.

@@ -200,7 +200,7 @@ func TestEachOperationIsAScript(t *testing.T) {
 	levels, deadstream := "local function judge(", "local function dead_letter("
 	carries := map[string]string{
 		"fold": levels, "check": levels, "sweep": levels, "reset": levels, "refund": levels, "override": levels,
-		"expire": levels, "reserve": levels, "settle": levels, "lease-units": levels,
+		"expire-overrides": levels, "reserve": levels, "settle": levels, "lease-units": levels,
 		"deadletter": deadstream, "gap": deadstream,
 	}
 	paths, err := filepath.Glob("operations/*.lua")

@@ -75,7 +75,7 @@ func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, 
 // none of its own, as JSON.
 type ExpireItem struct{ Target, Pattern string }
 
-// ExpireOverrides runs expire.lua over targets of one partition: it gives the transitions written and
+// ExpireOverrides runs expire-overrides.lua over targets of one partition: it gives the transitions written and
 // how many overrides ended. It is safe to send again.
 // With restate, decisions that stand are published again.
 func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep int64, restate bool,
@@ -88,7 +88,7 @@ func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now N
 	for _, it := range items {
 		args = append(args, it.Target, it.Pattern)
 	}
-	n, err := s.integers(ctx, "expire", nil, p.keys(), args, 2)
+	n, err := s.integers(ctx, "expire-overrides", nil, p.keys(), args, 2)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -217,9 +217,6 @@ func (r *Rule) validateDistinct(i int) *fault {
 			MaxPublished)
 	case w.PublishValues > 0 && r.Shadow:
 		return faultf(at("publish_values"), "publish_values %d: not allowed in a shadow rule", w.PublishValues)
-	case r.Lease != 0:
-		return &fault{"lease", at("distinct"),
-			"lease beside distinct: each value must be looked up in Redis; want one of both"}
 	case r.InFlight() > 0:
 		return faultf(at("distinct"), "distinct %q beside in_flight: a reservation has no values; want two rules",
 			w.Distinct)

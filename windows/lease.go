@@ -53,6 +53,10 @@ func (r *Rule) validateLease() *fault {
 		return faultf("lease", "lease %s: %s", inDays(r.Lease), wantLease)
 	}
 	for i, w := range r.Windows {
+		if w.Distinct != "" {
+			return &fault{"lease", fmt.Sprintf("windows[%d].distinct", i),
+				"lease beside distinct: each value must be looked up in Redis; want one of both"}
+		}
 		if r.Lease > w.Per {
 			return &fault{"lease", fmt.Sprintf("windows[%d].per", i), fmt.Sprintf(
 				"lease %s: want no more than the shortest window, %s", inDays(r.Lease), inDays(r.shortest()))}

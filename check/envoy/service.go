@@ -130,7 +130,7 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 		if h := d.GetHitsAddend(); h != nil {
 			one.hits = int64(min(h.Value, uint64(mostHits)))
 		}
-		if err := config.ValidateOverride(req.Domain, d); err != nil {
+		if err := config.ValidateBrought(req.Domain, d); err != nil {
 			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
 		}
 		one.Limit, one.limited = config.Find(limits, rules, req.Domain, d, r.config.Tag)

@@ -33,7 +33,7 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 // Routes are the interface: checks, events, keys, the list of who is throttled,
 // its own description, and health.
 func (s *Server) Routes(ready func(context.Context) error) []Route {
-	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.overrideRoutes(),
+	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
 		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
 		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},

@@ -17,8 +17,8 @@ import (
 // overridesPath is what stands before a key or a pattern in a path.
 const overridesPath = "/v1/overrides/"
 
-// overrideRoutes are those of what operators set for single keys.
-func (s *Server) overrideRoutes() []Route {
+// operatorRoutes are those of what operators set for single keys.
+func (s *Server) operatorRoutes() []Route {
 	return []Route{
 		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.listOverrides)},
 		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.getOverride)},

@@ -27,7 +27,7 @@ type Config struct {
 	Prefix     string
 	Partitions int
 	// Denials is how many denied keys are remembered, to be denied without Redis until their
-	// wait has passed, as `serve` does (docs/client.md); 0: only those whose rule has lease.
+	// wait has passed, as `serve` does (docs/client.md); 0: only hot ones (docs/hot-keys.md).
 	Denials int
 	// Now stands in for Redis's clock, and the process's, in tests.
 	Now func() int64
@@ -122,8 +122,8 @@ func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswe
 	return answer, nil
 }
 
-// Close gives back what this process has leased of hot keys (docs/hot-keys.md): without it those units are
-// charged. The connection stays open.
+// Close gives back the units of hot keys that this process may still spend: without it they are charged. The
+// connection stays open.
 func (r *Redis) Close() { r.checks.Close() }
 
 // CheckAll implements client.Checker.

@@ -1,5 +1,5 @@
 -- overrides.lua: what an operator has set for a key or a pattern, and the decisions that
--- follow from it. override.lua and expire.lua include it.
+-- follow from it. override.lua and expire-overrides.lua include it.
 --
 -- A target is a key, or a line feed and a pattern. The hash of overrides has target -> JSON
 -- (api.Override), and under "\nversion" a text that is another after each change. Each change

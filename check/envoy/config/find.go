@@ -16,7 +16,7 @@ func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitD
 		return l.Find(domain, d)
 	}
 	if d.GetLimit() != nil && !own {
-		if limit, err := override(domain, d, tag, bringing{onDeny: windows.OnDenySkip}); err == nil {
+		if limit, err := broughtLimit(domain, d, tag, bringing{onDeny: windows.OnDenySkip}); err == nil {
 			return limit, true
 		}
 	}

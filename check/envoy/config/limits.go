@@ -110,7 +110,7 @@ func (l *Limits) Refused() error {
 // value goes before patterns, these in the file's order before a key without
 // value, and what was chosen is not taken back. A pattern is a key or a value with a
 // star; its own text counts as exact. In a known domain a limit in the
-// descriptor itself overrides all that (see Override); one that ValidateOverride
+// descriptor itself goes before all that (broughtLimit); one that ValidateBrought
 // refuses is passed over.
 func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool) {
 	dom := l.domains[name]
@@ -118,7 +118,7 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	if d.GetLimit() != nil {
-		if limit, err := override(name, d, l.tag, dom.brings); err == nil {
+		if limit, err := broughtLimit(name, d, l.tag, dom.brings); err == nil {
 			return limit, true
 		}
 	}

@@ -16,12 +16,12 @@ import (
 // overrideRule is the name of the rules of all limits that descriptors bring.
 const overrideRule = "override"
 
-// override is the limit that a descriptor brings along, in place of what is
+// broughtLimit is the limit that a descriptor brings along, in place of what is
 // configured. The key names the window, `edge/path=a;per=60s`: requests that bring
 // the same window share a count, whatever the number of requests they allow.
 // The rule has no levels: two requests for one key that bring different limits
 // would end each other's throttles. An override that cannot be is an error.
-func override(domain string, d *commonv3.RateLimitDescriptor, tag string, b bringing) (Limit, error) {
+func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b bringing) (Limit, error) {
 	o := d.GetLimit()
 	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
 	if o.GetUnitMultiplier() != nil {
@@ -90,13 +90,13 @@ func overridePlan(w brought) *windows.Plan {
 	return plan
 }
 
-// ValidateOverride says what is wrong with the limit in a descriptor, nil where
+// ValidateBrought says what is wrong with the limit in a descriptor, nil where
 // there is none.
-func ValidateOverride(domain string, d *commonv3.RateLimitDescriptor) error {
+func ValidateBrought(domain string, d *commonv3.RateLimitDescriptor) error {
 	if d.GetLimit() == nil {
 		return nil
 	}
-	_, err := override(domain, d, "", bringing{})
+	_, err := broughtLimit(domain, d, "", bringing{})
 	return err
 }
 

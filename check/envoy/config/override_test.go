@@ -78,17 +78,17 @@ func TestOverridesThatCannotBe(t *testing.T) {
 		"unit_multiplier 0: want 1 to 366": overridden("client=a", 5, typev3.RateLimitUnit_DAY, 0),
 		"unit_multiplier 367: want 1":      overridden("client=a", 5, typev3.RateLimitUnit_DAY, 367),
 	} {
-		if err := ValidateOverride("edge", d); err == nil || !strings.Contains(err.Error(), what) {
+		if err := ValidateBrought("edge", d); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v, want %q", err, what)
 		}
 		if got, ok := l.Find("edge", d); !ok || got.PerUnit != 20 {
 			t.Errorf("%s: not what is configured: %+v", what, got)
 		}
 	}
-	if err := ValidateOverride(ownDomain, overridden("key=a", 5, typev3.RateLimitUnit_DAY)); err == nil {
+	if err := ValidateBrought(ownDomain, overridden("key=a", 5, typev3.RateLimitUnit_DAY)); err == nil {
 		t.Error("a key that is asked for as it is has the rules file's limits")
 	}
-	if err := ValidateOverride("edge", descriptorOf("client=a")); err != nil {
+	if err := ValidateBrought("edge", descriptorOf("client=a")); err != nil {
 		t.Error(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestOverridesThatCannotBe(t *testing.T) {
 // Callers can bring any number of limits.
 func TestOverrideRulesAreBounded(t *testing.T) {
 	for n := range uint32(2 * mostOverrideRules) {
-		if _, err := override("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), "",
+		if _, err := broughtLimit("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), "",
 			bringing{onDeny: windows.OnDenySkip}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
--- expire.lua: looks again at overrides that may have ended, and at blocks whose decision is to
+-- expire-overrides.lua: looks again at overrides that may have ended, and at blocks whose decision is to
 -- be renewed. Calling it early, late or twice does no harm.
 --
 -- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
@@ -10,7 +10,7 @@
 --
 -- include: library, plan, state, records, levels, freed, overrides
 
-function operations.expire()
+operations['expire-overrides'] = function()
   -- Validate, and read.
   local now, keep, again = clock(), number(2, 1), number(3, 0) == 1
   prove_types(1)
