@@ -98,8 +98,8 @@ func (l *lessees) start() *lessee {
 	one.overrides = counter.NewOverrides(nil)
 	var err error
 	rules := windows.Under(one.overrides, func() *windows.Rules { return l.rules })
-	one.Service, err = NewService(Config{Counter: counter, Rules: rules, Activity: l, Timeout: 20 * time.Second, Denials: l.denials,
-		Now: func() time.Time { return time.UnixMilli(l.clock) }})
+	one.Service, err = NewService(Config{Counter: counter, Rules: rules, Activity: l, Timeout: 20 * time.Second,
+		Denials: l.denials, Now: func() time.Time { return time.UnixMilli(l.clock) }})
 	testkit.Must(l.t, err)
 	one.denials.start = func(read func()) { read() }
 	one.leases.After = func(d time.Duration, do func()) lease.Stopper {
