@@ -61,8 +61,8 @@ func absence(t *testing.T) time.Duration {
 }
 
 // With a cluster of three and as many replicas: the stream's leader is killed, then two of three, for an absence, then
-// all are restarted. What was published meanwhile is there, in the order of each key, and none twice. (What waits in
-// the outbox until it is published is in package consumers.)
+// all are restarted. The streams then have every transition once, in the order of each key. (A test of package
+// consumers covers the outbox.)
 func TestPublishThroughAnOutageOfACluster(t *testing.T) {
 	outage, cluster := absence(t), streamtest.OwnNATSCluster(t)
 	w := newWorldOf(t, streamtest.ConnectNATS(t, cluster.URL()), alerts.PublisherConfig{Replicas: 3,

@@ -21,7 +21,7 @@ import (
 // Config of a Service. Counter and Rules are required.
 type Config struct {
 	Counter *counters.Redis
-	Rules   func() *windows.Rules // under what operators set (windows.Under), where they may set something
+	Rules   func() *windows.Rules // with the changes of operators (windows.Under), if there can be any
 	Metrics *Metrics              // nil: nothing is counted
 	// Activity records what is asked for by key; nil: nobody does.
 	Activity Activity

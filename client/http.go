@@ -37,7 +37,7 @@ type HTTPConfig struct {
 func StaticToken(token string) func() string { return func() string { return token } }
 
 // HTTP is a Checker over the server's HTTP interface. It never sends a check
-// twice by itself. If a context is api.Repeatable, HTTP sends the key that makes it so.
+// twice by itself. If a context has the key of api.Repeatable, HTTP sends this key.
 type HTTP struct {
 	base      string
 	token     func() string

@@ -44,7 +44,7 @@ type Config struct {
 	Blocking  redis.UniversalClient
 	Keys      *stream.Keys
 	Counter   *counters.Redis
-	Rules     func() *windows.Rules // under what operators set (windows.Under)
+	Rules     func() *windows.Rules // with the changes of operators (windows.Under)
 	Publisher Publisher
 	// Decisions tells what subscribers find; nil: decisions that were overwritten stay so.
 	Decisions Decisions
@@ -68,8 +68,8 @@ type Config struct {
 	// Retention is how long events are kept; default stream.DefaultRetention.
 	Retention time.Duration
 	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that. While no key
-	// stands at a level, the wait is the shortest hold of the rules, up to 1s; a reservation that is shorter is
-	// settled after that.
+	// has a level, the wait is the shortest hold of the rules, up to 1s. So a reservation shorter than 1s may be
+	// settled up to 1s late.
 	SweepEvery time.Duration
 	// LockTTL is how long a relay that died keeps others waiting; default 3s.
 	LockTTL time.Duration

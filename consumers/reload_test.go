@@ -13,8 +13,8 @@ import (
 )
 
 // Each change of a rule, and back again: subscribers receive at once what checks say. The
-// key stands at no level when the rules go back, so it has to be found by its counter. (What each kind of change
-// does to a key is in rules_change.txt of internal/counters.)
+// key has no level when the rules go back, so the worker finds it by its counter. (The story rules_change.txt of
+// internal/counters covers each kind of change.)
 func TestReloadsReachSubscribers(t *testing.T) {
 	rule := func(change func(*windows.Rule)) *windows.Rule {
 		r := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},

@@ -33,9 +33,9 @@ type sweeper struct {
 	changes    ruleChanges // look for others that are over a new limit (rescan.go)
 	overridden overridden  // look at keys for which an operator set something
 
-	// raised: a fold of this process has moved levels. That of an event which waited long may be over soon.
+	// raised gets a signal when a fold of this process changes a level. The level of an old event may end soon.
 	raised chan struct{}
-	// longest bounds the wait while no key stands at a level.
+	// longest bounds the wait while no key has a level.
 	longest time.Duration
 
 	// patience bounds the wait after a failed pass: short where other servers than
@@ -185,7 +185,7 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	}
 	next := s.config.SweepEvery
 	if len(due) == 0 && failed == nil {
-		next = s.whileNoneStands()
+		next = s.whileNoLevel()
 	}
 	for p, n := range due {
 		if n.DueMs > n.NowMs {
@@ -200,9 +200,9 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	return next, failed
 }
 
-// whileNoneStands is how long to wait where no key stands at a level. A level that somebody raises meanwhile
-// lasts for the hold of its rule at least, so none of them ends before the next look.
-func (s *sweeper) whileNoneStands() time.Duration {
+// whileNoLevel gives the wait while no key has a level. Another process may raise a level during the wait. That
+// level lasts at least for the hold of its rule, so it does not end before the next look.
+func (s *sweeper) whileNoLevel() time.Duration {
 	wait := s.longest
 	for _, r := range s.rules().List() {
 		if !r.Unlevelled {

@@ -91,7 +91,7 @@ func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *w
 	return pool, rules
 }
 
-// Where nothing stands at a level, nobody looks before a level raised meanwhile can end.
+// While no key has a level, the sweeper waits as long as a new level lasts at least.
 func TestNothingStands(t *testing.T) {
 	ctx, now := t.Context(), &atomic.Int64{}
 	now.Store(time.Now().UnixMilli())

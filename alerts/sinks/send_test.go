@@ -150,7 +150,7 @@ func TestSlack(t *testing.T) {
 	}
 }
 
-// What an endpoint asks for by Retry-After is told to the queue, which keeps to it (TestRetryAfterHoldsAllKeys).
+// The queue learns the time of an endpoint's Retry-After. TestRetryAfterHoldsAllKeys proves that the queue waits.
 func TestRetryAfterIsTold(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7")
@@ -163,6 +163,6 @@ func TestRetryAfterIsTold(t *testing.T) {
 	var refused refusal
 	err = file.Value()[0].SendSample(t.Context(), "sc")
 	if !errors.As(err, &refused) || refused.after != 7*time.Second {
-		t.Errorf("%v is told to wait for %s, want 7s", err, refused.after)
+		t.Errorf("%v: the wait is %s, want 7s", err, refused.after)
 	}
 }

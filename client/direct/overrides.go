@@ -7,7 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// underOperators puts rules under what operators set.
+// underOperators gives rules with the overrides of operators.
 func underOperators(counter *counters.Redis, rules func() *windows.Rules) func() *windows.Rules {
 	return windows.Under(counter.NewOverrides(nil), rules)
 }

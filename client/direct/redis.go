@@ -38,7 +38,7 @@ type Config struct {
 type Redis struct {
 	checks  *check.Service
 	counter *counters.Redis
-	rules   func() *windows.Rules // under what operators set
+	rules   func() *windows.Rules // with the changes of operators
 }
 
 // timeout bounds a check whose context has no earlier deadline.

@@ -52,7 +52,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// A variable that is no setting is told of, by a command without a log too.
+// Each command warns of an unknown variable, even a command without a log.
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 	t.Setenv("STREAMCOUNTER_HTPP", "127.0.0.1:1")
 	if _, _, errs := runProgram(t, "", "rules", "check", testkit.WriteFile(t, "rules.yml",

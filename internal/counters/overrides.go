@@ -22,7 +22,7 @@ func (s *Redis) overrides() overrides.Store {
 	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.now, Readable: windows.ReadableWindows}
 }
 
-// TargetPartition is where the override of a target stands: of a key, or of a pattern after a line feed.
+// TargetPartition gives the partition that has the override of a target: a key, or a pattern after a line feed.
 func (s *Redis) TargetPartition(target string) int {
 	return s.keys.Partition(strings.TrimPrefix(target, "\n"))
 }
@@ -33,8 +33,8 @@ func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fi
 	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
 }
 
-// wordBlock puts into the decision of a block what the override says: until when it really stands, 0
-// where it does not end by itself, and why.
+// wordBlock fills the decision of a block from its override: the reason, and the end, which is 0 for a block
+// without an end.
 func wordBlock(rules *windows.Rules, t *api.Throttled) {
 	if !t.IsBlock() {
 		return

@@ -56,7 +56,7 @@ type node struct {
 	redis    redis.UniversalClient
 	blocking redis.UniversalClient
 	counter  *counters.Redis
-	present  func() *windows.Rules // rules, under what operators set, which is loaded before anything is served
+	present  func() *windows.Rules // rules with the changes of operators, which are loaded before anything is served
 	pool     *consumers.Pool
 	nc       *nats.Conn
 	nats     *natsconn.Status // of nc; nil without NATS

@@ -117,9 +117,6 @@ func (o *All) Find(key string) *Override {
 	return o.set.find(key)
 }
 
-// FindPattern is Find without the key's own.
-func (o *All) FindPattern(key string) *Override { return o.set.fitting(key) }
-
 // clock is that of a partition's server, in ms, as far as it is known.
 func (o *All) clock(p int) int64 {
 	if now := o.store.Now(); now != 0 {

@@ -67,7 +67,7 @@ func (o *All) patternOf(key string) string {
 	if o == nil {
 		return ""
 	}
-	one := o.FindPattern(key)
+	one := o.set.fitting(key)
 	if one == nil {
 		return ""
 	}
