@@ -52,7 +52,7 @@ func callService(t *testing.T, port int, trace, value string) {
 // traced is a dev with a collector of its spans.
 type traced struct {
 	*devServer
-	collector *streamtest.Collector
+	collector *collector
 	grpc      int // port
 }
 
@@ -84,7 +84,7 @@ func (x *traced) chain(t *testing.T, trace string, names ...string) (last string
 }
 
 func TestTraces(t *testing.T) {
-	x := &traced{collector: streamtest.NewCollector(t), grpc: testkit.FreePort(t)}
+	x := &traced{collector: newCollector(t), grpc: testkit.FreePort(t)}
 	x.devServer = startDev(t, "--grpc", fmt.Sprintf("127.0.0.1:%d", x.grpc), "--rules",
 		testkit.WriteFile(t, "rules.yml", "rules: [{name: all, match: \"*\", windows: [{limit: 5, per: 1h}]}]"),
 		"--extractors", testkit.WriteFile(t, "extractors.yml",

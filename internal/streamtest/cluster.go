@@ -2,11 +2,8 @@ package streamtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,41 +56,21 @@ func (n *clusterNode) slotMap() ([]redis.ClusterSlot, error) {
 func Cluster(t testing.TB, args ...string) *RedisCluster {
 	t.Helper()
 	c := &RedisCluster{t: t}
-	dir := t.TempDir()
 	for range 6 {
-		c.nodes = append(c.nodes, startNode(t, filepath.Join(dir, strconv.Itoa(len(c.nodes))), args))
+		c.nodes = append(c.nodes, startNode(t, args))
 	}
 	c.join()
 	return c
 }
 
-func startNode(t testing.TB, dir string, args []string) *clusterNode {
+func startNode(t testing.TB, args []string) *clusterNode {
 	t.Helper()
-	bus, err := testkit.TakePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bus := testkit.FreePort(t)
 	args = slices.Concat(clusterSettings, []string{"--cluster-port", strconv.Itoa(bus)}, args)
-	b, err := clusterProcess(dir, args)
-	if err != nil {
-		if !errors.Is(err, exec.ErrNotFound) {
-			t.Fatal(err)
-		}
-		c, cErr := redisOnHostNetwork(args)
-		if cErr != nil {
-			missing(t, "a Redis Cluster", remedyRedis, noRedis(cErr, err))
-		}
-		b = c
-	}
-	n := &clusterNode{RedisProcess: &RedisProcess{t: t, b: b}, bus: bus}
+	n := &clusterNode{RedisProcess: OwnRedis(t, args...), bus: bus}
 	n.redis = redis.NewClient(&redis.Options{Addr: n.Addr(), MaxRetries: -1, DialerRetries: 1,
 		ReadTimeout: 10 * time.Second})
-	t.Cleanup(func() {
-		_ = n.redis.Close()
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		b.remove()
-	})
+	t.Cleanup(func() { _ = n.redis.Close() })
 	return n
 }
 

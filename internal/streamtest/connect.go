@@ -45,6 +45,16 @@ func EachRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 	}
 }
 
+// AnyRedis connects to the shared real Redis, or to an embedded one where there is none. It is
+// for tests above the scripts, which do not prove again that those count alike on both.
+func AnyRedis(t testing.TB) *redis.Client {
+	t.Helper()
+	if HasRedis(t) {
+		return Connect(t, Redis(t))
+	}
+	return Connect(t, EmbeddedRedis(t).Addr())
+}
+
 // ConnectNATS is a connection that comes back at once after each interruption. It
 // closes with the test.
 func ConnectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {

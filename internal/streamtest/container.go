@@ -5,20 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
-	"github.com/testcontainers/testcontainers-go/wait"
-
-	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // ContainerLabel marks every container started here; its value is EnvRun, or
@@ -94,181 +88,50 @@ func haveImage(d *testcontainers.DockerProvider, image string) error {
 	return nil
 }
 
-// dockerWith gives the Docker engine once it has what it takes to run image.
-func dockerWith(image string) (*testcontainers.DockerProvider, error) {
+// imageReady finds Docker and has it get what it takes to run image.
+func imageReady(image string) error {
 	d, err := docker()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := haveImage(d, image); err != nil {
-		return nil, err
+		return err
 	}
 	if !d.Config().Config.RyukDisabled {
 		//lint:ignore SA1019 deprecated, but nothing else tells which image the library wants
 		if err := haveImage(d, testcontainers.ReaperDefaultImage); err != nil {
-			return nil, fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
+			return fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
 		}
 	}
-	return d, nil
+	return nil
 }
 
-func labelled() testcontainers.CustomizeRequestOption {
-	return testcontainers.WithLabels(map[string]string{ContainerLabel: cmp.Or(os.Getenv(EnvRun),
-		strconv.Itoa(os.Getpid()))})
-}
-
-// contained is a server in a container. It implements backend.
-type contained struct {
-	image  string
-	ctr    *testcontainers.DockerContainer
-	docker client.APIClient
-	at     string
-	ready  func(addr string) error
-	paused bool
-}
-
-// runContainer starts a container of image whose server listens on port. With
-// keepPort it has the same port on the host after a restart.
-func runContainer(image string, port int, keepPort bool, ready func(addr string) error,
-	opts ...testcontainers.ContainerCustomizer) (*contained, error) {
-	d, err := dockerWith(image)
-	if err != nil {
-		return nil, err
-	}
-	inside := fmt.Sprintf("%d/tcp", port)
-	opts = append(opts, testcontainers.WithExposedPorts(inside), labelled())
-	if keepPort {
-		host, err := testkit.TakePort()
-		if err != nil {
-			return nil, err
-		}
-		opts = append(opts, testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
-			c.PortBindings = network.PortMap{network.MustParsePort(inside): {{HostPort: strconv.Itoa(host)}}}
-		}))
+// runContainer starts a container of image whose server listens on port, and gives its address on the host.
+func runContainer(image string, port int, ready func(addr string) error,
+	opts ...testcontainers.ContainerCustomizer) (addr string, stop func(), err error) {
+	if err := imageReady(image); err != nil {
+		return "", nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	ctr, err := testcontainers.Run(ctx, image, opts...)
-	c := &contained{image: image, ctr: ctr, docker: d.Client(), ready: ready}
+	inside := fmt.Sprintf("%d/tcp", port)
+	ctr, err := testcontainers.Run(ctx, image, append(opts, testcontainers.WithExposedPorts(inside),
+		testcontainers.WithLabels(map[string]string{ContainerLabel: cmp.Or(os.Getenv(EnvRun),
+			strconv.Itoa(os.Getpid()))}))...)
+	stop = func() {
+		if err := testcontainers.TerminateContainer(ctr, testcontainers.StopTimeout(0)); err != nil {
+			fmt.Fprintf(os.Stderr, "streamtest: a container of %s is left: %v\n", image, err)
+		}
+	}
 	if err == nil {
-		c.at, err = ctr.PortEndpoint(ctx, inside, "")
+		addr, err = ctr.PortEndpoint(ctx, inside, "")
 	}
 	if err == nil { // the engine's proxy listens before the server does
-		err = ready(c.at)
+		err = ready(addr)
 	}
 	if err != nil {
-		c.remove()
-		return nil, fmt.Errorf("run %s: %w", image, err)
+		stop()
+		return "", nil, fmt.Errorf("run %s: %w", image, err)
 	}
-	return c, nil
-}
-
-func redisContainer(args []string) (backend, error) {
-	cmd := append([]string{"redis-server", "--protected-mode", "no"}, redisSettings...)
-	c, err := runContainer(cmp.Or(os.Getenv(EnvRedisImage), DefaultRedisImage), 6379, args != nil,
-		func(addr string) error { return awaitRedis(addr, 0, nil) },
-		testcontainers.WithCmd(append(cmd, args...)...),
-		testcontainers.WithWaitStrategy(wait.ForLog("Ready to accept connections").WithPollInterval(pollEvery)),
-	)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// redisOnHostNetwork runs a Redis in a container that shares the host's network:
-// the nodes of a cluster tell each other and their clients where they are, which
-// must be true from everywhere.
-func redisOnHostNetwork(args []string) (backend, error) {
-	image := cmp.Or(os.Getenv(EnvRedisImage), DefaultRedisImage)
-	d, err := dockerWith(image)
-	if err != nil {
-		return nil, err
-	}
-	port, err := testkit.TakePort()
-	if err != nil {
-		return nil, err
-	}
-	cmd := append([]string{"redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(port)}, redisSettings...)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	ctr, err := testcontainers.Run(ctx, image, labelled(),
-		testcontainers.WithCmd(append(cmd, args...)...),
-		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) { c.NetworkMode = "host" }),
-		testcontainers.WithWaitStrategy(wait.ForLog("Ready to accept connections").WithPollInterval(pollEvery)),
-	)
-	c := &contained{
-		image: image, ctr: ctr, docker: d.Client(), at: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		ready: func(addr string) error { return awaitRedis(addr, 0, nil) },
-	}
-	if err == nil {
-		err = c.ready(c.at)
-	}
-	if err != nil {
-		c.remove()
-		return nil, fmt.Errorf("run %s on the host's network: %w", image, err)
-	}
-	return c, nil
-}
-
-func (c *contained) addr() string { return c.at }
-
-func (c *contained) start() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := c.ctr.Start(ctx); err != nil {
-		return err
-	}
-	return c.ready(c.at)
-}
-
-func (c *contained) stop() error {
-	if c.paused {
-		if err := c.resume(); err != nil {
-			return err
-		}
-	}
-	return c.ctr.Stop(context.Background(), nil)
-}
-
-func (c *contained) kill() error {
-	c.paused = false
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	_, err := c.docker.ContainerKill(ctx, c.ctr.ID, client.ContainerKillOptions{Signal: "KILL"})
-	if err != nil {
-		return err
-	}
-	gone := c.docker.ContainerWait(ctx, c.ctr.ID,
-		client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
-	select {
-	case <-gone.Result:
-		return nil
-	case err := <-gone.Error:
-		return err
-	}
-}
-
-func (c *contained) pause() error {
-	_, err := c.docker.ContainerPause(context.Background(), c.ctr.ID, client.ContainerPauseOptions{})
-	c.paused = err == nil
-	return err
-}
-
-func (c *contained) resume() error {
-	c.paused = false
-	_, err := c.docker.ContainerUnpause(context.Background(), c.ctr.ID, client.ContainerUnpauseOptions{})
-	return err
-}
-
-func (c *contained) remove() {
-	if c.ctr == nil {
-		return
-	}
-	if c.paused {
-		_ = c.resume()
-	}
-	if err := testcontainers.TerminateContainer(c.ctr, testcontainers.StopTimeout(0)); err != nil {
-		fmt.Fprintf(os.Stderr, "streamtest: container %s of %s is left: %v\n", c.ctr.ID, c.image, err)
-	}
+	return addr, stop, nil
 }

@@ -40,9 +40,3 @@ func missing(t testing.TB, server, remedy string, why error) {
 	}
 	t.Skipf("not tested on %s (%v): %s", server, why, remedy)
 }
-
-// What would make skipped tests run.
-const (
-	remedyRedis = "start Docker, or install redis-server"
-	remedyNATS  = "start Docker"
-)

@@ -24,15 +24,19 @@ func NATS(t testing.TB) string {
 	t.Helper()
 	url, err := sharedNATS.get(t, startSharedNATS)
 	if err != nil {
-		missing(t, "a real NATS server", remedyNATS, err)
+		missing(t, "a real NATS server", "start Docker", err)
 	}
 	return url
 }
 
 func startSharedNATS() (url, note string, stop func(), err error) {
-	c, err := natsContainer()
+	addr, stop, err := runContainer(cmp.Or(os.Getenv(EnvNATSImage), DefaultNATSImage), 4222, awaitNATS,
+		testcontainers.WithCmd("--jetstream", "--store_dir", "/tmp"),
+		testcontainers.WithTmpfs(map[string]string{"/tmp": "mode=1777"}),
+		testcontainers.WithWaitStrategy(wait.ForLog("Server is ready").WithPollInterval(pollEvery)),
+	)
 	if err == nil {
-		return "nats://" + c.addr(), "", c.remove, nil
+		return "nats://" + addr, "", stop, nil
 	}
 	if required() {
 		return "", "", nil, err
@@ -48,14 +52,6 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 	}
 	return s.ClientURL(), fmt.Sprintf("NATS is embedded, nats-server %s in this process: %v", server.VERSION, err),
 		func() { stopNATS(s); os.RemoveAll(dir) }, nil
-}
-
-func natsContainer() (*contained, error) {
-	return runContainer(cmp.Or(os.Getenv(EnvNATSImage), DefaultNATSImage), 4222, false, awaitNATS,
-		testcontainers.WithCmd("--jetstream", "--store_dir", "/tmp"),
-		testcontainers.WithTmpfs(map[string]string{"/tmp": "mode=1777"}),
-		testcontainers.WithWaitStrategy(wait.ForLog("Server is ready").WithPollInterval(pollEvery)),
-	)
 }
 
 // NATSServer is an embedded NATS server with JetStream of one test's own, for

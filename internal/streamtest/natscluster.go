@@ -2,17 +2,13 @@ package streamtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,103 +21,73 @@ import (
 // NATSCluster is three processes of nats-server that share JetStream, of one
 // test's own. Its methods may be called from any goroutine.
 type NATSCluster struct {
-	t           testing.TB
-	bin         string
-	client      [3]int // ports
-	clusterPort [3]int
-	dirs        [3]string
-
-	mu   sync.Mutex
-	cmds [3]*exec.Cmd     // nil while it does not run
-	gone [3]chan struct{} // closed when the process has ended
+	t       testing.TB
+	mu      sync.Mutex
+	servers [3]*process
 }
 
 // OwnNATSCluster builds nats-server, of the version that this module needs, starts
 // a cluster for this test alone and returns when it has a leader. It ends with the test.
 func OwnNATSCluster(t testing.TB) *NATSCluster {
 	t.Helper()
-	c := &NATSCluster{t: t, bin: filepath.Join(t.TempDir(), "nats-server")}
-	if out, err := exec.Command("go", "build", "-o", c.bin,
+	bin := filepath.Join(t.TempDir(), "nats-server")
+	if out, err := exec.Command("go", "build", "-o", bin,
 		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("building nats-server: %v\n%s", err, out)
 	}
-	for i := range c.cmds { // each must know where the others listen before any does
-		c.client[i], c.clusterPort[i], c.dirs[i] = testkit.FreePort(t), testkit.FreePort(t), t.TempDir()
+	c := &NATSCluster{t: t}
+	var routes []string
+	for range c.servers { // each must know where the others listen before any does
+		routes = append(routes, "nats://"+testkit.FreeAddr(t))
+	}
+	for i := range c.servers {
+		p := &process{bin: bin, dir: t.TempDir(), port: testkit.FreePort(t)}
+		p.args = []string{"--name", fmt.Sprintf("n%d", i), "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port),
+			"--jetstream", "--store_dir", p.dir,
+			"--cluster_name", "test", "--cluster", routes[i], "--routes", strings.Join(routes, ",")}
+		c.servers[i] = p
 	}
 	t.Cleanup(func() {
-		for i := range c.cmds {
-			c.end(i, syscall.SIGKILL)
-			if log, err := os.ReadFile(c.log(i)); err == nil && t.Failed() {
-				t.Logf("nats-server %d: …%s", i, log[max(0, len(log)-2000):])
+		for i, p := range c.servers {
+			p.remove()
+			if t.Failed() {
+				t.Logf("nats-server %d: …%s", i, p.logEnd())
 			}
 		}
 	})
-	for i := range c.cmds {
+	for i := range c.servers {
 		c.Start(i)
 	}
 	c.AwaitLeader()
 	return c
 }
 
-func (c *NATSCluster) log(i int) string { return filepath.Join(c.dirs[i], "log") }
-
 // URL names all servers, as a client takes them.
 func (c *NATSCluster) URL() string {
 	var list []string
-	for _, p := range c.client {
-		list = append(list, fmt.Sprintf("nats://127.0.0.1:%d", p))
+	for _, p := range c.servers {
+		list = append(list, "nats://"+p.addr())
 	}
 	return strings.Join(list, ",")
 }
 
 // Start starts server i, the first time or again, on the same ports and store, and
 // returns when it listens: with JetStream it answers when most of them run.
-func (c *NATSCluster) Start(i int) {
-	c.t.Helper()
-	var routes []string
-	for _, p := range c.clusterPort {
-		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", p))
-	}
-	cmd := exec.Command(c.bin, "--name", fmt.Sprintf("n%d", i), "--addr", "127.0.0.1", "--port",
-		strconv.Itoa(c.client[i]),
-		"--jetstream", "--store_dir", c.dirs[i], "--log", c.log(i),
-		"--cluster_name", "test", "--cluster", routes[i], "--routes", strings.Join(routes, ","))
-	cmd.SysProcAttr = dieWithParent()
-	gone := make(chan struct{})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cmds[i] != nil {
-		c.t.Errorf("start NATS server %d: it is running already", i)
-		return
-	}
-	if err := launch(cmd, gone); err != nil {
-		c.t.Errorf("start NATS server %d: %v", i, err)
-		return
-	}
-	c.cmds[i], c.gone[i] = cmd, gone
-	if err := await(fmt.Sprintf("127.0.0.1:%d", c.client[i]), gone, func(net.Conn) error { return nil }); err != nil {
-		c.t.Error(err)
-	}
-}
+func (c *NATSCluster) Start(i int) { c.t.Helper(); c.do("start", i, c.servers[i].start) }
 
 // Stop ends server i as SIGTERM does and returns when it has gone; its store stays.
-func (c *NATSCluster) Stop(i int) { c.end(i, syscall.SIGTERM) }
+func (c *NATSCluster) Stop(i int) { c.t.Helper(); c.do("stop", i, c.servers[i].stop) }
 
 // Kill ends server i by SIGKILL and returns when it has gone.
-func (c *NATSCluster) Kill(i int) { c.end(i, syscall.SIGKILL) }
+func (c *NATSCluster) Kill(i int) { c.t.Helper(); c.do("kill", i, c.servers[i].kill) }
 
-func (c *NATSCluster) end(i int, how syscall.Signal) {
+func (c *NATSCluster) do(what string, i int, f func() error) {
+	c.t.Helper()
 	c.mu.Lock()
-	cmd, gone := c.cmds[i], c.gone[i]
-	c.cmds[i] = nil
-	c.mu.Unlock()
-	if cmd == nil {
-		return
+	defer c.mu.Unlock()
+	if err := f(); err != nil {
+		c.t.Errorf("%s NATS server %d: %v", what, i, err)
 	}
-	if err := cmd.Process.Signal(how); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		c.t.Errorf("ending NATS server %d: %v", i, err)
-	}
-	<-gone
 }
 
 // AwaitLeader waits until the running servers have who leads JetStream: nobody

@@ -8,56 +8,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"syscall"
-
-	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// process is a redis-server of PATH on a loopback port, with its data and its
-// log in dir. It implements backend.
+// process is a server on a loopback port, with its log in dir. Whoever holds it calls one method at a time.
 type process struct {
 	bin, dir string
 	port     int
 	args     []string
 	env      []string // beside the test's own
+	// ready returns once the server answers; nil: once it listens.
+	ready func(p *process) error
 
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process has ended
 	paused bool
 }
 
-// redisProcess starts a redis-server; the error is exec.ErrNotFound where
-// PATH has none. A port is free when it is chosen, not surely when it is
-// taken, so a lost race is tried again on another.
-func redisProcess(dir string, args []string) (backend, error) {
-	bin, err := exec.LookPath("redis-server")
-	if err != nil {
-		return nil, err
-	}
-	p := &process{bin: bin, dir: dir, args: args}
-	for range 3 {
-		if p.port, err = testkit.TakePort(); err != nil {
-			return nil, err
-		}
-		if err = p.start(); err == nil {
-			return p, nil
-		}
-		p.remove()
-	}
-	return nil, err
-}
-
-// clusterProcess starts a redis-server with a directory of its own, where it
-// keeps what it knows of its cluster over restarts.
-func clusterProcess(dir string, args []string) (backend, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make a directory for redis-server: %w", err)
-	}
-	return redisProcess(dir, args)
-}
-
-func (p *process) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+func (p *process) addr() string { return fmt.Sprintf("127.0.0.1:%d", p.port) }
 
 func (p *process) running() bool {
 	if p.cmd == nil {
@@ -71,30 +39,31 @@ func (p *process) running() bool {
 	}
 }
 
+// start returns when the server answers: the first time, or again on the same port and data.
 func (p *process) start() error {
 	if p.running() {
 		return errors.New("it is running already")
 	}
-	out, err := os.OpenFile(filepath.Join(p.dir, "redis.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(p.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("open redis-server's log: %w", err)
+		return err
 	}
 	defer out.Close()
-
-	args := append([]string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dir}, redisSettings...)
-	p.cmd = exec.Command(p.bin, append(args, p.args...)...)
-	p.cmd.Stdout, p.cmd.Stderr = out, out
-	if p.env != nil {
-		p.cmd.Env = append(os.Environ(), p.env...)
-	}
-	p.cmd.SysProcAttr = dieWithParent()
+	p.cmd = exec.Command(p.bin, p.args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = p.dir, out, out, dieWithParent()
+	p.cmd.Env = append(os.Environ(), p.env...)
 	p.gone, p.paused = make(chan struct{}), false
 	if err := launch(p.cmd, p.gone); err != nil {
 		p.cmd = nil
-		return fmt.Errorf("start redis-server: %w", err)
+		return err
 	}
-	if err := awaitRedis(p.addr(), p.cmd.Process.Pid, p.gone); err != nil {
-		return fmt.Errorf("%w; its log ends: %s", err, tail(out.Name(), 500))
+	if p.ready == nil {
+		err = await(p.addr(), p.gone, func(net.Conn) error { return nil })
+	} else {
+		err = p.ready(p)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; its log ends: %s", err, p.logEnd())
 	}
 	return nil
 }
@@ -152,17 +121,19 @@ func (p *process) resume() error {
 	return Resume(p.cmd.Process)
 }
 
+// remove ends it, whatever its state.
 func (p *process) remove() {
 	if p.running() {
 		_ = p.kill()
 	}
 }
 
-// tail answers the last n bytes of a file.
-func tail(path string, n int) string {
-	b, err := os.ReadFile(path)
+func (p *process) log() string { return filepath.Join(p.dir, "log") }
+
+func (p *process) logEnd() string {
+	b, err := os.ReadFile(p.log())
 	if err != nil {
 		return err.Error()
 	}
-	return string(b[max(0, len(b)-n):])
+	return string(b[max(0, len(b)-1000):])
 }

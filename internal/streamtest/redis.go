@@ -1,14 +1,21 @@
 package streamtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var sharedRedis shared
@@ -28,7 +35,7 @@ func Redis(t testing.TB) string {
 	t.Helper()
 	url, err := getSharedRedis(t)
 	if err != nil {
-		missing(t, "a real Redis", remedyRedis, err)
+		missing(t, "a real Redis", "start Docker, or install redis-server", err)
 	}
 	return url
 }
@@ -54,9 +61,13 @@ func getSharedRedis(t testing.TB) (string, error) {
 }
 
 func startSharedRedis() (url, note string, stop func(), err error) {
-	c, err := redisContainer(nil)
+	addr, stop, err := runContainer(cmp.Or(os.Getenv(EnvRedisImage), DefaultRedisImage), 6379,
+		func(addr string) error { return awaitRedis(addr, 0, nil) },
+		testcontainers.WithCmd(append([]string{"redis-server", "--protected-mode", "no"}, redisSettings...)...),
+		testcontainers.WithWaitStrategy(wait.ForLog("Ready to accept connections").WithPollInterval(pollEvery)),
+	)
 	if err == nil {
-		return "redis://" + c.addr(), "", c.remove, nil
+		return "redis://" + addr, "", stop, nil
 	}
 	if required() {
 		return "", "", nil, err
@@ -65,24 +76,39 @@ func startSharedRedis() (url, note string, stop func(), err error) {
 	if mkErr != nil {
 		return "", "", nil, fmt.Errorf("make a directory for redis-server: %w", mkErr)
 	}
-	p, startErr := redisProcess(dir, nil)
+	p, startErr := redisProcess(dir, nil, nil)
 	if startErr != nil {
 		os.RemoveAll(dir)
-		return "", "", nil, noRedis(err, startErr)
+		if errors.Is(startErr, exec.ErrNotFound) {
+			startErr = fmt.Errorf("%w and no redis-server on PATH", err)
+		}
+		return "", "", nil, startErr
 	}
 	return "redis://" + p.addr(), fmt.Sprintf("Redis is redis-server from PATH: %v", err),
 		func() { p.remove(); os.RemoveAll(dir) }, nil
 }
 
-// noRedis says in one line why neither a container nor a process serves.
-func noRedis(container, process error) error {
-	if !errors.Is(process, exec.ErrNotFound) {
-		return process
+// redisProcess starts a redis-server of PATH with its data in dir; the error is exec.ErrNotFound where
+// PATH has none. A port is free when it is chosen, not surely when it is
+// taken, so a lost race is tried again on another.
+func redisProcess(dir string, env, args []string) (*process, error) {
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, err
 	}
-	if errors.Is(container, errNoDocker) {
-		return errors.New("no Docker and no redis-server on PATH")
+	for range 3 {
+		p := &process{bin: bin, dir: dir, env: env,
+			ready: func(p *process) error { return awaitRedis(p.addr(), p.cmd.Process.Pid, p.gone) }}
+		if p.port, err = testkit.TakePort(); err != nil {
+			return nil, err
+		}
+		p.args = slices.Concat([]string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1"}, redisSettings, args)
+		if err = p.start(); err == nil {
+			return p, nil
+		}
+		p.remove()
 	}
-	return fmt.Errorf("%w, and no redis-server on PATH", container)
+	return nil, err
 }
 
 // EmbeddedRedis answers an embedded Redis of the test's own. It differs from
@@ -98,78 +124,60 @@ func EmbeddedRedis(t testing.TB) *miniredis.Miniredis {
 type RedisProcess struct {
 	t  testing.TB
 	mu sync.Mutex
-	b  backend
+	p  *process
 }
 
-// backend runs one private server, as a process or as a container. Whoever
-// holds it calls one method at a time.
-type backend interface {
-	addr() string
-	start() error // returns when the server answers; same port and data as before
-	stop() error
-	kill() error
-	pause() error
-	resume() error
-	remove() // stops it, whatever its state, and leaves nothing behind
-}
-
-// OwnRedis starts a real Redis for this test alone, with args after its
-// settings ("--appendonly", "yes" for data that outlive a restart). It is a
-// process if redis-server is on PATH, else a container; without either the
+// OwnRedis starts a redis-server of PATH for this test alone, with args after its
+// settings ("--appendonly", "yes" for data that outlive a restart). Without the program the
 // test is skipped, or fails where EnvRequire is set. It ends with the test.
 func OwnRedis(t testing.TB, args ...string) *RedisProcess {
 	t.Helper()
-	b, err := redisProcess(t.TempDir(), args)
-	if err != nil {
-		if !errors.Is(err, exec.ErrNotFound) {
-			t.Fatal(err)
-		}
-		c, cErr := redisContainer(args)
-		if cErr != nil {
-			missing(t, "a real Redis", remedyRedis, noRedis(cErr, err))
-		}
-		b = c
-	}
-	return ownRedis(t, b)
+	return ownRedis(t, nil, args)
 }
 
-func ownRedis(t testing.TB, b backend) *RedisProcess {
-	p := &RedisProcess{t: t, b: b}
+func ownRedis(t testing.TB, env, args []string) *RedisProcess {
+	t.Helper()
+	p, err := redisProcess(t.TempDir(), env, args)
+	if errors.Is(err, exec.ErrNotFound) {
+		missing(t, "a real Redis of its own", "install redis-server", errors.New("no redis-server on PATH"))
+	}
+	testkit.Must(t, err)
+	r := &RedisProcess{t: t, p: p}
 	t.Cleanup(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		b.remove()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		p.remove()
 	})
-	return p
+	return r
 }
 
 // Addr is the server's host:port, the same over restarts.
-func (p *RedisProcess) Addr() string { return p.b.addr() }
+func (r *RedisProcess) Addr() string { return r.p.addr() }
 
 // URL is the server's address as redis://host:port.
-func (p *RedisProcess) URL() string { return "redis://" + p.b.addr() }
+func (r *RedisProcess) URL() string { return "redis://" + r.p.addr() }
 
 // Stop ends the server as SIGTERM does and returns when it has gone.
-func (p *RedisProcess) Stop() { p.t.Helper(); p.do("stop", p.b.stop) }
+func (r *RedisProcess) Stop() { r.t.Helper(); r.do("stop", r.p.stop) }
 
 // Kill ends the server by SIGKILL and returns when it has gone.
-func (p *RedisProcess) Kill() { p.t.Helper(); p.do("kill", p.b.kill) }
+func (r *RedisProcess) Kill() { r.t.Helper(); r.do("kill", r.p.kill) }
 
 // Pause freezes the server: connections stay open and nothing is answered.
-func (p *RedisProcess) Pause() { p.t.Helper(); p.do("pause", p.b.pause) }
+func (r *RedisProcess) Pause() { r.t.Helper(); r.do("pause", r.p.pause) }
 
 // Resume lets a frozen server go on.
-func (p *RedisProcess) Resume() { p.t.Helper(); p.do("resume", p.b.resume) }
+func (r *RedisProcess) Resume() { r.t.Helper(); r.do("resume", r.p.resume) }
 
 // Start starts a stopped or killed server again on the same port and data
 // directory and returns when it answers.
-func (p *RedisProcess) Start() { p.t.Helper(); p.do("start", p.b.start) }
+func (r *RedisProcess) Start() { r.t.Helper(); r.do("start", r.p.start) }
 
-func (p *RedisProcess) do(what string, f func() error) {
-	p.t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (r *RedisProcess) do(what string, f func() error) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err := f(); err != nil {
-		p.t.Errorf("%s redis at %s: %v", what, p.b.addr(), err)
+		r.t.Errorf("%s redis at %s: %v", what, r.p.addr(), err)
 	}
 }

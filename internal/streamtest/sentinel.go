@@ -2,8 +2,6 @@ package streamtest
 
 import (
 	"fmt"
-	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -16,7 +14,7 @@ import (
 // "tls-port" where config has its certificates. A Sentinel needs redis-server on
 // PATH: without it the test is skipped, or fails where EnvRequire is set. It ends
 // with the test.
-func Sentinel(t testing.TB, directive, config string) (addr string) {
+func Sentinel(t testing.TB, directive, config string) string {
 	t.Helper()
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -28,20 +26,8 @@ func Sentinel(t testing.TB, directive, config string) (addr string) {
 		own = fmt.Sprintf("bind 127.0.0.1\nport 0\n%s %d\n", directive, port)
 	}
 	file := testkit.WriteFile(t, "sentinel.conf", own+config)
-	dir := filepath.Dir(file)
-	out, err := os.Create(filepath.Join(dir, "sentinel.log"))
-	testkit.Must(t, err)
-	cmd, gone := exec.Command(bin, file, "--sentinel"), make(chan struct{})
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = dir, out, out, dieWithParent()
-	testkit.Must(t, launch(cmd, gone))
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-gone
-		_ = out.Close()
-	})
-	addr = fmt.Sprintf("127.0.0.1:%d", port)
-	if err := await(addr, gone, func(net.Conn) error { return nil }); err != nil {
-		t.Fatalf("Sentinel: %v; its log ends: %s", err, tail(out.Name(), 500))
-	}
-	return addr
+	p := &process{bin: bin, dir: filepath.Dir(file), port: port, args: []string{file, "--sentinel"}}
+	t.Cleanup(p.remove)
+	testkit.Must(t, p.start())
+	return p.addr()
 }

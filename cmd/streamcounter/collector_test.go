@@ -1,4 +1,4 @@
-package streamtest
+package main
 
 import (
 	"encoding/hex"
@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	otlp "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector receives traces over OTLP, as protobuf over HTTP.
-type Collector struct {
+// collector receives traces over OTLP, as protobuf over HTTP.
+type collector struct {
 	*httptest.Server
 	t    testing.TB
 	mu   sync.Mutex
@@ -24,11 +24,11 @@ type Collector struct {
 	more chan struct{}
 }
 
-// NewCollector runs one until the test ends, and sets the environment of programs that the test
+// newCollector runs one until the test ends, and sets the environment of programs that the test
 // starts so that they send their traces there.
-func NewCollector(t *testing.T) *Collector {
+func newCollector(t *testing.T) *collector {
 	t.Helper()
-	c := &Collector{t: t, more: make(chan struct{}, 1)}
+	c := &collector{t: t, more: make(chan struct{}, 1)}
 	c.Server = httptest.NewServer(http.HandlerFunc(c.receive))
 	t.Cleanup(c.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
@@ -36,9 +36,9 @@ func NewCollector(t *testing.T) *Collector {
 	return c
 }
 
-func (c *Collector) receive(w http.ResponseWriter, r *http.Request) {
+func (c *collector) receive(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
-	var request collector.ExportTraceServiceRequest
+	var request otlp.ExportTraceServiceRequest
 	if err == nil {
 		err = proto.Unmarshal(body, &request)
 	}
@@ -60,14 +60,14 @@ func (c *Collector) receive(w http.ResponseWriter, r *http.Request) {
 }
 
 // Spans are all that have come.
-func (c *Collector) Spans() []*tracepb.Span {
+func (c *collector) Spans() []*tracepb.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.got)
 }
 
 // Span waits for a span of a trace, both by their names in hex and words.
-func (c *Collector) Span(trace, name string) *tracepb.Span {
+func (c *collector) Span(trace, name string) *tracepb.Span {
 	c.t.Helper()
 	late := time.After(30 * time.Second)
 	for {
