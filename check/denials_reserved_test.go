@@ -108,7 +108,7 @@ func (o *others) settle() {
 
 func (o *others) sweep() {
 	p := o.other.Partition("k")
-	fields, err := o.other.Due(context.Background(), p, *o.clock, 1000)
+	fields, err := o.other.DueRecords(context.Background(), p, *o.clock, 1000)
 	testkit.Must(o.T, err)
 	_, _, err = o.other.Sweep(context.Background(), p, o.rules, fields)
 	testkit.Must(o.T, err)

@@ -256,7 +256,7 @@ func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (c
 	for i, w := range some {
 		callers[i] = w.span.Context()
 	}
-	ctx, others := tracing.Join(ctx, callers)
+	ctx, others := tracing.Shared(ctx, callers)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, tracing.Span{} // nobody's trace is sampled
 	}

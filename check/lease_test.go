@@ -183,7 +183,7 @@ func (l *lessees) recount(key string, a api.CheckAnswer) {
 // sweep is what a worker does: it settles what has expired.
 func (l *lessees) sweep() {
 	for p := range l.keys.Partitions {
-		fields, err := l.other.Due(context.Background(), p, l.clock-l.behind, 1000)
+		fields, err := l.other.DueRecords(context.Background(), p, l.clock-l.behind, 1000)
 		testkit.Must(l.t, err)
 		_, _, err = l.other.Sweep(context.Background(), p, l.rules, fields)
 		testkit.Must(l.t, err)

@@ -109,31 +109,35 @@ func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []st
 }
 
 // decode gives the events of a batch that can be counted, and the letters of the others.
-// A producer that computes the partition of a key wrongly would have the key counted
-// and levelled in two places, of which each knows a part.
 func (f *folder) decode(b eventlog.Batch) (events []counters.Event, letters []deadLetter) {
 	rules := f.rules()
 	events = make([]counters.Event, 0, len(b.Messages))
 	for _, m := range b.Messages {
-		e, err := m.Decode()
+		event, kind, err := f.eventOf(m, b.Partition, rules)
 		if err != nil {
-			letters = append(letters, letterOf(m, invalid, err.Error()))
-			continue
-		}
-		if right := f.keys.Partition(e.Key); right != b.Partition {
-			letters = append(letters, letterOf(m, misplaced, fmt.Sprintf(
-				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right,
-				f.keys.Events(right))))
-			continue
-		}
-		event := counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID, Fields: m.Values}
-		if err := rules.CheckValues(event.Key, event.Field); err != nil {
-			letters = append(letters, letterOf(m, invalid, err.Error()))
+			letters = append(letters, letterOf(m, kind, err.Error()))
 			continue
 		}
 		events = append(events, event)
 	}
 	return events, letters
+}
+
+// eventOf gives the event in a message of partition p. An error says why it cannot be counted, and kind gives
+// the kind of its dead letter. A producer may compute the partition of a key wrongly. The key would then be counted
+// and levelled in two places, and each would know only a part.
+func (f *folder) eventOf(m entry.Message, p int, rules *windows.Rules) (event counters.Event, kind string, err error) {
+	e, err := m.Decode()
+	if err != nil {
+		return event, invalid, err
+	}
+	if right := f.keys.Partition(e.Key); right != p {
+		return event, misplaced, fmt.Errorf(
+			"wrong partition: appended to partition %d, the key belongs to partition %d (%s)",
+			p, right, f.keys.Events(right))
+	}
+	event = counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID, Fields: m.Values}
+	return event, invalid, rules.CheckValues(event.Key, event.Field)
 }
 
 // count folds batches with one script call and gives, for each, the IDs of events that no rule matches, or
@@ -194,7 +198,7 @@ func (f *folder) send(ctx context.Context, batches []counters.Batch) (unmatched 
 	err = f.retry(ctx, "counting events", batches[0].Partition, func() (err error) {
 		var folded counters.Folded
 		rules = f.rules()
-		folded, unmatched, err = f.counter.FoldBatches(ctx, rules, batches)
+		folded, unmatched, err = f.counter.Fold(ctx, rules, batches...)
 		f.observeFolded(folded)
 		if redisclient.IsRefusal(err) {
 			refusal = err

@@ -112,7 +112,8 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		for _, m := range batches[0].Messages[1:3] {
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
-		if _, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil {
+		batch := counters.Batch{Partition: batches[0].Partition, Events: events}
+		if _, _, err := w.counter.Fold(ctx, w.rules, batch); err != nil {
 			t.Fatal(err)
 		}
 		w.start(&recorder{}, nil)
@@ -125,8 +126,8 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		for _, m := range batches[0].Messages {
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
-		if f, _, err := w.counter.Fold(ctx, batches[0].Partition, w.rules, events); err != nil ||
-			f.AlreadyCounted != 5 {
+		batch = counters.Batch{Partition: batches[0].Partition, Events: events}
+		if f, _, err := w.counter.Fold(ctx, w.rules, batch); err != nil || f.AlreadyCounted != 5 {
 			t.Fatalf("%+v, %v", f, err)
 		}
 		if n := w.used("user:1"); n != 10 {

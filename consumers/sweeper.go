@@ -214,7 +214,7 @@ func (s *sweeper) whileNoLevel() time.Duration {
 
 func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	for range sweepSteps {
-		keys, err := s.counter.Due(ctx, p, now, sweepStep)
+		keys, err := s.counter.DueRecords(ctx, p, now, sweepStep)
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (cont
 			s.events, contexts = append(s.events, span), append(contexts, span.Context())
 		}
 	}
-	joined, others := tracing.Join(ctx, contexts)
+	joined, others := tracing.Shared(ctx, contexts)
 	if joined == ctx {
 		return ctx, s // nothing is sampled
 	}

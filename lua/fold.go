@@ -41,14 +41,14 @@ type FoldArgs struct {
 	Partitions              []FoldPartition
 }
 
-// FoldReply is what a batch came to.
+// FoldReply counts the events of a fold by what became of them.
 type FoldReply struct {
-	Folded         int64 // events counted
-	Late           int64 // events too late for every window
-	AlreadyCounted int64 // events that somebody has acknowledged before
-	Duplicate      int64 // events whose producer had sent them before
-	Transitions    int64 // transitions written to the outbox
-	Corrupt        int64 // meters found corrupt, which count as empty
+	Folded         int64 // counted
+	Late           int64 // acknowledged, but out of every window already
+	AlreadyCounted int64 // counted before, by somebody
+	Duplicate      int64 // sent before by their producer, with the same id
+	Transitions    int64 // levels that changed, in the outbox
+	Corrupt        int64 // meters that held foreign data; they start again from zero
 }
 
 // sectionKeys is how many keys a section has at most (section_at in plan.lua).

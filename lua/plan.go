@@ -51,6 +51,18 @@ type Window struct {
 	FromMs int64 `json:"from,omitempty"`
 }
 
+// Begins gives when the periods of its windows begin, in ms.
+func (p *Plan) Begins() (begins []int64) {
+	for _, r := range p.Rules {
+		for _, w := range r.Windows {
+			if w.FromMs > 0 {
+				begins = append(begins, w.FromMs)
+			}
+		}
+	}
+	return begins
+}
+
 // Key is a key, and what it is counted by: its meters' keys in Redis, in the order of the plan.
 type Key struct {
 	Levels string // the hash of levels of its partition; only Peek needs it

@@ -181,7 +181,7 @@ func (s *story) sweep() {
 	loaded, err := windows.NewRules(s.rules)
 	testkit.Must(s.t, err)
 	for p := range s.keys.Partitions {
-		fields, err := counter.Due(s.t.Context(), p, s.clock.Load(), 100)
+		fields, err := counter.DueRecords(s.t.Context(), p, s.clock.Load(), 100)
 		testkit.Must(s.t, err)
 		_, _, err = counter.Sweep(s.t.Context(), p, loaded.With(s.overrides), fields)
 		testkit.Must(s.t, err)

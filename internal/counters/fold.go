@@ -31,17 +31,10 @@ func (e Event) Field(name string) string {
 	return text
 }
 
-// Folded counts the events of a batch by what became of them.
+// Folded says what became of the events of a fold.
 type Folded struct {
-	Folded         int64 // counted
-	Late           int64 // acknowledged, but out of every window already
-	AlreadyCounted int64 // counted before, by somebody
-	Duplicate      int64 // sent before by their producer, with the same id
-	Merged         int64 // of all of these: events that shared another's entry
-	// Transitions is how many levels changed.
-	Transitions int64
-	// Corrupt counters held foreign data. They start again from zero.
-	Corrupt int64
+	lua.FoldReply
+	Merged int64 // of all events: those that shared another's entry
 	// Keys lists the events of each key, grouped by rule. Events that were counted before are in it too.
 	Keys []FoldedKey
 }
@@ -62,142 +55,133 @@ type Batch struct {
 	TraceParent, TraceState string
 }
 
-// Fold counts a batch of partition p, as FoldBatches does, and gives the IDs of events
-// that no rule matches.
-func (s *Redis) Fold(ctx context.Context, p int, rules *windows.Rules, events []Event) (Folded, []string, error) {
-	folded, unmatched, err := s.FoldBatches(ctx, rules, []Batch{{Partition: p, Events: events}})
-	return folded, unmatched[0], err
-}
-
-// FoldBatches counts the batches of several partitions in one step and acknowledges their
+// Fold counts the batches of several partitions in one step and acknowledges their
 // events. Each event counts at most once, however often it is sent. Each batch is of another
 // partition, and on a Cluster there is one batch. On an error f is zero, but some events may be
 // counted. The caller then folds the batches again: that counts nothing twice.
 // unmatched has, for each batch, the IDs of the events that no rule matches. The caller
 // acknowledges those.
-func (s *Redis) FoldBatches(ctx context.Context, rules *windows.Rules, batches []Batch) (f Folded, unmatched [][]string,
+func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch) (f Folded, unmatched [][]string,
 	err error) {
 	s.noticeAll(rules)
-	err = s.retryInPeriod(func() error {
-		f, unmatched, err = s.foldBatches(ctx, rules, batches)
+	unmatched = make([][]string, len(batches))
+	err = s.retryInPeriod(func() (err error) {
+		call := s.newFoldCall(rules, len(batches))
+		for i, b := range batches {
+			unmatched[i] = call.add(b)
+		}
+		f, err = call.run(ctx)
 		return err
 	})
 	return f, unmatched, err
 }
 
-func (s *Redis) foldBatches(ctx context.Context, rules *windows.Rules, batches []Batch) (f Folded, unmatched [][]string,
-	err error) {
-	args := lua.FoldArgs{
+// foldCall puts batches into the shape that fold.lua takes.
+type foldCall struct {
+	store  *Redis
+	rules  *windows.Rules
+	args   lua.FoldArgs
+	plans  map[*windows.Plan]*lua.Plan // one for all partitions
+	folded Folded
+}
+
+func (s *Redis) newFoldCall(rules *windows.Rules, batches int) *foldCall {
+	return &foldCall{store: s, rules: rules, plans: map[*windows.Plan]*lua.Plan{}, args: lua.FoldArgs{
 		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
-		Partitions: make([]lua.FoldPartition, 0, len(batches)),
-	}
-	scripts := map[*windows.Plan]*lua.Plan{} // a plan is the same for all partitions of a call
-	unmatched = make([][]string, len(batches))
-	merged := 0
-	var folded []FoldedKey
-	for i, b := range batches {
-		args.TraceParent, args.TraceState = b.TraceParent, b.TraceState
-		var grouped []lua.FoldSection
-		grouped, unmatched[i] = s.group(b.Partition, rules, b.Events, scripts, &folded)
-		if len(grouped) == 0 {
-			continue
-		}
-		merged += len(b.Events) - len(unmatched[i])
-		for _, section := range grouped {
-			for i := range section.Keys {
-				merged -= len(section.Keys[i].Groups)
-			}
-		}
-		p := b.Partition
-		args.Partitions = append(args.Partitions, lua.FoldPartition{
-			Events: s.keys.Events(p), Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-			IDs: s.keys.IDs(p), Sections: grouped,
-		})
-	}
-	if len(args.Partitions) == 0 {
-		return Folded{}, unmatched, nil
-	}
-	reply, err := s.lua.Fold(ctx, args)
-	f = Folded{
-		Folded: reply.Folded, Late: reply.Late, AlreadyCounted: reply.AlreadyCounted, Duplicate: reply.Duplicate,
-		Transitions: reply.Transitions, Corrupt: reply.Corrupt,
-	}
-	if err == nil {
-		f.Merged, f.Keys = int64(merged), folded
-	}
-	return f, unmatched, err
+		Partitions: make([]lua.FoldPartition, 0, batches),
+	}}
 }
 
-// keyGroups is a key's groups while a batch is put together.
-type keyGroups struct {
-	key        string
-	resolution int64 // ms
-	groups     []lua.FoldGroup
-	firsts     []int64 // group → ms of its first event
-	begins     []int64 // ms at which periods of windows begin: no group has events of both sides
-	plan       *windows.Plan
-
-	events, units int64
+func (c *foldCall) run(ctx context.Context) (Folded, error) {
+	if len(c.args.Partitions) == 0 {
+		return Folded{}, nil
+	}
+	reply, err := c.store.lua.Fold(ctx, c.args)
+	if err != nil {
+		return Folded{}, err
+	}
+	c.folded.FoldReply = reply
+	return c.folded, nil
 }
 
-// group puts a batch into the shape that fold.lua takes. Events of one key
-// share a group, and so an entry in its log, when their counts are the same and
-// their times lie within the plan's resolution. The same count is what keeps
-// the gate exact: XACK tells how many of a group were pending, not which.
-func (s *Redis) group(p int, rules *windows.Rules, events []Event, scripts map[*windows.Plan]*lua.Plan,
-	folded *[]FoldedKey) (folds []lua.FoldSection, unmatched []string) {
-	script := func(p *windows.Plan) *lua.Plan {
-		if scripts[p] == nil {
-			scripts[p] = s.script(p)
+// add takes in a batch. It gives the IDs of the events that no rule matches.
+func (c *foldCall) add(b Batch) (unmatched []string) {
+	plans, unmatched := c.byPlan(b.Events)
+	if len(plans) == 0 {
+		return unmatched
+	}
+	p, keys := b.Partition, c.store.keys
+	c.args.TraceParent, c.args.TraceState = b.TraceParent, b.TraceState
+	partition := lua.FoldPartition{Events: keys.Events(p), Levels: keys.Levels(p), Due: keys.Due(p),
+		Outbox: keys.Outbox(p), IDs: keys.IDs(p)}
+	for _, pk := range plans {
+		section := lua.FoldSection{Plan: c.script(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
+		rule := pk.plan.Rules()[0].Name
+		for i, k := range pk.keys {
+			k.sort()
+			section.Keys[i] = lua.FoldKey{Meters: c.store.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
+			c.folded.Keys = append(c.folded.Keys, FoldedKey{rule, k.key, k.events, k.units})
+			c.folded.Merged += k.events - int64(len(k.groups))
 		}
-		return scripts[p]
+		partition.Sections = append(partition.Sections, section)
 	}
-	type planKeys struct {
-		plan   *windows.Plan
-		keys   []*keyGroups
-		begins []int64
+	c.args.Partitions = append(c.args.Partitions, partition)
+	return unmatched
+}
+
+// script gives a plan as the library takes it. It is the same for the whole call.
+func (c *foldCall) script(p *windows.Plan) *lua.Plan {
+	if c.plans[p] == nil {
+		c.plans[p] = c.store.script(p)
 	}
-	var order []*planKeys
-	byPlan := map[*windows.Plan]*planKeys{}
+	return c.plans[p]
+}
+
+// planKeys are the keys of a batch that share a plan.
+type planKeys struct {
+	plan   *windows.Plan
+	keys   []*keyGroups
+	begins []int64 // ms at which periods of windows begin: no group has events of both sides
+}
+
+// byPlan sorts events by their plans and keys, in the order in which these come first. It gives the IDs of those that
+// no rule matches.
+func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string) {
+	known := map[*windows.Plan]*planKeys{}
 	byKey := make(map[string]*keyGroups, len(events))
 	for _, e := range events {
 		k := byKey[e.Key]
 		if k == nil {
-			plan := rules.Match(e.Key)
+			plan := c.rules.Match(e.Key)
 			if plan == nil {
 				unmatched = append(unmatched, e.ID)
 				continue
 			}
-			pk := byPlan[plan]
+			pk := known[plan]
 			if pk == nil {
-				pk = &planKeys{plan: plan}
-				for _, r := range script(plan).Rules {
-					for _, w := range r.Windows {
-						if w.FromMs > 0 {
-							pk.begins = append(pk.begins, w.FromMs)
-						}
-					}
-				}
-				byPlan[plan] = pk
-				order = append(order, pk)
+				pk = &planKeys{plan: plan, begins: c.script(plan).Begins()}
+				known[plan], plans = pk, append(plans, pk)
 			}
-			k = &keyGroups{key: e.Key, plan: plan, resolution: plan.ResolutionMs(), begins: pk.begins}
-			pk.keys = append(pk.keys, k)
-			byKey[e.Key] = k
+			k = &keyGroups{planKeys: pk, key: e.Key, resolution: plan.ResolutionMs()}
+			pk.keys, byKey[e.Key] = append(pk.keys, k), k
 		}
 		k.add(e)
 	}
-	for _, pk := range order {
-		section := lua.FoldSection{Plan: script(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
-		rule := pk.plan.Rules()[0].Name
-		for i, k := range pk.keys {
-			k.sort()
-			section.Keys[i] = lua.FoldKey{Meters: s.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
-			*folded = append(*folded, FoldedKey{rule, k.key, k.events, k.units})
-		}
-		folds = append(folds, section)
-	}
-	return folds, unmatched
+	return plans, unmatched
+}
+
+// keyGroups are the groups of a key while a batch is put together. Events of one key
+// share a group, and so an entry in its log, when their counts are the same and
+// their times lie within the plan's resolution. The same count is what keeps
+// the gate exact: XACK tells how many of a group were pending, not which.
+type keyGroups struct {
+	*planKeys
+	key        string
+	resolution int64 // ms
+	groups     []lua.FoldGroup
+	firsts     []int64 // group → ms of its first event
+
+	events, units int64
 }
 
 func (k *keyGroups) add(e Event) {

@@ -310,7 +310,7 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 					_ = s.redis.Rename(ctx, key, key+":kept").Err()
 					testkit.Must(t, s.redis.Set(ctx, key, "x", 0).Err())
 					before := s.contents(t)
-					if f, _, err := s.store.FoldBatches(ctx, s.rules, batches); err == nil {
+					if f, _, err := s.store.Fold(ctx, s.rules, batches...); err == nil {
 						t.Fatalf("no error: %+v", f)
 					}
 					for name, now := range s.contents(t) {

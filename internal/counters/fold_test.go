@@ -32,7 +32,7 @@ func wide(change func(*windows.Rule)) *windows.Rule {
 
 func (s *store) foldBatch(t testing.TB, p int, events []counters.Event) counters.Folded {
 	t.Helper()
-	f, _, err := s.store.Fold(context.Background(), p, s.rules, events)
+	f, _, err := s.store.Fold(context.Background(), s.rules, counters.Batch{Partition: p, Events: events})
 	testkit.Must(t, err)
 	return f
 }
@@ -74,8 +74,9 @@ func TestFoldLeavesLateEventsOut(t *testing.T) {
 func TestFoldTellsUnmatched(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Match = "user:*" })), func(t *testing.T, s *store) {
 		for p, batch := range s.append(t, counters.Event{Key: "other", Ms: start, Count: 1}) {
-			f, unmatched, err := s.store.Fold(context.Background(), p, s.rules, batch)
-			if err != nil || !cmp.Equal(f, counters.Folded{}) || len(unmatched) != 1 || unmatched[0] != batch[0].ID {
+			f, unmatched, err := s.store.Fold(context.Background(), s.rules,
+				counters.Batch{Partition: p, Events: batch})
+			if err != nil || !cmp.Equal(f, counters.Folded{}) || !cmp.Equal(unmatched, [][]string{{batch[0].ID}}) {
 				t.Fatalf("%+v, %v, %v", f, unmatched, err)
 			}
 		}

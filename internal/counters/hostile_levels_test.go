@@ -66,7 +66,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 					s.redis.HSet(ctx, s.keys.Levels(p), key, record)
 					s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: 0, Member: key})
 				}
-				keys, err := s.store.Due(ctx, p, s.clock.ms, 1000)
+				keys, err := s.store.DueRecords(ctx, p, s.clock.ms, 1000)
 				testkit.Must(t, err)
 				if _, forgotten, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil || forgotten != 2 {
 					t.Fatalf("forgotten %d, %v", forgotten, err)

@@ -200,7 +200,8 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 					for p, batch := range s.append(t, counters.Event{Key: bad, Ms: s.clock.ms, Count: 4},
 						counters.Event{Key: good, Ms: s.clock.ms, Count: 2},
 						counters.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
-						if f, _, err := s.store.Fold(ctx, p, s.rules, batch); err != nil || f.Folded != 3 {
+						f, _, err := s.store.Fold(ctx, s.rules, counters.Batch{Partition: p, Events: batch})
+						if err != nil || f.Folded != 3 {
 							t.Fatalf("%s: fold: %+v, %v", g.what, f, err)
 						}
 						if n := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Val().Count; n != 0 {
@@ -311,7 +312,7 @@ func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
 		}
 		want := append(toTheTop(keys[0]), toTheTop(keys[2])...)
 		for range 2 {
-			if _, _, err := s.store.FoldBatches(ctx, s.rules, batches); !redisclient.IsWrongType(err) {
+			if _, _, err := s.store.Fold(ctx, s.rules, batches...); !redisclient.IsWrongType(err) {
 				t.Fatalf("the fold answers %v", err)
 			}
 			if got := s.transitions(t); !slices.Equal(got, want) {
@@ -324,7 +325,7 @@ func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
 			want = []string{}
 		}
 		testkit.Must(t, s.redis.Rename(ctx, aside, s.keys.Events(bad)).Err())
-		f, _, err := s.store.FoldBatches(ctx, s.rules, batches)
+		f, _, err := s.store.Fold(ctx, s.rules, batches...)
 		if err != nil || f.Folded != 5 || f.AlreadyCounted != 10 {
 			t.Fatalf("with the events back: %+v, %v", f, err)
 		}

@@ -115,7 +115,7 @@ func (p *spenders) commit() {
 
 func (p *spenders) sweep() {
 	partition := p.s.serve.Partition(p.key)
-	fields, err := p.s.serve.Due(context.Background(), partition, p.s.clock.ms, 1000)
+	fields, err := p.s.serve.DueRecords(context.Background(), partition, p.s.clock.ms, 1000)
 	testkit.Must(p.T, err)
 	_, _, err = p.s.serve.Sweep(context.Background(), partition, p.s.rules, fields)
 	testkit.Must(p.T, err)

@@ -145,7 +145,7 @@ func foldPrice(b *testing.B, c *redis.Client, rule *windows.Rule, ofKeys, first,
 			}
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Fields: m.Values})
 		}
-		folded, _, err := counter.Fold(ctx, 0, rules, events)
+		folded, _, err := counter.Fold(ctx, rules, counters.Batch{Events: events})
 		if err == nil && folded.Folded != int64(size) {
 			err = fmt.Errorf("%d events folded of %d", folded.Folded, size)
 		}

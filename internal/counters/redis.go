@@ -222,9 +222,9 @@ func someDue(heads map[int]*redis.ZSliceCmd) bool {
 	return false
 }
 
-// Due gives up to n records of partition p that are to be looked at by `until`, the
+// DueRecords gives up to n records of partition p that are to be looked at by `until`, the
 // longest due first: each by its field, as Sweep takes it.
-func (s *Redis) Due(ctx context.Context, p int, until, n int64) ([]string, error) {
+func (s *Redis) DueRecords(ctx context.Context, p int, until, n int64) ([]string, error) {
 	by := &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(until, 10), Count: n}
 	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), by).Result()
 	if err != nil {

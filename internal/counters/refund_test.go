@@ -151,7 +151,7 @@ func TestRefundReleases(t *testing.T) {
 				testkit.Must(t, err)
 				s.clock.ms += r.Live.Hold.Milliseconds()
 				p := s.keys.Partition("user:1")
-				due, err := s.store.Due(ctx, p, s.clock.ms, 10)
+				due, err := s.store.DueRecords(ctx, p, s.clock.ms, 10)
 				testkit.Must(t, err)
 				if len(due) != 1 {
 					t.Fatalf("due: %v, want the key, long before its window has passed", due)

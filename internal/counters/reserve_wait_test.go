@@ -174,7 +174,7 @@ func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 				}
 				if end := began + ttl; began+after >= end {
 					s.clock.ms = max(s.clock.ms, end)
-					fields, err := s.serve.Due(ctx, p, s.clock.ms, 1000)
+					fields, err := s.serve.DueRecords(ctx, p, s.clock.ms, 1000)
 					testkit.Must(t, err)
 					_, _, err = s.serve.Sweep(ctx, p, s.rules, fields)
 					testkit.Must(t, err)

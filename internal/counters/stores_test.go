@@ -161,7 +161,7 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 			call = calls[:1]
 		}
 		calls = calls[len(call):]
-		f, _, err := s.store.FoldBatches(context.Background(), s.rules, call)
+		f, _, err := s.store.Fold(context.Background(), s.rules, call...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +262,7 @@ func (s *store) isNew(t testing.TB, v map[string]any) {
 func (s *store) sweep(t failer) {
 	t.Helper()
 	for p := range s.keys.Partitions {
-		keys, err := s.store.Due(context.Background(), p, s.clock.ms, 1000)
+		keys, err := s.store.DueRecords(context.Background(), p, s.clock.ms, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,10 +31,10 @@ func Start(ctx context.Context, t trace.Tracer, name string, kind trace.SpanKind
 	return ctx, Span{span}
 }
 
-// Join gives a context for work that is done for several callers at once. A span that
+// Shared gives a context for work that is done for several callers at once. A span that
 // is started with it belongs to the trace of the first caller, so that this trace is complete;
 // Link tells those of the others. Callers whose traces are not sampled are left out.
-func Join(ctx context.Context, callers []trace.SpanContext) (joined context.Context, others []trace.SpanContext) {
+func Shared(ctx context.Context, callers []trace.SpanContext) (joined context.Context, others []trace.SpanContext) {
 	first := true
 	for _, c := range callers {
 		switch {
