@@ -19,41 +19,39 @@ func (s *Server) bouncerRoutes() []Route {
 	}
 	return []Route{
 		{Method: "GET", Path: "/v1/decisions", Scope: access.ScopeRead, APIKey: true,
-			Serve: http.HandlerFunc(s.getDecisions)},
+			Serve: handler(s.getDecisions)},
 		{Method: "GET", Path: "/v1/decisions/stream", Scope: access.ScopeRead, APIKey: true,
-			Serve: http.HandlerFunc(s.getDecisionStream)},
+			Serve: handler(s.getDecisionStream)},
 	}
 }
 
-func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) error {
 	filter, err := crowdsec.ParseFilter(r.URL.Query())
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	body, err := s.find(r, func(ctx context.Context) (any, error) {
 		list, err := s.config.Bouncers.Active(ctx, filter)
 		return list, storeError(r, err)
 	})
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
-	_ = s.sendDecisions(w, r, body) // the caller is gone, or has its problem
+	_, err = s.sendDecisions(w, r, body)
+	return err
 }
 
 // getDecisionStream answers with what changed since the bouncer's last answer. HEAD, by which bouncers
 // test their key, is none.
-func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	filter, err := crowdsec.ParseFilter(q)
-	if err == nil && r.Method == http.MethodHead {
-		w.Header().Set("Content-Type", "application/json")
-		return
-	}
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
+	}
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "application/json")
+		return nil
 	}
 	var told func()
 	body, err := s.find(r, func(ctx context.Context) (any, error) {
@@ -62,13 +60,14 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) {
 		return changes, storeError(r, err)
 	})
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	// The context says nothing here: a bouncer that has its answer may have closed the connection.
-	if s.sendDecisions(w, r, body) == nil && http.NewResponseController(w).Flush() == nil {
+	sent, err := s.sendDecisions(w, r, body)
+	if sent && http.NewResponseController(w).Flush() == nil {
 		told()
 	}
+	return err
 }
 
 // bouncerOf tells bouncers apart, also those that share a token: by its name, their address and program.
@@ -86,7 +85,7 @@ func storeError(r *http.Request, err error) error {
 }
 
 // sendDecisions ends without a line feed: bouncers compare the body with "null".
-func (s *Server) sendDecisions(w http.ResponseWriter, r *http.Request, body []byte) error {
+func (s *Server) sendDecisions(w http.ResponseWriter, r *http.Request, body []byte) (sent bool, err error) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	return s.send(w, r, body)
 }

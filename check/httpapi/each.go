@@ -9,18 +9,16 @@ import (
 
 // each answers several keys, each by itself: 200 whatever the answers are, and
 // where one check is at fault, or has no answer, its problem in its place.
-func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
+func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) error {
 	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil || body.Values != nil {
-		writeProblem(w, r, fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
-			maxChecks, n))
-		return
+		return fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
+			maxChecks, n)
 	}
 	var mode api.Mode // of those that have none
 	if body.Mode != nil {
 		var err error
 		if mode, err = modeOf(*body.Mode); err != nil {
-			writeProblem(w, r, err)
-			return
+			return err
 		}
 	}
 	out := make([]any, len(body.Checks))
@@ -46,8 +44,7 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) {
 		out[index[n]] = e.CheckAnswer
 	}
 	if err := r.Context().Err(); err != nil { // nobody reads it; the log of a proxy does
-		writeProblem(w, r, err)
-		return
+		return err
 	}
-	writeJSON(w, "application/json", http.StatusOK, eachAnswer{out})
+	return writeJSON(w, "application/json", http.StatusOK, eachAnswer{out})
 }

@@ -35,12 +35,12 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 func (s *Server) Routes(ready func(context.Context) error) []Route {
 	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
-		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postCheck)},
-		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.getCheck)},
-		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: http.HandlerFunc(s.postEvents)},
-		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: http.HandlerFunc(s.getKey)},
-		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.deleteKey)},
-		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: http.HandlerFunc(s.getThrottled)},
+		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.postCheck)},
+		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.getCheck)},
+		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: handler(s.postEvents)},
+		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: handler(s.getKey)},
+		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteKey)},
+		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: handler(s.getThrottled)},
 		{Method: "GET", Path: "/openapi.json", Scope: access.ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
 	}...)
 }
@@ -56,141 +56,122 @@ const keysPath = "/v1/keys/"
 // not in the log, if it does.
 func HealthRoutes(ready func(context.Context) error) []Route {
 	return []Route{
-		{Method: "GET", Path: "/healthz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
-			_ *http.Request) {
-			writeJSON(w, "application/json", http.StatusOK, statusAnswer{"ok"})
+		{Method: "GET", Path: "/healthz", Open: true, Serve: handler(func(w http.ResponseWriter,
+			_ *http.Request) error {
+			return respond(w, statusAnswer{"ok"}, nil)
 		})},
-		{Method: "GET", Path: "/readyz", Open: true, Serve: http.HandlerFunc(func(w http.ResponseWriter,
-			r *http.Request) {
+		{Method: "GET", Path: "/readyz", Open: true, Serve: handler(func(w http.ResponseWriter,
+			r *http.Request) error {
 			if ready != nil && ready(r.Context()) != nil {
-				writeProblem(w, r, api.ErrUnavailable)
-				return
+				return api.ErrUnavailable
 			}
-			writeJSON(w, "application/json", http.StatusOK, statusAnswer{"ready"})
+			return respond(w, statusAnswer{"ready"}, nil)
 		})},
 	}
 }
 
-func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 	var body checkBody
 	if err := s.readJSON(w, r, &body); err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	r, err := withKey(r)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if body.Each {
-		s.each(w, r, body)
-		return
+		return s.each(w, r, body)
 	}
 	req, err := body.request()
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if req.Checks == nil {
-		s.one(w, r, req, http.StatusTooManyRequests)
-		return
+		return s.one(w, r, req, http.StatusTooManyRequests)
 	}
 	if len(req.Checks) == 0 || len(req.Checks) > maxChecks {
-		writeProblem(w, r, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
-			len(req.Checks), maxChecks))
-		return
+		return fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
+			len(req.Checks), maxChecks)
 	}
 	answer, err := s.checks.CheckAll(r.Context(), req.Checks)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	headers.Set(w.Header(), answer.Checks, answer.RetryAfterMs)
 	if answer.Allowed || req.Checks[0].Mode == api.ModeCharge {
-		writeJSON(w, "application/json", http.StatusOK, answer)
-		return
+		return writeJSON(w, "application/json", http.StatusOK, answer)
 	}
 	detail := "at least one key is over its limit, nothing was charged"
 	if slices.ContainsFunc(answer.Checks, func(a api.CheckAnswer) bool { return a.Charged }) {
 		detail = `at least one key is over its limit; only the checks with "charged" count (on_deny: charge)`
 	}
-	writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(w,
+	return writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(w,
 		http.StatusTooManyRequests, detail, answer.RetryAfterMs), answer})
 }
 
-func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
-		return
+		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 	}
 	for name, values := range q {
 		if len(values) > 1 && name != "value" {
-			writeProblem(w, r, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
-				len(values)))
-			return
+			return fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
+				len(values))
 		}
 		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
-			writeProblem(w, r, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name)))
-			return
+			return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
 		}
 	}
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
 	if req.Values, err = valuesOf(q["value"]); err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if q.Has("mode") {
 		if req.Mode, err = modeOf(q.Get("mode")); err != nil {
-			writeProblem(w, r, err)
-			return
+			return err
 		}
 	}
 	if q.Has("cost") {
 		if req.Cost, err = api.ParseCount(q.Get("cost")); err != nil {
-			writeProblem(w, r, err)
-			return
+			return err
 		}
 	}
 	deny := http.StatusTooManyRequests
 	if q.Has("deny_status") {
 		n, err := strconv.Atoi(q.Get("deny_status"))
 		if err != nil || n < 400 || n > 499 {
-			writeProblem(w, r, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
-				api.Shorten(q.Get("deny_status"))))
-			return
+			return fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
+				api.Shorten(q.Get("deny_status")))
 		}
 		deny = n
 	}
 	if !q.Has("extractor") {
-		s.one(w, r, req, deny)
-		return
+		return s.one(w, r, req, deny)
 	}
 	if q.Has("key") || q.Has("cost") || q.Has("value") {
-		writeProblem(w, r, fmt.Errorf("%w: the extractor gives the key and the cost: leave out key, cost and value",
-			api.ErrBadRequest))
-		return
+		return fmt.Errorf("%w: the extractor gives the key and the cost: leave out key, cost and value",
+			api.ErrBadRequest)
 	}
-	s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
+	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
 }
 
 // extracted answers GET /v1/check?extractor=NAME.
-func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, mode api.Mode, denyStatus int) {
+func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, mode api.Mode, denyStatus int) error {
 	req, pass, err := s.config.Extractors.Extract(name, r)
 	switch {
 	case errors.Is(err, access.ErrNoExtractor):
-		writeProblem(w, r, err)
+		return err
 	case errors.Is(err, access.ErrMissing) && pass:
-		writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
+		return writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
 			Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, access.ErrMissing):
-		writeRefusal(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
+		return writeRefusal(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
 	case err != nil:
-		writeRefusal(w, r, err, denyStatus)
-	default:
-		req.Mode = mode
-		s.one(w, r, req, denyStatus)
+		return writeRefusal(w, r, err, denyStatus)
 	}
+	req.Mode = mode
+	return s.one(w, r, req, denyStatus)
 }
 
 // valuesOf reads parameters such as value=user=alice.
@@ -221,24 +202,22 @@ func modeOf(text string) (api.Mode, error) {
 	return api.Mode(text), api.Mode(text).Validate()
 }
 
-func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) {
+func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) error {
 	a, err := s.checks.Check(r.Context(), req)
 	if err != nil {
-		writeRefusal(w, r, err, denyStatus)
-		return
+		return writeRefusal(w, r, err, denyStatus)
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
 	if a.Allowed || req.Mode == api.ModeCharge { // what has happened is no denial
-		writeJSON(w, "application/json", http.StatusOK, a)
-		return
+		return writeJSON(w, "application/json", http.StatusOK, a)
 	}
 	if a.Blocked() {
-		writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
-		return
+		return writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
 	}
 	detail := cmp.Or(a.DenialDetail(a.Key, a.Rule),
 		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule))
-	writeJSON(w, "application/problem+json", denyStatus, denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
+	return writeJSON(w, "application/problem+json", denyStatus,
+		denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
 }
 
 func overLimit(w http.ResponseWriter, status int, detail string, retryMs int64) api.Problem {

@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
@@ -17,37 +16,31 @@ import (
 
 // postEvents appends a JSON array of events or one JSON object per line. A bad
 // one is reported by its number and stops nothing else.
-func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) error {
 	body, free, err := s.readBody(w, r, s.events, maxEventsBody)
 	defer free()
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	done, err := s.appendTurn(r.Context(), int64(len(body)))
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	defer done()
 	r, err = withKey(r)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	events, lines, bad, more, err := decodeEvents(body)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if err := s.once(r, body, events, lines); err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if err := s.admit(r.Context(), events); err != nil {
 		s.metrics.refused.Add(float64(len(events)))
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	out := s.appendAll(r, events)
 	answer := eventsAnswer{out.Appended, bad, more, len(out.Refused), len(out.Unknown)}
@@ -57,10 +50,9 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) {
 			failure = out.Err
 		}
 		problem := identify(w, r, problemOf(failure), failure)
-		writeJSON(w, "application/problem+json", problem.Status, eventsProblem{problem, &answer})
-		return
+		return writeJSON(w, "application/problem+json", problem.Status, eventsProblem{problem, &answer})
 	}
-	writeJSON(w, "application/json", http.StatusAccepted, answer)
+	return writeJSON(w, "application/json", http.StatusAccepted, answer)
 }
 
 // appendTurn waits until a body of so many bytes may be decoded and appended.
@@ -143,15 +135,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		// Values are other fields of the event.
 		Values map[string]string `json:"values"`
 	}
-	if !utf8.Valid(raw) {
-		// The decoder would put U+FFFD in its place and count another key.
-		return api.Event{}, fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, raw[:min(len(raw), 40)])
-	}
-	if at := loneSurrogate(raw); at >= 0 {
-		return api.Event{}, fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
-			api.ErrBadRequest, at, raw[at:at+6])
-	}
-	if err := exactFields(raw); err != nil {
+	if err := unambiguous(raw); err != nil {
 		return api.Event{}, err
 	}
 	if err := json.Unmarshal(raw, &in); err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
 )
@@ -19,8 +20,20 @@ var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "blo
 // maxDepth of nesting: a check of several has 3.
 const maxDepth = 32
 
-// exactFields refuses what encoding/json takes silently and other parsers read in
-// another way: a field that is given twice in an object, one of ours in other letter
+// unambiguous refuses what encoding/json takes silently and other parsers read in another way, so that
+// another key would be counted.
+func unambiguous(body []byte) error {
+	if !utf8.Valid(body) { // the decoder would put U+FFFD in its place
+		return fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, body[:min(len(body), 40)])
+	}
+	if at := loneSurrogate(body); at >= 0 {
+		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
+			api.ErrBadRequest, at, body[at:at+6])
+	}
+	return exactFields(body)
+}
+
+// exactFields refuses a field that is given twice in an object, one of ours in other letter
 // case, and one of ours that is null. What is no JSON is for the decoder to refuse.
 func exactFields(body []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(body))

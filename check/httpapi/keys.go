@@ -20,64 +20,58 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-func (s *Server) getKey(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getKey(w http.ResponseWriter, r *http.Request) error {
 	key, err := keyOf(r)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	if r.URL.Query().Has("values") {
-		s.getValues(w, r, key)
-		return
+		return s.getValues(w, r, key)
 	}
 	state, err := s.checks.Peek(r.Context(), key)
-	respond(w, r, state, err)
+	return respond(w, state, err)
 }
 
 // valuesAtMost is how many values of a field are listed.
 const valuesAtMost = 1000
 
 // getValues adds the values that a key touched to its state. They can be personal data.
-func (s *Server) getValues(w http.ResponseWriter, r *http.Request, key string) {
+func (s *Server) getValues(w http.ResponseWriter, r *http.Request, key string) error {
 	n, err := numberOf(r.URL.Query(), "values", valuesAtMost)
-	if err == nil && !access.IsAdmin(r.Context()) {
-		err = fmt.Errorf("%w: the values of a key need the scope %s", api.ErrForbidden, access.ScopeAdmin)
-		access.Challenge(w.Header(), r.Header, err, access.ScopeAdmin)
-	}
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
+	}
+	if !access.IsAdmin(r.Context()) {
+		err := fmt.Errorf("%w: the values of a key need the scope %s", api.ErrForbidden, access.ScopeAdmin)
+		access.Challenge(w.Header(), r.Header, err, access.ScopeAdmin)
+		return err
 	}
 	state, err := s.checks.PeekValues(r.Context(), key, n)
-	respond(w, r, state, err)
+	return respond(w, state, err)
 }
 
-func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) {
+func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) error {
 	key, err := keyOf(r)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	had, err := s.checks.Reset(r.Context(), key)
-	respond(w, r, resetAnswer{key, had}, err)
+	return respond(w, resetAnswer{key, had}, err)
 }
 
-func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	err := onlyParameters(q, "limit", "after", "rule", "shadow")
-	n := 0
-	if err == nil {
-		n, err = limitOf(q, listed, listedAtMost)
+	n, err := pageOf(q, listed, listedAtMost, "after", "rule", "shadow")
+	if err != nil {
+		return err
 	}
 	shadow := false
-	if err == nil && q.Has("shadow") {
-		shadow, err = boolOf(q, "shadow")
+	if q.Has("shadow") {
+		if shadow, err = boolOf(q, "shadow"); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	s.list(w, r, func(ctx context.Context) (any, error) {
+	return s.list(w, r, func(ctx context.Context) (any, error) {
 		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"), func(t api.Throttled) bool {
 			return (!q.Has("rule") || t.Rule == q.Get("rule")) && (!q.Has("shadow") || t.Shadow == shadow)
 		})

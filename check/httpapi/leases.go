@@ -8,15 +8,14 @@ import (
 )
 
 func (s *Server) leaseRoutes() []Route {
-	return []Route{{Method: "POST", Path: "/v1/leases", Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postLease)}}
+	return []Route{{Method: "POST", Path: "/v1/leases", Scope: access.ScopeCheck, Serve: handler(s.postLease)}}
 }
 
-func (s *Server) postLease(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postLease(w http.ResponseWriter, r *http.Request) error {
 	var req api.LeaseRequest
-	err := s.readJSON(w, r, &req)
-	var got api.LeaseAnswer
-	if err == nil {
-		got, err = s.checks.Lease(req)
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
 	}
-	respond(w, r, got, err)
+	got, err := s.checks.Lease(req)
+	return respond(w, got, err)
 }

@@ -89,24 +89,25 @@ func (s *Server) find(r *http.Request, list func(ctx context.Context) (any, erro
 	return body, err
 }
 
-// list answers with what a listing finds, or with the problem.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, list func(ctx context.Context) (any, error)) {
+// list answers with what a listing finds.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, list func(ctx context.Context) (any, error)) error {
 	body, err := s.find(r, list)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
-	_ = s.send(w, r, append(body, '\n')) // the caller is gone, or has its problem
+	_, err = s.send(w, r, append(body, '\n'))
+	return err
 }
 
-// send writes a long answer. Answers that nobody reads are bounded together.
-func (s *Server) send(w http.ResponseWriter, r *http.Request, body []byte) error {
+// send writes a long answer, or gives the error that is answered instead. Answers that nobody reads are bounded
+// together.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, body []byte) (sent bool, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	err := s.answers.Write(w, r, body)
+	err = s.answers.Write(w, r, body)
 	if errors.Is(err, inflight.ErrFull) {
 		w.Header().Del("Content-Length")
-		writeProblem(w, r, s.busy(err))
+		return false, s.busy(err)
 	}
-	return err
+	return err == nil, nil // else the caller is gone
 }

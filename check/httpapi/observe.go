@@ -18,28 +18,24 @@ const historyPath = "/v1/history/"
 // observeRoutes are those of who wants to know what happens.
 func (s *Server) observeRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: http.HandlerFunc(s.getHistory)},
-		{Method: "GET", Path: "/v1/top", Scope: access.ScopeRead, Serve: http.HandlerFunc(s.getTop)},
+		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: handler(s.getHistory)},
+		{Method: "GET", Path: "/v1/top", Scope: access.ScopeRead, Serve: handler(s.getTop)},
 	}
 }
 
-func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) {
-	req := check.HistoryRequest{Changes: access.IsAdmin(r.Context())}
-	var err error
-	req.Key, req.Pattern, err = targetOf(r, historyPath)
-	q := r.URL.Query()
-	if err == nil {
-		err = onlyParameters(q, "limit", "before")
-	}
-	if err == nil {
-		req.N, err = limitOf(q, 100, 1000)
-	}
-	req.Before = q.Get("before")
+func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
+	key, pattern, err := targetOf(r, historyPath)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
-	s.list(w, r, func(ctx context.Context) (any, error) { return s.checks.History(ctx, req) })
+	q := r.URL.Query()
+	n, err := pageOf(q, 100, 1000, "before")
+	if err != nil {
+		return err
+	}
+	req := check.HistoryRequest{Key: key, Pattern: pattern, N: n, Before: q.Get("before"),
+		Changes: access.IsAdmin(r.Context())}
+	return s.list(w, r, func(ctx context.Context) (any, error) { return s.checks.History(ctx, req) })
 }
 
 // topKeys is how many keys of a rule are listed, unless the caller says so, and at most.
@@ -48,21 +44,16 @@ const (
 	topKeysAtMost = 50
 )
 
-func (s *Server) getTop(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	err := onlyParameters(q, "rule", "limit")
-	n := 0
-	if err == nil {
-		n, err = limitOf(q, topKeys, topKeysAtMost)
-	}
-	if err == nil && s.config.Activity == nil {
-		err = fmt.Errorf("%w: this server records no activity", api.ErrBadRequest)
-	}
+	n, err := pageOf(q, topKeys, topKeysAtMost, "rule")
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
-	s.list(w, r, func(ctx context.Context) (any, error) { return s.top(ctx, q, n) })
+	if s.config.Activity == nil {
+		return fmt.Errorf("%w: this server records no activity", api.ErrBadRequest)
+	}
+	return s.list(w, r, func(ctx context.Context) (any, error) { return s.top(ctx, q, n) })
 }
 
 func (s *Server) top(ctx context.Context, q url.Values, n int) (out api.Top, err error) {

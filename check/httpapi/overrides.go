@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +21,10 @@ const overridesPath = "/v1/overrides/"
 // operatorRoutes are those of what operators set for single keys.
 func (s *Server) operatorRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.listOverrides)},
-		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.getOverride)},
-		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.putOverride)},
-		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: http.HandlerFunc(s.deleteOverride)},
+		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: handler(s.listOverrides)},
+		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.getOverride)},
+		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.putOverride)},
+		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteOverride)},
 	}
 }
 
@@ -83,34 +84,34 @@ func targetOf(r *http.Request, path string) (key, pattern string, err error) {
 	return api.ParseTarget(text)
 }
 
-func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) {
+func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	key, pattern, err := targetOf(r, overridesPath)
-	var body overrideBody
-	if err == nil {
-		err = s.readJSON(w, r, &body)
-	}
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
+	}
+	var body overrideBody
+	if err := s.readJSON(w, r, &body); err != nil {
+		return err
 	}
 	one, lasts, err := body.override()
-	dryRun := false
-	if err == nil {
-		dryRun, err = dryRunOf(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	dryRun, err := dryRunOf(r.URL.Query())
+	if err != nil {
+		return err
 	}
 	one.SetTarget(key, pattern)
 	one.By = access.Caller(r.Context())
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
 	var out api.OverrideSet
-	switch {
-	case err != nil:
-	case dryRun:
+	if dryRun {
 		out, err = s.checks.PreviewOverride(ctx, one)
-	default:
+	} else {
 		out, err = s.checks.SetOverride(ctx, one, lasts)
 	}
-	respond(w, r, out, err)
+	return respond(w, out, err)
 }
 
 // dryRunOf tells whether nothing is to be set.
@@ -130,56 +131,52 @@ func boolOf(q url.Values, name string) (bool, error) {
 	return value, err
 }
 
-func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) error {
 	key, pattern, err := targetOf(r, overridesPath)
-	var one api.Override
-	if err == nil {
-		var there bool
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		if one, there, err = s.checks.Override(ctx, key, pattern); err == nil && !there {
-			err = fmt.Errorf("%w: of %s", api.ErrNoOverride, api.Shorten(key+pattern))
-		}
+	if err != nil {
+		return err
 	}
-	respond(w, r, one, err)
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+	defer cancel()
+	one, there, err := s.checks.Override(ctx, key, pattern)
+	if err == nil && !there {
+		err = fmt.Errorf("%w: of %s", api.ErrNoOverride, api.Shorten(key+pattern))
+	}
+	return respond(w, one, err)
 }
 
-func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) {
+func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	key, pattern, err := targetOf(r, overridesPath)
+	if err != nil {
+		return err
+	}
 	q := r.URL.Query()
-	if err == nil {
-		err = onlyParameters(q, "reason")
+	if err := onlyParameters(q, "reason"); err != nil {
+		return err
 	}
-	var had bool
-	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-		defer cancel()
-		had, err = s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
-	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+	defer cancel()
+	had, err := s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
 	out := clearedAnswer{Cleared: had}
 	out.Key, out.Pattern, out.Network = api.SplitTarget(key, pattern)
-	respond(w, r, out, err)
+	return respond(w, out, err)
 }
 
-func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) {
+func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	err := onlyParameters(q, "limit", "after")
-	n := 0
-	if err == nil {
-		n, err = limitOf(q, 100, 1000)
+	n, err := pageOf(q, 100, 1000, "after")
+	if err != nil {
+		return err
 	}
 	after := ""
-	if text := q.Get("after"); err == nil && text != "" {
-		var key, pattern string
-		if key, pattern, err = api.ParseTarget(text); err == nil {
-			after = check.TargetAfter(key, pattern)
+	if text := q.Get("after"); text != "" {
+		key, pattern, err := api.ParseTarget(text)
+		if err != nil {
+			return err
 		}
+		after = check.TargetAfter(key, pattern)
 	}
-	if err != nil {
-		writeProblem(w, r, err)
-		return
-	}
-	s.list(w, r, func(context.Context) (any, error) {
+	return s.list(w, r, func(context.Context) (any, error) {
 		list, err := s.checks.Overrides(n, after)
 		page := api.Overrides{Overrides: list}
 		if len(list) == n {
@@ -205,11 +202,7 @@ func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
 // onlyParameters refuses a query with others than these, or one of them twice.
 func onlyParameters(q url.Values, names ...string) error {
 	for name, values := range q {
-		known := false
-		for _, n := range names {
-			known = known || n == name
-		}
-		if !known || len(values) != 1 {
+		if !slices.Contains(names, name) || len(values) != 1 {
 			return fmt.Errorf("%w: parameter %s is given %d times, expected %s, each once at most", api.ErrBadRequest,
 				api.Shorten(name), len(values), strings.Join(names, " and "))
 		}
@@ -217,10 +210,11 @@ func onlyParameters(q url.Values, names ...string) error {
 	return nil
 }
 
-// limitOf is how many a page is to have.
-func limitOf(q url.Values, usual, most int) (int, error) {
-	if !q.Has("limit") {
-		return usual, nil
+// pageOf is how many a page is to have (limit). The query may have no other parameters than others.
+func pageOf(q url.Values, usual, most int, others ...string) (int, error) {
+	err := onlyParameters(q, append([]string{"limit"}, others...)...)
+	if err != nil || !q.Has("limit") {
+		return usual, err
 	}
 	return numberOf(q, "limit", most)
 }

@@ -96,15 +96,13 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 // writeRefusal answers a request with an invalid key or cost, with deny_status if the request
 // has one. nginx takes any other status for a failed check. If nginx lets those pass, a caller
 // could pass with an invalid key.
-func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) {
+func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) error {
 	p := problemOf(err)
 	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {
-		writeProblem(w, r, err)
-		return
+		return err
 	}
 	p.Status = denyStatus
-	p = identify(w, r, p, err)
-	writeJSON(w, "application/problem+json", p.Status, p)
+	return writeJSON(w, "application/problem+json", denyStatus, identify(w, r, p, err))
 }
 
 func notFound(w http.ResponseWriter, detail string) api.Problem {
@@ -119,23 +117,33 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 			Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow}))
 }
 
-// respond answers with what was asked for, or with the problem.
-func respond(w http.ResponseWriter, r *http.Request, v any, err error) {
-	if err != nil {
+// handler answers a request, or gives the error that is answered as a problem.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := h(w, r); err != nil {
 		writeProblem(w, r, err)
-		return
 	}
-	writeJSON(w, "application/json", http.StatusOK, v)
 }
 
-func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
+// respond answers with what was asked for.
+func respond(w http.ResponseWriter, v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, "application/json", http.StatusOK, v)
+}
+
+// writeJSON always gives nil, so that a handler can end with it.
+func writeJSON(w http.ResponseWriter, contentType string, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+		return nil
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // the caller is gone if this fails
+	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
@@ -22,18 +21,11 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 	if err != nil {
 		return err
 	}
-	if !utf8.Valid(body) {
-		return fmt.Errorf("%w: the body is not valid UTF-8", api.ErrBadRequest)
-	}
-	if at := loneSurrogate(body); at >= 0 {
-		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
-			api.ErrBadRequest, at, body[at:at+6])
+	if err := unambiguous(body); err != nil {
+		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	if err := exactFields(body); err != nil {
-		return err
-	}
 	if err := dec.Decode(into); err != nil {
 		return badJSON(err, len(body))
 	}

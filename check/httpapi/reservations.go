@@ -17,10 +17,10 @@ const reservationsPath = "/v1/reservations/"
 func (s *Server) reservationRoutes() []Route {
 	return []Route{
 		{Method: "POST", Path: "/v1/reservations", Scope: access.ScopeCheck,
-			Serve: http.HandlerFunc(s.postReservation)},
-		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: http.HandlerFunc(s.postSettlement)},
+			Serve: handler(s.postReservation)},
+		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: handler(s.postSettlement)},
 		{Method: "DELETE", Path: reservationsPath, Scope: access.ScopeCheck,
-			Serve: http.HandlerFunc(s.deleteReservation)},
+			Serve: handler(s.deleteReservation)},
 	}
 }
 
@@ -56,50 +56,47 @@ func (b reservationBody) request() (api.ReservationRequest, error) {
 	return req, nil
 }
 
-func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 	var body reservationBody
-	err := s.readJSON(w, r, &body)
-	if err == nil {
-		r, err = withKey(r)
+	if err := s.readJSON(w, r, &body); err != nil {
+		return err
 	}
-	var req api.ReservationRequest
-	if err == nil {
-		req, err = body.request()
-	}
-	var got api.ReservationOfAll
-	if err == nil {
-		got, err = s.checks.Reserve(r.Context(), req)
-	}
+	r, err := withKey(r)
 	if err != nil {
-		writeProblem(w, r, err)
-		return
+		return err
+	}
+	req, err := body.request()
+	if err != nil {
+		return err
+	}
+	got, err := s.checks.Reserve(r.Context(), req)
+	if err != nil {
+		return err
 	}
 	headers.Set(w.Header(), got.Checks, got.RetryAfterMs)
 	switch {
 	case got.Allowed && req.Checks == nil:
-		writeJSON(w, "application/json", http.StatusCreated, api.Reservation{Reserved: got.Reserved,
+		return writeJSON(w, "application/json", http.StatusCreated, api.Reservation{Reserved: got.Reserved,
 			CheckAnswer: got.Checks[0]})
 	case got.Allowed:
-		writeJSON(w, "application/json", http.StatusCreated, got)
+		return writeJSON(w, "application/json", http.StatusCreated, got)
 	case req.Checks == nil:
 		a := got.Checks[0]
 		detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
-		writeJSON(w, "application/problem+json", http.StatusTooManyRequests,
+		return writeJSON(w, "application/problem+json", http.StatusTooManyRequests,
 			denial{overLimit(w, http.StatusTooManyRequests, detail, a.RetryAfterMs), a})
-	default:
-		writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{
-			overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
-				got.RetryAfterMs), got.ChecksAnswer})
 	}
+	return writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{
+		overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
+			got.RetryAfterMs), got.ChecksAnswer})
 }
 
 // postSettlement answers POST /v1/reservations/{id}/commit and .../renew.
-func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) {
+func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 	id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
 	id, err := url.PathUnescape(id)
 	if err != nil {
-		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
-		return
+		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 	}
 	var got api.Settlement
 	switch verb {
@@ -114,21 +111,19 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) {
 			got, err = s.checks.Renew(r.Context(), id, body)
 		}
 	default:
-		writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
+		return writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
 			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path))))
-		return
 	}
-	respond(w, r, got, err)
+	return respond(w, got, err)
 }
 
-func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) {
+func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) error {
 	id, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath))
 	if err != nil {
-		writeProblem(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err))
-		return
+		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 	}
 	got, err := s.checks.Cancel(r.Context(), id)
-	respond(w, r, got, err)
+	return respond(w, got, err)
 }
 
 // readOptionalJSON is readJSON of a body that may be missing.
