@@ -141,15 +141,39 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 	}
 }
 
+// flight is a message that was sent, or could not be (err).
+type flight struct {
+	ack    jetstream.PubAckFuture
+	err    error
+	resent bool
+}
+
+// wait gives the PubAck. One that is there is given also where ctx has ended.
+func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	select {
+	case ack := <-f.ack.Ok():
+		return ack, nil
+	case err := <-f.ack.Err():
+		return nil, err
+	default:
+	}
+	select {
+	case ack := <-f.ack.Ok():
+		return ack, nil
+	case err := <-f.ack.Err():
+		return nil, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // wave sends the first message of each subject, all at once, and waits for
 // their acks. It returns what is left, in order, and the last error, and adds to sent.
 func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
 	last error) {
-	type flight struct {
-		ack    jetstream.PubAckFuture
-		err    error
-		resent bool
-	}
 	if !p.nc.IsConnected() {
 		// The library would hold the messages and send each as often as it was tried.
 		p.config.OnOutcome("failed")
@@ -177,36 +201,17 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 			jetstream.WithRetryAttempts(0))
 		flights[i] = f
 	}
-	timeout := time.NewTimer(p.config.AckTimeout)
-	defer timeout.Stop()
-	expired := false
+	within, cancel := context.WithTimeoutCause(ctx, p.config.AckTimeout, nats.ErrTimeout)
+	defer cancel()
 	for i, f := range flights {
 		if f == nil {
 			left = append(left, pending[i])
 			continue
 		}
-		err := f.err
-		if err == nil && expired {
-			// The others are only looked at: their time is up as well.
-			select {
-			case ack := <-f.ack.Ok():
-				p.acked(ctx, ack, pending[i], f.resent)
-				continue
-			case err = <-f.ack.Err():
-			default:
-				err = nats.ErrTimeout
-			}
-		} else if err == nil {
-			select {
-			case ack := <-f.ack.Ok():
-				p.acked(ctx, ack, pending[i], f.resent)
-				continue
-			case err = <-f.ack.Err():
-			case <-timeout.C:
-				err, expired = nats.ErrTimeout, true
-			case <-ctx.Done():
-				err, expired = ctx.Err(), true
-			}
+		ack, err := f.wait(within)
+		if err == nil {
+			p.acked(ctx, ack, pending[i], f.resent)
+			continue
 		}
 		p.config.OnOutcome("failed")
 		last = fmt.Errorf("publishing to %s: %w", pending[i].Subject, err)

@@ -94,7 +94,8 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 		return api.CheckAnswer{}, err
 	}
 	var a api.CheckAnswer
-	return a, h.ask(ctx, http.MethodPost, "/v1/check", req, &a)
+	err = h.ask(ctx, http.MethodPost, "/v1/check", req, &a)
+	return a, err
 }
 
 // CheckAll implements Checker.
@@ -146,11 +147,8 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return s, err
 	}
-	r, _, err := h.do(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil)
-	if err != nil {
-		return s, transport.NotSent(err) // sent or not: a look may be sent again
-	}
-	return s, r.decode(&s)
+	err := h.ask(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil, &s)
+	return s, err
 }
 
 // ask sends one request, whose body may be nil, and decodes the answer.
@@ -164,7 +162,7 @@ func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) err
 	}
 	r, sent, err := h.do(ctx, method, path, text)
 	switch {
-	case err != nil && sent:
+	case err != nil && sent && method != http.MethodGet: // a look may be sent again
 		return transport.Lost(err)
 	case err != nil:
 		return transport.NotSent(err)
@@ -190,8 +188,6 @@ func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
-	}
-	if body != nil {
 		makeRepeatable(ctx, req)
 	}
 	if h.token != nil {

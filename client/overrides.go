@@ -2,14 +2,11 @@ package client
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // The operator's hand on single keys, over HTTP with a token of the scope admin. A target is a key, or
@@ -20,11 +17,7 @@ import (
 // UntilMs and Reason. It gives what is set, and what that does. The error wraps api.ErrBadOverride where it cannot be.
 func (h *HTTP) SetOverride(ctx context.Context, target string, o api.Override) (set api.OverrideSet, err error) {
 	o.Key, o.Pattern, o.Network, o.By, o.AtMs = "", "", "", "", 0 // the target, the token and Redis's clock say these
-	body, err := json.Marshal(o)
-	if err != nil {
-		return set, fmt.Errorf("client: encoding an override: %w", err)
-	}
-	err = h.askAdmin(ctx, http.MethodPut, "/v1/overrides/"+url.PathEscape(target), body, &set)
+	err = h.ask(ctx, http.MethodPut, "/v1/overrides/"+url.PathEscape(target), o, &set)
 	return set, err
 }
 
@@ -37,13 +30,13 @@ func (h *HTTP) ClearOverride(ctx context.Context, target, reason string) (bool, 
 	var answer struct {
 		Cleared bool `json:"cleared"`
 	}
-	err := h.askAdmin(ctx, http.MethodDelete, path, nil, &answer)
+	err := h.ask(ctx, http.MethodDelete, path, nil, &answer)
 	return answer.Cleared, err
 }
 
 // Override gives what is set for a target; the error wraps api.ErrNoOverride where nothing is.
 func (h *HTTP) Override(ctx context.Context, target string) (o api.Override, err error) {
-	err = h.askAdmin(ctx, http.MethodGet, "/v1/overrides/"+url.PathEscape(target), nil, &o)
+	err = h.ask(ctx, http.MethodGet, "/v1/overrides/"+url.PathEscape(target), nil, &o)
 	return o, err
 }
 
@@ -54,7 +47,7 @@ func (h *HTTP) Overrides(ctx context.Context, n int, after string) (page api.Ove
 	if after != "" {
 		q.Set("after", after)
 	}
-	err = h.askAdmin(ctx, http.MethodGet, "/v1/overrides?"+q.Encode(), nil, &page)
+	err = h.ask(ctx, http.MethodGet, "/v1/overrides?"+q.Encode(), nil, &page)
 	return page, err
 }
 
@@ -65,17 +58,6 @@ func (h *HTTP) History(ctx context.Context, target string, n int, before string)
 	if before != "" {
 		path += "&before=" + url.QueryEscape(before)
 	}
-	err = h.askAdmin(ctx, http.MethodGet, path, nil, &out)
+	err = h.ask(ctx, http.MethodGet, path, nil, &out)
 	return out, err
-}
-
-func (h *HTTP) askAdmin(ctx context.Context, method, path string, body []byte, into any) error {
-	r, sent, err := h.do(ctx, method, path, body)
-	switch {
-	case err != nil && sent && method != http.MethodGet:
-		return transport.Lost(err)
-	case err != nil:
-		return transport.NotSent(err)
-	}
-	return r.decode(into)
 }

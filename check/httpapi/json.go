@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -38,62 +39,58 @@ func unambiguous(body []byte) error {
 func exactFields(body []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	type level struct {
-		object bool
-		seen   map[string]bool
-		name   string // of the value that comes next; empty: a name does
-	}
-	var stack []*level
 	for {
-		token, err := dec.Token()
+		err := exactValue(dec, "", 0)
+		if errors.Is(err, api.ErrBadRequest) {
+			return err
+		}
 		if err != nil {
 			return nil //nolint:nilerr // the end, or what the decoder refuses
 		}
-		var top *level
-		if len(stack) > 0 {
-			top = stack[len(stack)-1]
-		}
-		if top != nil && top.object && top.name == "" {
-			if name, ok := token.(string); ok {
-				if top.seen[name] {
-					return fmt.Errorf("%w: at byte %d: %s is given twice", api.ErrBadRequest, dec.InputOffset(),
-						api.Shorten(name))
-				}
-				if lower := strings.ToLower(name); lower != name && slices.Contains(ours, lower) {
-					return fmt.Errorf("%w: at byte %d: unknown field %s, expected %q", api.ErrBadRequest,
-						dec.InputOffset(), api.Shorten(name), lower)
-				}
-				top.seen[name], top.name = true, name+" " // never empty
-				continue
+	}
+}
+
+// exactValue reads the value of a field; the name is empty in a list and at the top.
+func exactValue(dec *json.Decoder, name string, depth int) error {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: at byte %d: "+format, append([]any{api.ErrBadRequest, dec.InputOffset()}, args...)...)
+	}
+	opened := token == json.Delim('{') || token == json.Delim('[')
+	switch {
+	case token == nil && slices.Contains(ours, name):
+		return bad("%s is null", name)
+	case !opened:
+		return nil
+	case depth == maxDepth:
+		return bad("it is nested deeper than %d", maxDepth)
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		field := ""
+		if token == json.Delim('{') {
+			key, err := dec.Token()
+			if err != nil {
+				return err
 			}
-		}
-		if token == nil && top != nil && top.object && slices.Contains(ours, strings.TrimSuffix(top.name, " ")) {
-			return fmt.Errorf("%w: at byte %d: %s is null", api.ErrBadRequest, dec.InputOffset(),
-				strings.TrimSuffix(top.name, " "))
-		}
-		switch token {
-		case json.Delim('{'), json.Delim('['):
-			if len(stack) == maxDepth {
-				return fmt.Errorf("%w: at byte %d: it is nested deeper than %d", api.ErrBadRequest, dec.InputOffset(),
-					maxDepth)
+			field, _ = key.(string)
+			if seen[field] {
+				return bad("%s is given twice", api.Shorten(field))
 			}
-			next := &level{object: token == json.Delim('{')}
-			if next.object {
-				next.seen = map[string]bool{}
+			if lower := strings.ToLower(field); lower != field && slices.Contains(ours, lower) {
+				return bad("unknown field %s, expected %q", api.Shorten(field), lower)
 			}
-			stack = append(stack, next)
-			continue
-		case json.Delim('}'), json.Delim(']'):
-			stack = stack[:len(stack)-1]
-			if len(stack) > 0 {
-				stack[len(stack)-1].name = ""
-			}
-			continue
+			seen[field] = true
 		}
-		if top != nil {
-			top.name = ""
+		if err := exactValue(dec, field, depth+1); err != nil {
+			return err
 		}
 	}
+	_, err = dec.Token() // its end
+	return err
 }
 
 // withArticle is what encoding/json calls a value: a number, an array.

@@ -20,13 +20,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// ask sends one request without a body to the server at --http.
-func ask(ctx context.Context, c *settings.Config, method, path string) (status int, body []byte, err error) {
-	return askWith(ctx, c, method, path, nil)
-}
-
-// askWith sends one request to the server at --http; content, if it is not nil, as JSON.
-func askWith(ctx context.Context, c *settings.Config, method, path string, content any) (status int, body []byte,
+// ask sends one request to the server at --http; content, if it is not nil, as JSON.
+func ask(ctx context.Context, c *settings.Config, method, path string, content any) (status int, body []byte,
 	err error) {
 	var reader io.Reader
 	if content != nil {

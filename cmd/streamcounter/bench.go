@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/streamcounter/streamcounter/internal/bench/target"
 	"github.com/streamcounter/streamcounter/internal/settings"
@@ -40,34 +40,17 @@ The exit code is 1 if any call failed.`,
 	f.IntVar(&run.Keys, "keys", 1000, "how many keys there are")
 	f.IntVar(&run.Callers, "connections", 64, "callers at once")
 	f.IntVar(&run.PerCall, "per-call", 1, "checks of one call")
-	f.DurationVar(&run.Duration, "duration", target.DefaultDuration, "how long is measured")
-	f.DurationVar(&run.Warmup, "warmup", target.DefaultWarmup, "how long the load runs before that; 0: no time")
+	f.DurationVar(&run.Duration, "duration", 5*time.Second, "how long is measured")
+	f.DurationVar(&run.Warmup, "warmup", time.Second, "how long the load runs before that; 0: no time")
 	f.BoolVar(&asJSON, "json", false, "print as JSON")
 	cmd.AddCommand(newBenchPipeline())
 	return cmd
 }
 
-// moreThanZero refuses a 0 that a measurement would take for its default.
-func moreThanZero(f *pflag.FlagSet, names ...string) error {
-	for _, name := range names {
-		if v := f.Lookup(name).Value.String(); v == "0" || v == "0s" {
-			return settings.UsageErrorf("--%s is %s: expected more", name, v)
-		}
-	}
-	return nil
-}
-
 // runBench measures a running server. --redis, where given, is that server's.
 func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON bool) (err error) {
-	f := cmd.Flags()
 	if run.URL == "" {
 		return settings.UsageErrorf("no server to measure: give --target URL, such as http://127.0.0.1:8080")
-	}
-	if err := moreThanZero(f, "keys", "connections", "duration", "per-call"); err != nil {
-		return err
-	}
-	if run.Warmup == 0 {
-		run.Warmup = -1 // none: 0 would be the default
 	}
 	if err := run.Validate(); err != nil {
 		return settings.UsageError{Err: err}
@@ -76,7 +59,7 @@ func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON 
 	if run.TLS, err = askTLS(c); err != nil {
 		return err
 	}
-	if f.Changed("redis") {
+	if cmd.Flags().Changed("redis") {
 		client, _, stop, err := measuredRedis(cmd.Context(), c.Redis, 1)
 		if err != nil {
 			return err

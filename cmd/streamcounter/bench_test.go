@@ -36,7 +36,7 @@ func TestBenchRefusesWhatItCannotDo(t *testing.T) {
 		"":                                     "no server to measure: give --target URL",
 		"check":                                `unknown command "check" of streamcounter bench`,
 		"--target localhost":                   "--target is localhost: expected http://HOST:PORT",
-		"--target http://127.0.0.1:1 --keys 0": "--keys is 0: expected more",
+		"--target http://127.0.0.1:1 --keys 0": "--keys is 0: expected at least 1",
 		"--target http://127.0.0.1:1":          "the first call: ",
 		"--target http://127.0.0.1:1 --per-call 101": "--per-call is 101: expected 1 to 100",
 	} {

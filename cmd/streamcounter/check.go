@@ -74,7 +74,7 @@ func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Value
 		}
 		q.Set("mode", mode)
 	}
-	status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode())
+	status, body, err := ask(cmd.Context(), c, http.MethodGet, "/v1/check?"+q.Encode(), nil)
 	if err != nil {
 		return err
 	}

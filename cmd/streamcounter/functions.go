@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/backend"
-	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/lua"
 )
 
 func newFunctions() *cobra.Command {
@@ -38,9 +38,9 @@ is an error; calls use EVALSHA there, and need nothing.`,
 				return err
 			}
 			return withRedis(cmd, c, func(client redis.UniversalClient) error {
-				name, err := doctor.LoadLibrary(cmd.Context(), client)
+				err := lua.NewServer(client).Load(cmd.Context())
 				if err == nil {
-					fmt.Fprintln(cmd.OutOrStdout(), name)
+					fmt.Fprintln(cmd.OutOrStdout(), lua.Library().Name)
 				}
 				return err
 			})
@@ -56,7 +56,7 @@ func newFunctionsShow() *cobra.Command {
 		Short:   "Print the text of this version's library, for FUNCTION LOAD",
 		Example: "  streamcounter functions show | redis-cli -x FUNCTION LOAD",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), doctor.LibraryText())
+			_, err := fmt.Fprint(cmd.OutOrStdout(), lua.Library().Text)
 			return err
 		},
 	}

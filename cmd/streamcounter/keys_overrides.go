@@ -174,7 +174,7 @@ func newUnblock() *cobra.Command {
 		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var one api.Override
-			status, text, err := askWith(cmd.Context(), c, http.MethodGet, overridePath(args[0]), nil)
+			status, text, err := ask(cmd.Context(), c, http.MethodGet, overridePath(args[0]), nil)
 			switch {
 			case err != nil:
 				return err
@@ -217,7 +217,7 @@ func overridePath(target string) string { return "/v1/overrides/" + url.PathEsca
 
 // askFor asks the server and reads its answer, or what is wrong.
 func askFor(cmd *cobra.Command, c *settings.Config, method, path string, body, into any) ([]byte, error) {
-	status, text, err := askWith(cmd.Context(), c, method, path, body)
+	status, text, err := ask(cmd.Context(), c, method, path, body)
 	if err != nil {
 		return nil, err
 	}

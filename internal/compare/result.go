@@ -89,17 +89,10 @@ func WriteJSON(w io.Writer, list []*Comparison) error {
 }
 
 func (c *contestant) result(keys int) Result {
-	t := c.tally
-	r := Result{
-		Algorithm: c.name, Kind: c.kind,
-		OfferedRequests: t.offered.requests, OfferedUnits: t.offered.units,
-		AdmittedRequests: t.admitted.requests, AdmittedUnits: t.admitted.units,
-		OverAdmittedRequests: t.over.requests, OverAdmittedUnits: t.over.units,
-		UnderAdmittedRequests: t.under.requests, UnderAdmittedUnits: t.under.units,
-		GreatestOvershoot: t.overshoot, FirstOverAdmitted: t.firstOver, FirstUnderAdmitted: t.firstUnder,
-	}
+	r := c.tally.Result
+	r.Algorithm, r.Kind = c.name, c.kind
 	if c.ground != nil && c.ground.tellsCPU {
-		r.RedisCPU = rounded(micros(c.ground.cpu)/float64(t.offered.requests), 2)
+		r.RedisCPU = rounded(micros(c.ground.cpu)/float64(r.OfferedRequests), 2)
 	}
 	if c.ground != nil && c.ground.tellsMemory && keys >= minKeysForMemory {
 		r.BytesPerKey = rounded(float64(c.ground.memory)/float64(keys), 0)

@@ -3,9 +3,9 @@ package compare
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,7 +51,7 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	if len(trace.Requests) == 0 {
 		return nil, fmt.Errorf("%s: it has no request", trace.Name)
 	}
-	r := &runner{Config: cfg, trace: trace, prefix: newPrefix()}
+	r := &runner{Config: cfg, trace: trace, prefix: "sc-compare-" + strings.ToLower(rand.Text()[:8])}
 	if NeedRedis(cfg.Algorithms) {
 		defer func() {
 			// Also after Ctrl-C, within a bound.
@@ -68,12 +68,6 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 		return nil, err
 	}
 	return r.comparison(list), nil
-}
-
-func newPrefix() string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "sc-compare-" + hex.EncodeToString(b[:])
 }
 
 // drive lets the contestants take turns until all have answered every request.

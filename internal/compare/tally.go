@@ -8,36 +8,29 @@ import (
 // algorithm itself admitted before.
 type tally struct {
 	truth *truth
-
-	offered, admitted, over, under volume
-	overshoot                      int64 // units above the limit, the most that any window held
-	firstOver, firstUnder          *moment
-}
-
-// volume counts requests and the units that they asked for.
-type volume struct{ requests, units int64 }
-
-func (v *volume) add(r Request) {
-	v.requests++
-	v.units += r.Cost
+	Result
 }
 
 func newTally(ws []windows.Window) *tally { return &tally{truth: newTruth(ws)} }
 
 func (t *tally) take(r Request, admitted bool) {
-	t.offered.add(r)
+	t.OfferedRequests++
+	t.OfferedUnits += r.Cost
 	excess := t.truth.excess(r)
 	switch {
 	case admitted && excess > 0:
-		t.over.add(r)
-		t.overshoot = max(t.overshoot, excess)
-		note(&t.firstOver, r)
+		t.OverAdmittedRequests++
+		t.OverAdmittedUnits += r.Cost
+		t.GreatestOvershoot = max(t.GreatestOvershoot, excess)
+		note(&t.FirstOverAdmitted, r)
 	case !admitted && excess <= 0:
-		t.under.add(r)
-		note(&t.firstUnder, r)
+		t.UnderAdmittedRequests++
+		t.UnderAdmittedUnits += r.Cost
+		note(&t.FirstUnderAdmitted, r)
 	}
 	if admitted {
-		t.admitted.add(r)
+		t.AdmittedRequests++
+		t.AdmittedUnits += r.Cost
 		t.truth.add(r)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
@@ -39,7 +38,7 @@ func BenchmarkOperations(b *testing.B) {
 	})
 	b.Run("GCRA", func(b *testing.B) {
 		reportPrice(b, client, 1, func(i int) error {
-			return measure.GCRA(ctx, client, "gcra:"+strconv.Itoa(i%20), farAway, time.Minute)
+			return gcra(ctx, client, "gcra:"+strconv.Itoa(i%20), farAway, time.Minute)
 		})
 	})
 	day := []windows.Window{{Limit: farAway, Per: 24 * time.Hour}}

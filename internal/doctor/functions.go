@@ -89,11 +89,3 @@ func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (del
 	}
 	return deleted, nil
 }
-
-// LoadLibrary loads this version's library on all masters, where it is not there yet, and gives its name.
-func LoadLibrary(ctx context.Context, c redis.UniversalClient) (string, error) {
-	return lua.Library().Name, lua.NewServer(c).Load(ctx)
-}
-
-// LibraryText is what FUNCTION LOAD takes.
-func LibraryText() string { return lua.Library().Text }

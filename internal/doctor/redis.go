@@ -71,18 +71,13 @@ func Start(ctx context.Context, c redis.UniversalClient, named bool, within time
 // server is what one Redis says of itself. A map is empty where it does not tell.
 type server struct {
 	addr   string // where there are several
-	client asker
+	client redis.UniversalClient
 
 	info, config                 map[string]string
 	infoErr, configErr, clockErr error
 	libraries                    []string // of ours
 	functionsErr                 error
 	ahead, unsure                time.Duration // its clock before this machine's, and the half of the round trip
-}
-
-type asker interface {
-	redis.Cmdable
-	Do(ctx context.Context, args ...any) *redis.Cmd
 }
 
 func serversOf(ctx context.Context, c redis.UniversalClient) ([]*server, error) {
@@ -135,19 +130,9 @@ func (s *server) readConfig(ctx context.Context) {
 	for _, name := range wanted {
 		args = append(args, name)
 	}
-	s.config = map[string]string{}
-	reply, err := s.client.Do(ctx, args...).Result() // several at once came with 7.0
-	s.configErr = err
-	switch reply := reply.(type) {
-	case map[any]any:
-		for name, value := range reply {
-			s.config[fmt.Sprint(name)] = fmt.Sprint(value)
-		}
-	case []any: // RESP2
-		for i := 0; i+1 < len(reply); i += 2 {
-			s.config[fmt.Sprint(reply[i])] = fmt.Sprint(reply[i+1])
-		}
-	}
+	cmd := redis.NewMapStringStringCmd(ctx, args...) // several at once came with 7.0
+	s.configErr = s.client.Process(ctx, cmd)
+	s.config = cmd.Val()
 }
 
 // tells gives one finding for all servers: the worst, and where there are several

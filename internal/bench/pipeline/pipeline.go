@@ -1,16 +1,15 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +40,7 @@ type Config struct {
 	ZipfS      float64
 	Partitions int
 	Algorithm  string
-	// Duration (default 10s) is measured after Warmup (default 2s).
+	// Duration is measured after Warmup.
 	Duration, Warmup time.Duration
 	Seed             uint64
 }
@@ -68,12 +67,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	c.Duration, c.Warmup = cmp.Or(c.Duration, 10*time.Second), cmp.Or(c.Warmup, 2*time.Second)
-	c.Algorithm = cmp.Or(c.Algorithm, "sliding-log")
-	suffix := make([]byte, 4)
-	_, _ = rand.Read(suffix) // never fails
-	prefix := "sc-bench-" + hex.EncodeToString(suffix)
-	keys, err := stream.NewKeys(prefix, c.Partitions)
+	keys, err := stream.NewKeys("sc-bench-"+strings.ToLower(rand.Text()[:8]), c.Partitions)
 	if err != nil {
 		return nil, err
 	}

@@ -32,22 +32,19 @@ type Config struct {
 	Token string
 	// TLS is for https and grpcs; nil: the system's.
 	TLS *tls.Config
-	// Key is what keys begin with; a number from 0 to Keys-1 follows. Defaults "user:" and 1000.
+	// Key is what keys begin with; a number from 0 to Keys-1 follows.
 	Key  string
 	Keys int
-	// Callers is how many there are at once, each waiting for its answer; default 64.
+	// Callers is how many there are at once, each waiting for its answer.
 	Callers int
-	// PerCall is how many checks one call has; default 1.
+	// PerCall is how many checks one call has.
 	PerCall int
-	// Duration is how long is measured, Warmup how long the load runs before (below 0: not at all).
+	// Duration is how long is measured, Warmup how long the load runs before (0: not at all).
 	Duration, Warmup time.Duration
 }
 
-// Defaults and bounds of a Config.
+// Bounds of a Config.
 const (
-	DefaultDuration = 5 * time.Second
-	DefaultWarmup   = time.Second
-
 	maxCallers = 10_000
 	maxPerCall = 100 // what a server takes
 )
@@ -62,11 +59,15 @@ func (c Config) Validate() error {
 		u.Scheme != "https") {
 		return fmt.Errorf("--metrics is %s: expected http://HOST:PORT/metrics", redact.URL(c.Metrics))
 	}
-	if c.Callers < 0 || c.Callers > maxCallers {
+	switch {
+	case c.Callers < 1 || c.Callers > maxCallers:
 		return fmt.Errorf("--connections is %d: expected 1 to %d", c.Callers, maxCallers)
-	}
-	if c.PerCall < 0 || c.PerCall > maxPerCall {
+	case c.PerCall < 1 || c.PerCall > maxPerCall:
 		return fmt.Errorf("--per-call is %d: expected 1 to %d", c.PerCall, maxPerCall)
+	case c.Keys < 1:
+		return fmt.Errorf("--keys is %d: expected at least 1", c.Keys)
+	case c.Duration <= 0 || c.Warmup < 0:
+		return fmt.Errorf("--duration is %s and --warmup %s: expected more than 0, and at least 0", c.Duration, c.Warmup)
 	}
 	return nil
 }
@@ -82,14 +83,8 @@ type caller interface {
 // on_error decided: that is no measurement of a limiter.
 type admitted struct{ byLimit, onError int }
 
-// Run measures. Where ctx ends early the report is of what was measured until then.
+// Run measures by a valid Config. Where ctx ends early the report is of what was measured until then.
 func Run(ctx context.Context, c Config) (*Report, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	c.Key, c.Keys = cmp.Or(c.Key, "user:"), cmp.Or(c.Keys, 1000)
-	c.Callers, c.PerCall = cmp.Or(c.Callers, 64), cmp.Or(c.PerCall, 1)
-	c.Duration, c.Warmup = cmp.Or(c.Duration, DefaultDuration), cmp.Or(c.Warmup, DefaultWarmup)
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return nil, err

@@ -121,7 +121,7 @@ func TestRun(t *testing.T) {
 				s := &server{token: "secret"}
 				overHTTP, overGRPC := s.start(t)
 				c := target.Config{URL: overHTTP, Metrics: overHTTP + "/metrics", Token: "secret", Callers: 3,
-					PerCall: perCall, Duration: 100 * time.Millisecond, Warmup: -1}
+					PerCall: perCall, Keys: 1000, Duration: 100 * time.Millisecond}
 				if scheme == "grpc" {
 					c.URL = overGRPC
 				}
@@ -155,19 +155,29 @@ func TestRunSaysWhatFailed(t *testing.T) {
 	s := &server{}
 	url, _ := s.start(t)
 	s.broken.Store(true)
-	if _, err := target.Run(t.Context(), target.Config{URL: url}); err == nil ||
+	if _, err := target.Run(t.Context(), target.Config{URL: url, Callers: 1}); err == nil ||
 		!strings.Contains(err.Error(), "status 500") {
 		t.Errorf("a server that fails: %v", err)
 	}
 	s.broken.Store(false)
 	s.token = "secret"
-	if _, err := target.Run(t.Context(), target.Config{URL: url, Token: "another"}); err == nil ||
+	if _, err := target.Run(t.Context(), target.Config{URL: url, Callers: 1, Token: "another"}); err == nil ||
 		!strings.Contains(err.Error(), "status 401") {
 		t.Errorf("a token that is not known: %v", err)
 	}
-	for _, bad := range []target.Config{{URL: "localhost:80"}, {URL: "redis://127.0.0.1"},
-		{URL: url, Metrics: "here"}, {URL: url, PerCall: 101}, {URL: url, Callers: -1}} {
-		if err := bad.Validate(); err == nil {
+	good := target.Config{URL: url, Callers: 1, PerCall: 1, Keys: 1, Duration: time.Second}
+	testkit.Must(t, good.Validate())
+	for _, change := range []func(*target.Config){
+		func(c *target.Config) { c.URL = "localhost:80" },
+		func(c *target.Config) { c.URL = "redis://127.0.0.1" },
+		func(c *target.Config) { c.Metrics = "here" },
+		func(c *target.Config) { c.PerCall = 101 },
+		func(c *target.Config) { c.Callers = 0 },
+		func(c *target.Config) { c.Keys = 0 },
+		func(c *target.Config) { c.Duration = 0 },
+	} {
+		bad := good
+		if change(&bad); bad.Validate() == nil {
 			t.Errorf("%+v was taken", bad)
 		}
 	}
