@@ -93,7 +93,7 @@ var arrows = map[string][]string{
 	"cmd/streamcounter": {"alerts", "alerts/sinks", "api", "check/envoy/config", "check/httpapi", "internal/backend",
 		"internal/bench/pipeline", "internal/bench/target", "internal/compare", "internal/doctor",
 		"internal/english", "internal/logging", "internal/natsconn", "internal/node", "internal/pause",
-		"internal/redact", "internal/settings", "internal/wording", "stream", "windows"},
+		"internal/redact", "internal/settings", "internal/wording", "lua", "stream", "windows"},
 	"internal/wording":        {"internal/english", "lua", "windows"},
 	"internal/english":        {},
 	"internal/testkit":        {},

@@ -67,7 +67,8 @@ func (c Config) Validate() error {
 	case c.Keys < 1:
 		return fmt.Errorf("--keys is %d: expected at least 1", c.Keys)
 	case c.Duration <= 0 || c.Warmup < 0:
-		return fmt.Errorf("--duration is %s and --warmup %s: expected more than 0, and at least 0", c.Duration, c.Warmup)
+		return fmt.Errorf("--duration is %s and --warmup %s: expected more than 0, and at least 0", c.Duration,
+			c.Warmup)
 	}
 	return nil
 }
