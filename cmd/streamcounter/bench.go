@@ -38,6 +38,7 @@ The exit code is 1 if any call failed.`,
 		"URL of the server's metrics, for its CPU (default: /metrics of an HTTP target)")
 	f.StringVar(&run.Key, "key", "user:", "what the keys of the checks begin with")
 	f.IntVar(&run.Keys, "keys", 1000, "how many keys there are")
+	f.Float64Var(&run.ZipfS, "zipf-s", 0, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.IntVar(&run.Callers, "connections", 64, "callers at once")
 	f.IntVar(&run.PerCall, "per-call", 1, "checks of one call")
 	f.DurationVar(&run.Duration, "duration", 5*time.Second, "how long is measured")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -28,12 +29,7 @@ type load struct {
 
 func newLoad(r *run) *load {
 	random := rand.New(rand.NewPCG(r.Seed, 0xfeed))
-	l := &load{run: r, choose: func() int { return random.IntN(r.Keys) }}
-	if r.ZipfS > 1 {
-		zipf := rand.NewZipf(random, r.ZipfS, 1, uint64(r.Keys-1))
-		l.choose = func() int { return int(zipf.Uint64()) }
-	}
-	return l
+	return &load{run: r, choose: measure.Keys{N: r.Keys, S: r.ZipfS}.Chooser(random)}
 }
 
 // steady appends at the rate for d, whatever Redis's answers take: what is late goes with the next flush.

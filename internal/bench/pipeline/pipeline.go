@@ -95,10 +95,8 @@ func (c *Config) validate() error {
 		return fmt.Errorf("--rate is %g: expected more than 0, at most 1000000", c.Rate)
 	case c.Keys < 2:
 		return fmt.Errorf("--keys is %d: expected at least 2", c.Keys)
-	case c.ZipfS != 0 && c.ZipfS <= 1:
-		return fmt.Errorf("--zipf-s is %g: expected more than 1, or 0 for uniform", c.ZipfS)
 	}
-	return nil
+	return measure.Keys{S: c.ZipfS}.Validate()
 }
 
 // steady appends at the rate while the worker folds.

@@ -35,6 +35,8 @@ type Config struct {
 	// Key is what keys begin with; a number from 0 to Keys-1 follows.
 	Key  string
 	Keys int
+	// ZipfS is the exponent of the Zipf distribution by which keys are chosen, above 1; 0: uniformly.
+	ZipfS float64
 	// Callers is how many there are at once, each waiting for its answer.
 	Callers int
 	// PerCall is how many checks one call has.
@@ -70,7 +72,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--duration is %s and --warmup %s: expected more than 0, and at least 0", c.Duration,
 			c.Warmup)
 	}
-	return nil
+	return measure.Keys{S: c.ZipfS}.Validate()
 }
 
 func isScheme(s string) bool { return s == "http" || s == "https" || s == "grpc" || s == "grpcs" }
@@ -164,11 +166,11 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 		t := newTally()
 		tallies[i] = t
 		running.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(i)))
+			choose := measure.Keys{N: c.Keys, S: c.ZipfS}.Chooser(rand.New(rand.NewPCG(1, uint64(i))))
 			keys := make([]string, c.PerCall)
 			for ctx.Err() == nil {
 				for k := range keys {
-					keys[k] = c.Key + strconv.Itoa(random.IntN(c.Keys))
+					keys[k] = c.Key + strconv.Itoa(choose())
 				}
 				began := time.Now()
 				passed, err := who.call(ctx, keys)

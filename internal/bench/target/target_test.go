@@ -175,6 +175,7 @@ func TestRunSaysWhatFailed(t *testing.T) {
 		func(c *target.Config) { c.Callers = 0 },
 		func(c *target.Config) { c.Keys = 0 },
 		func(c *target.Config) { c.Duration = 0 },
+		func(c *target.Config) { c.ZipfS = 0.5 },
 	} {
 		bad := good
 		if change(&bad); bad.Validate() == nil {
