@@ -77,6 +77,9 @@ const (
 	SourcePolicy Source = "policy"
 )
 
+// FromMemory reports whether the shared count was asked earlier, not for this answer.
+func (s Source) FromMemory() bool { return s == SourceCache || s == SourceLease }
+
 // CheckAnswer is the answer to one key.
 type CheckAnswer struct {
 	Allowed bool `json:"allowed"`

@@ -65,7 +65,8 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	default:
 		return out
 	}
-	out.RetryAfterMs, out.LeaseMs = state.RetryAfter.Milliseconds(), clientLeaseTime(r.Plan).Milliseconds()
+	out.RetryAfterMs = state.RetryAfter.Milliseconds()
+	tellClient(&out, r.Plan)
 	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
 		a := c.asks[charge]
 		if a.Mode == api.ModeCharge { // counted by itself, whatever became of the others

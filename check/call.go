@@ -41,7 +41,7 @@ type Request struct {
 // ErrCostExceedsLimit where no answer can be given, and api.ErrUnavailable,
 // together with an answer, where Redis is away and the rule says deny.
 func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	if answer, ok := s.leased(ctx, &req); ok {
+	if answer, ok := s.answerHot(ctx, &req); ok {
 		return answer, nil
 	}
 	all, err := s.checkAll(ctx, []api.CheckRequest{req})
@@ -55,7 +55,7 @@ func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAns
 // several checks are added up.
 func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	if len(reqs) == 1 {
-		if one, ok := s.leased(ctx, &reqs[0]); ok {
+		if one, ok := s.answerHot(ctx, &reqs[0]); ok {
 			return api.ChecksAnswer{Allowed: one.Allowed, Atomic: true, RetryAfterMs: one.RetryAfterMs,
 				Checks: []api.CheckAnswer{one}}, nil
 		}
@@ -63,7 +63,7 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 	return s.checkAll(ctx, reqs)
 }
 
-// checkAll is CheckAll without the look at leases.
+// checkAll is CheckAll without answerHot.
 func (s *Service) checkAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	began, rules := time.Now(), s.config.Rules()
 	matched, err := match(rules, reqs)

@@ -13,6 +13,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// tellClient tells a client whether it may lease the key.
+func tellClient(out *api.CheckAnswer, p *windows.Plan) { out.LeaseMs = clientLeaseTime(p).Milliseconds() }
+
 // clientLeaseTime is how long a client may lease a key of a plan. If shadow rules or on_deny: charge have to see each
 // check, it may not.
 func clientLeaseTime(p *windows.Plan) time.Duration {

@@ -162,7 +162,7 @@ func TestOverridesEndLeases(t *testing.T) {
 		}
 		one.leases.Find("k").Start(1)
 		one.leases.Wait()
-		if _, ok := one.leased(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
+		if _, ok := one.answerHot(t.Context(), &api.CheckRequest{Key: "k"}); !ok {
 			t.Error("after the next renewal the lease is not found without a lock")
 		}
 	})

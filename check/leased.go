@@ -55,9 +55,9 @@ func leasedState(a lease.Answer) windows.KeyState {
 	return state
 }
 
-// leased answers a plain check of one key from its lease, where nothing but the lease has to be asked. It is
+// answerHot answers a plain check of one key from its lease, where nothing but the lease has to be asked. It is
 // answer without what other calls need: most answers of a hot key come from here.
-func (s *Service) leased(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
+func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if !s.leases.Used() {
 		return api.CheckAnswer{}, false
 	}
@@ -76,7 +76,15 @@ func (s *Service) leased(ctx context.Context, req *api.CheckRequest) (api.CheckA
 		return api.CheckAnswer{}, false
 	}
 	s.leases.count(one, planOf(got.Grant), cost, got.Allowed)
-	return api.CheckAnswer{Allowed: got.Allowed, Rule: p.Live.Name, Key: req.Key, Cost: cost,
-		Windows: got.Windows(), Source: api.SourceLease, RetryAfterMs: got.RetryAfter().Milliseconds(),
-		LeaseMs: clientLeaseTime(p.Plan).Milliseconds()}, true
+	answer := api.CheckAnswer{Allowed: got.Allowed, Rule: p.Live.Name, Key: req.Key, Cost: cost,
+		Windows: got.Windows(), Source: api.SourceLease, RetryAfterMs: got.RetryAfter().Milliseconds()}
+	tellClient(&answer, p.Plan)
+	return answer, true
+}
+
+// giveBackUnits gives back what is leased of a key that is blocked.
+func (s *Service) giveBackUnits(key string) {
+	if one := s.leases.Find(key); one != nil {
+		one.GiveBack()
+	}
 }

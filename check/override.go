@@ -45,8 +45,8 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 			r.Plan, r.override = rules.Apply(r.Plan, r.Key)
 		}
 		s.announce(r.Key, r.override)
-		if one := s.leases.Find(r.Key); one != nil && r.override.Blocks() {
-			one.GiveBack()
+		if r.override.Blocks() {
+			s.giveBackUnits(r.Key)
 		}
 		// What has happened counts also for a blocked key.
 		r.Never = r.Never || r.blocked() && !r.Refund && r.Mode != api.ModeCharge

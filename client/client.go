@@ -186,6 +186,15 @@ func (c *Config) validate(checker Checker) error {
 	return nil
 }
 
+// Close gives back what is leased (Config.Leases), and closes the idle connections that Dial has opened. The Checker
+// of New stays the caller's to close.
+func (c *Client) Close() {
+	c.leases.giveBack()
+	if c.close != nil {
+		c.close()
+	}
+}
+
 // With is the same client, all it knows included, with another policy for the
 // calls made through it, whatever the rule.
 func (c *Client) With(p Policy) *Client {

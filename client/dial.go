@@ -16,12 +16,3 @@ func Dial(url string, c Config) (*Client, error) {
 	d.close = transport.Close
 	return d, nil
 }
-
-// Close gives back what is leased (Config.Leases), and closes the idle connections that Dial has opened. The Checker
-// of New stays the caller's to close.
-func (c *Client) Close() {
-	c.leases.giveBack()
-	if c.close != nil {
-		c.close()
-	}
-}

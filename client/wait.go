@@ -70,7 +70,7 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 			continue // its wait was that of an earlier time
 		}
 		delay := time.Duration(a.RetryAfterMs) * time.Millisecond
-		if woken && (a.Source == api.SourceCache || a.Source == api.SourceLease) {
+		if woken && a.Source.FromMemory() {
 			delay = min(delay, cacheAge) // it may be from before the release
 		}
 		if delay <= 0 {
