@@ -38,16 +38,30 @@ func ConnectRedis(ctx context.Context, target string, files settings.ClientFiles
 	return short, openRedisClient(&forBlocking), nil
 }
 
-// DialRedis opens one client, of what RedisOptions made of target, and proves that a server answers.
+// DialRedis opens one client, of what RedisOptions made of target, and proves that a server answers. If that is a node
+// of a Cluster, the client is of the whole Cluster, and opts say so.
 func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := openRedisClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	if err := c.Ping(ping).Err(); err != nil {
+	err := c.Ping(ping).Err()
+	if err == nil && !opts.IsClusterMode && opts.MasterName == "" && isClusterNode(ping, c) {
+		_ = c.Close()
+		opts.IsClusterMode = true
+		c = openRedisClient(opts)
+		err = c.Ping(ping).Err()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
 			besideDev("redis", target)), c.Close())
 	}
 	return c, nil
+}
+
+// isClusterNode asks the server for its mode. Every user may send HELLO, whatever its rights.
+func isClusterNode(ctx context.Context, c redis.UniversalClient) bool {
+	hello := redis.NewMapStringInterfaceCmd(ctx, "HELLO")
+	return c.Process(ctx, hello) == nil && hello.Val()["mode"] == "cluster"
 }
 
 // openRedisClient makes a client whose replies are bounded, on every connection.
@@ -77,24 +91,6 @@ func blockingReads(cluster bool, partitions int) int {
 		return 2*partitions + 1
 	}
 	return 2
-}
-
-// CheckWholeCluster refuses one node of a Cluster that was given as if it were all of
-// Redis: it answers for some partitions and would leave the others uncounted.
-func CheckWholeCluster(ctx context.Context, c redis.UniversalClient, k *stream.Keys) error {
-	// What every user may do, a producer too, and what changes nothing: GT never
-	// brings an expiry nearer, nor gives one to a key that has none.
-	pipe := c.Pipeline()
-	for _, p := range k.All() {
-		pipe.Do(ctx, "PEXPIRE", k.Events(p), 1, "GT")
-	}
-	cmds, _ := pipe.Exec(ctx) // a command that fails otherwise says so where it matters
-	for _, cmd := range cmds {
-		if _, moved := redis.IsMovedError(cmd.Err()); moved {
-			return errors.New("it is one node of a Redis Cluster: give two or more of its nodes, separated by commas")
-		}
-	}
-	return nil
 }
 
 // redisLog takes what go-redis would print and logs it for who looks closely:

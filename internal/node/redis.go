@@ -48,9 +48,6 @@ func (n *node) openRedis(ctx context.Context) error {
 			n.log.Warn("closing the connections to Redis failed", "error", err)
 		}
 	})
-	if err := backend.CheckWholeCluster(ctx, n.redis, n.keys); err != nil {
-		return settings.Blame("redis", err)
-	}
 	if err := n.refuseOthers(ctx); err != nil {
 		return settings.Blame("prefix", err)
 	}

@@ -310,12 +310,8 @@ func (e *foreign) redis() string {
 	case socket == "unix" && kind == "SINGLE":
 		e.errs = append(e.errs, fmt.Errorf("REDIS_URL is %q: expected the path of a socket, as REDIS_SOCKET_TYPE is "+
 			"unix; for HOST:PORT set REDIS_SOCKET_TYPE=tcp", withoutSecret("REDIS_URL", target)))
-	case kind == "SINGLE":
+	case kind == "SINGLE" || kind == "CLUSTER":
 		return scheme + "://" + login + target
-	case kind == "CLUSTER" && len(nodes) > 1:
-		return scheme + "://" + login + nodes[0] + "," + strings.Join(nodes[1:], ",")
-	case kind == "CLUSTER": // two of its nodes are what says Cluster
-		return scheme + "://" + login + target + "," + target
 	case kind == "SENTINEL" && len(nodes) > 1:
 		return scheme + "+sentinel://" + login + strings.Join(nodes[1:], ",") + "/" + nodes[0]
 	case kind == "SENTINEL":
