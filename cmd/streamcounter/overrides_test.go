@@ -169,7 +169,8 @@ func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, said)
 	}
 	c.Each(func(addr string, node *redis.Client) {
-		if list, err := node.FunctionList(t.Context(), redis.FunctionListQuery{}).Result(); err != nil || len(list) != 1 {
+		list, err := node.FunctionList(t.Context(), redis.FunctionListQuery{}).Result()
+		if err != nil || len(list) != 1 {
 			t.Errorf("%s: %v, %v", addr, list, err)
 		}
 	})

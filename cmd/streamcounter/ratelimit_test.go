@@ -362,7 +362,7 @@ func TestRateLimitRedis(t *testing.T) {
 		{"/run/redis.sock", "", "", "pass", "", "unix://:pass@/run/redis.sock"},
 		{"main,a:1,b:2", "SENTINEL", "tcp", "u:p", "", "redis+sentinel://u:p@a:1,b:2/main"},
 		{"a:1,b:2", "CLUSTER", "tcp", "", "true", "rediss://a:1,b:2"},
-		{"a:1", "cluster", "tcp", "", "", "redis://a:1,a:1"},
+		{"a:1", "cluster", "tcp", "", "", "redis://a:1"},
 		{"rediss://x@h:1", "", "", "", "", "rediss://x@h:1"},
 	} {
 		cmd := newRatelimit()
