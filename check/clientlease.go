@@ -14,7 +14,9 @@ import (
 )
 
 // tellClient tells a client whether it may lease the key.
-func tellClient(out *api.CheckAnswer, p *windows.Plan) { out.LeaseMs = clientLeaseTime(p).Milliseconds() }
+func tellClient(out *api.CheckAnswer, p *windows.Plan) {
+	out.LeaseMs = clientLeaseTime(p).Milliseconds()
+}
 
 // clientLeaseTime is how long a client may lease a key of a plan. If shadow rules or on_deny: charge have to see each
 // check, it may not.
