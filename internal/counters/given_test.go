@@ -86,3 +86,26 @@ func TestIdsAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// The ids of events that are folded together stand in their own partitions, and are forgotten there.
+func TestIdsOfPartitionsFoldedTogether(t *testing.T) {
+	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
+		s.store.Remember = 10 * time.Minute
+		for round := range 2 {
+			var batches []counters.Batch
+			for p := range 2 {
+				events := s.given(t, s.keyIn(p), fmt.Sprint("a", round), fmt.Sprint("b", round))
+				batches = append(batches, counters.Batch{Partition: p, Events: events})
+			}
+			if f := s.foldBatches(t, batches); f.Folded != 4 {
+				t.Fatalf("%+v", f)
+			}
+			for p := range 2 {
+				if n := s.redis.ZCard(t.Context(), s.keys.IDs(p)).Val(); n != 2 {
+					t.Errorf("round %d: partition %d remembers %d ids, expected 2", round, p, n)
+				}
+			}
+			s.clock.ms += 11 * time.Minute.Milliseconds()
+		}
+	})
+}
