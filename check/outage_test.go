@@ -19,7 +19,7 @@ import (
 )
 
 // timelines is how many timelines each property is tried on; -rapid.checks says otherwise.
-var timelines = "100"
+var timelines = "30"
 
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", timelines); err != nil {

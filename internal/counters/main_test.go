@@ -13,8 +13,6 @@ import (
 // -rapid.checks say otherwise. CI tries 100.
 var timelines = "40"
 
-var underRace bool
-
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", cmp.Or(os.Getenv("STREAMCOUNTER_TEST_TIMELINES"), timelines)); err != nil {
 		panic(err)
