@@ -2,9 +2,9 @@ package streamtest
 
 import (
 	"context"
+	"flag"
 	"fmt"
-	"os/exec"
-	"path/filepath"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -26,22 +27,17 @@ type NATSCluster struct {
 	servers [3]*process
 }
 
-// OwnNATSCluster builds nats-server, of the version that this module needs, starts
-// a cluster for this test alone and returns when it has a leader. It ends with the test.
+// OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test. Each
+// server is this test program, which has the code of nats-server.
 func OwnNATSCluster(t testing.TB) *NATSCluster {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "nats-server")
-	if out, err := exec.Command("go", "build", "-o", bin,
-		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
-		t.Fatalf("building nats-server: %v\n%s", err, out)
-	}
 	c := &NATSCluster{t: t}
 	var routes []string
 	for range c.servers { // each must know where the others listen before any does
 		routes = append(routes, "nats://"+testkit.FreeAddr(t))
 	}
 	for i := range c.servers {
-		p := &process{bin: bin, dir: t.TempDir(), port: testkit.FreePort(t)}
+		p := &process{bin: os.Args[0], env: []string{natsServer + "=1"}, dir: t.TempDir(), port: testkit.FreePort(t)}
 		p.args = []string{"--name", fmt.Sprintf("n%d", i), "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port),
 			"--jetstream", "--store_dir", p.dir,
 			"--cluster_name", "test", "--cluster", routes[i], "--routes", strings.Join(routes, ",")}
@@ -135,4 +131,24 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 		err := do(ctx, js)
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// natsServer is a variable with which a test program that runs Main is nats-server, with its arguments.
+const natsServer = "STREAMCOUNTER_TEST_IS_NATS_SERVER"
+
+func runNATSServer() error {
+	opts, err := server.ConfigureOptions(flag.NewFlagSet("nats-server", flag.ExitOnError), os.Args[1:], nil, nil, nil)
+	if err != nil {
+		return err
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	s.ConfigureLogger()
+	if err := server.Run(s); err != nil {
+		return err
+	}
+	s.WaitForShutdown()
+	return nil
 }
