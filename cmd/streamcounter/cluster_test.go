@@ -84,6 +84,7 @@ func connections(t testing.TB, c *streamtest.RedisCluster, before map[string]int
 // docs/architecture.md, "Connections": how many each process has to each node at
 // most, with more partitions than a pool of a usual size could block for.
 func TestConnectionsToACluster(t *testing.T) {
+	t.Parallel()
 	const partitions = 100
 	c := streamtest.Cluster(t)
 	before := connections(t, c, nil)

@@ -14,6 +14,7 @@ import (
 
 // A log against the rules of a file: who would have been throttled, at the log's own times.
 func TestCompareRules(t *testing.T) {
+	t.Parallel()
 	rules := testkit.WriteFile(t, "rules.yml",
 		"rules:\n  - {name: web, match: \"ip:*\", windows: [{limit: 40, per: 1m}]}\n")
 	args := []string{"compare", "--clf", "testdata/apache_access.log", "--rules", rules}
@@ -67,11 +68,12 @@ func TestCompareErrors(t *testing.T) {
 
 // Ctrl-C in the middle of a run leaves no keys behind.
 func TestCompareInterrupted(t *testing.T) {
+	t.Parallel()
 	url := streamtest.Redis(t)
 	c := streamtest.Connect(t, url)
 	keys := func() []string { return c.Keys(t.Context(), "sc-compare-*").Val() }
 	var trace strings.Builder
-	for i := range 500_000 {
+	for i := range 100_000 {
 		fmt.Fprintf(&trace, "%d user:%d\n", i*10, i%100)
 	}
 	p := startProgram(t, "compare", "--trace", testkit.WriteFile(t, "trace.txt", trace.String()), "--redis", url)

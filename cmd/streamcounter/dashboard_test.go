@@ -92,6 +92,7 @@ var busyPanels = []string{"Checks by outcome", "Checks by rule", "Denied share b
 // A Prometheus that scrapes a dev under load has data for each query of the dashboard,
 // above zero where the load makes it so.
 func TestDashboardQueriesHaveData(t *testing.T) {
+	t.Parallel()
 	program := streamtest.Program(t, "prometheus")
 	tokens := strings.Replace(accessTokens, "[check]", "[check, append]", 1)
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),

@@ -57,6 +57,7 @@ func (d *devServer) get(path string) (*http.Response, string) {
 // The main job with plain tools: a Redis client, a NATS client and an HTTP
 // client that know nothing of ours.
 func TestDevRunsTheMainJob(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -27,7 +27,10 @@ func TestQuickstart(t *testing.T) {
 		"stuffing": {"Rule stuffing would have denied 2 of 10 requests, and throttled 1 of 6 keys.",
 			"Rule sharing would have denied 2 of 10 requests, and throttled 1 of 6 keys."},
 	} {
-		t.Run(job, func(t *testing.T) { runQuickstart(t, job, want) })
+		t.Run(job, func(t *testing.T) {
+			t.Parallel()
+			runQuickstart(t, job, want)
+		})
 	}
 }
 
@@ -77,7 +80,8 @@ func runQuickstart(t *testing.T, job string, want []string) {
 		}
 		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", here(b[4]))
 		cmd.Dir = dir
-		cmd.Env = append(programEnv(), "PATH="+bin+":"+os.Getenv("PATH"), "STREAMCOUNTER="+root, "GOFLAGS=-mod=mod")
+		cmd.Env = append(programEnv(), "PATH="+bin+":"+os.Getenv("PATH"), "STREAMCOUNTER="+root,
+			"GOFLAGS=-mod=mod "+os.Getenv("GOFLAGS"))
 		out, err := cmd.CombinedOutput()
 		said.Write(out)
 		if err != nil {
