@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,26 +141,10 @@ func (c *Config) validate(checker Checker) error {
 	if checker == nil {
 		return errors.New("client: a Checker is required")
 	}
-	for _, d := range []struct {
-		field *int
-		or    int
-	}{{&c.Instances, 1}, {&c.KnownKeys, defaultKeys}, {&c.LocalKeys, defaultKeys}, {&c.Retries, 2}} {
-		if *d.field == 0 {
-			*d.field = d.or
-		}
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.Policy == 0 {
-		c.Policy = Allow
-	}
-	if c.UnknownKeys == 0 {
-		c.UnknownKeys = Allow
-	}
-	if c.UnmatchedKeys == 0 {
-		c.UnmatchedKeys = Allow
-	}
+	c.Timeout, c.Retries, c.Instances = cmp.Or(c.Timeout, defaultTimeout), cmp.Or(c.Retries, 2), cmp.Or(c.Instances, 1)
+	c.KnownKeys, c.LocalKeys = cmp.Or(c.KnownKeys, defaultKeys), cmp.Or(c.LocalKeys, defaultKeys)
+	c.Policy = cmp.Or(c.Policy, Allow)
+	c.UnknownKeys, c.UnmatchedKeys = cmp.Or(c.UnknownKeys, Allow), cmp.Or(c.UnmatchedKeys, Allow)
 	switch {
 	case c.Timeout < 0:
 		return fmt.Errorf("client: Timeout %s: expected more than 0", c.Timeout)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -60,13 +61,7 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 			"client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token",
 			api.Shorten(redact.URL(base)))
 	}
-	idle, dial := c.MaxIdle, c.DialTimeout
-	if idle <= 0 {
-		idle = 64
-	}
-	if dial <= 0 {
-		dial = time.Second
-	}
+	idle, dial := cmp.Or(max(c.MaxIdle, 0), 64), cmp.Or(max(c.DialTimeout, 0), time.Second)
 	// HTTP/1.1 on purpose: there a request that times out takes its connection
 	// with it, so one that leads nowhere is not used again.
 	t := &http.Transport{

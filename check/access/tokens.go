@@ -72,7 +72,7 @@ type tokenFiles = reload.Files[*table]
 // A nil *Tokens lets everybody do everything.
 type Tokens struct {
 	*tokenFiles
-	refused map[string]prometheus.Counter // reason → how often
+	refused *prometheus.CounterVec // reason → how often
 
 	log   *slog.Logger
 	first Refusals // of gRPC; HTTP's router has its own
@@ -96,12 +96,12 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	vec := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_access_refused_total",
+	refused := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_access_refused_total",
 		Help: "Requests refused: no_token, unknown_token, scope (the token has another)."}, []string{"reason"})
-	t := &Tokens{log: log, refused: map[string]prometheus.Counter{}}
 	for _, reason := range []string{refusedNone, refusedUnknown, refusedScope} {
-		t.refused[reason] = vec.WithLabelValues(reason)
+		refused.WithLabelValues(reason)
 	}
+	t := &Tokens{log: log, refused: refused}
 	var err error
 	t.tokenFiles, err = reload.Open("tokens", log, func(files []reload.File) (*table, error) {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
@@ -125,7 +125,7 @@ func (t *Tokens) Allow(bearer string, scope Scope) error {
 	}
 	reason, err := t.Value().allow(bearer, scope)
 	if err != nil {
-		t.refused[reason].Inc()
+		t.refused.WithLabelValues(reason).Inc()
 	}
 	return err
 }

@@ -31,7 +31,11 @@ type Process struct {
 
 // Counts of one rule since the process started; Throttled is of now.
 type Counts struct {
-	Allowed, Denied, Events, Units, Throttled int64
+	Allowed   int64 `json:"allowed,omitempty"`
+	Denied    int64 `json:"denied,omitempty"`
+	Events    int64 `json:"events,omitempty"`
+	Units     int64 `json:"units,omitempty"` // of Events
+	Throttled int64 `json:"throttled,omitempty"`
 }
 
 // Gather reads the parts of all processes of the prefix. It writes nothing. One that did not publish
@@ -72,7 +76,7 @@ func newProcess(name string, r report) Process {
 	p := Process{Name: name, Command: r.Command, AtMs: r.AtMs, Counts: map[string]Counts{}, report: r}
 	for rule, c := range r.Rules {
 		if c != nil {
-			p.Counts[rule] = Counts{c.Allowed, c.Denied, c.Events, c.Units, c.Throttled}
+			p.Counts[rule] = c.Counts
 		}
 	}
 	return p

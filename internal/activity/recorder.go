@@ -49,10 +49,10 @@ type Recorder struct {
 
 // rule is what is recorded of one rule.
 type rule struct {
-	mu                             sync.Mutex
-	allowed, denied, events, units int64
-	minute                         int64 // of now, since 1970
-	now, before                    *sketch
+	mu          sync.Mutex
+	counts      Counts // Throttled is not recorded here
+	minute      int64  // of now, since 1970
+	now, before *sketch
 }
 
 // NewRecorder makes one that records at once; Run publishes.
@@ -75,9 +75,9 @@ func (r *Recorder) Checks(name, key string, answers, units int64, allowed bool) 
 		one.mu.Lock()
 		defer one.mu.Unlock()
 		if allowed {
-			one.allowed += answers
+			one.counts.Allowed += answers
 		} else {
-			one.denied += answers
+			one.counts.Denied += answers
 		}
 		one.now.add(key, units)
 	}
@@ -91,8 +91,8 @@ func (r *Recorder) Events(name, key string, events, units int64) {
 	if one := r.rule(name); one != nil {
 		one.mu.Lock()
 		defer one.mu.Unlock()
-		one.events += events
-		one.units += units
+		one.counts.Events += events
+		one.counts.Units += units
 		one.now.add(key, units)
 	}
 }
@@ -168,12 +168,8 @@ type report struct {
 }
 
 type ruleReport struct {
-	Allowed   int64         `json:"allowed,omitempty"` // since the process started, as those below
-	Denied    int64         `json:"denied,omitempty"`
-	Events    int64         `json:"events,omitempty"`
-	Units     int64         `json:"units,omitempty"` // of Events
-	Throttled int64         `json:"throttled,omitempty"`
-	Minutes   []minuteCount `json:"top,omitempty"`
+	Counts
+	Minutes []minuteCount `json:"top,omitempty"`
 }
 
 // minuteCount is the busiest keys of one minute, by the process's clock.
@@ -228,7 +224,7 @@ func (r *rule) report(minute int64, n int) *ruleReport {
 	case minute != r.minute:
 		r.before, r.now, r.minute = newSketch(), newSketch(), minute
 	}
-	out := &ruleReport{Allowed: r.allowed, Denied: r.denied, Events: r.events, Units: r.units}
+	out := &ruleReport{Counts: r.counts}
 	for i, s := range []*sketch{r.now, r.before} {
 		if s.total > 0 {
 			m := minuteCount{FromMs: (r.minute - int64(i)) * period.Milliseconds(), Total: s.total}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -173,7 +172,7 @@ func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 			s.clock.ms = begin + random.Int64N(window)
 			text := fmt.Sprintf("%d %d,%d,%d", begin, window, current, previous)
 			testkit.Must(t, s.redis.Set(ctx, x.counter("k"), text, 0).Err())
-			want := streamtest.TwoWindows([]streamtest.Happened{{Ms: begin - 1, Count: previous},
+			want := TwoWindows([]Happened{{Ms: begin - 1, Count: previous},
 				{Ms: begin, Count: current}}, s.clock.ms, window)
 			if n := used(t, s, "k"); n != want {
 				t.Fatalf("%s at %d: used %d, expected %d", text, s.clock.ms, n, want)
@@ -216,7 +215,7 @@ func TestBucketsWiden(t *testing.T) {
 
 // fallsBelow says after how long an algorithm counts fewer units than came at `at`.
 func fallsBelow(algorithm string, at, units, window int64) time.Duration {
-	events, wait := []streamtest.Happened{{Ms: at, Put: at, Count: units}}, int64(0)
+	events, wait := []Happened{{Ms: at, Put: at, Count: units}}, int64(0)
 	for formulaOf(algorithm)(events, at+wait, window) >= units {
 		wait++
 	}

@@ -9,21 +9,20 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // formulas: what an algorithm promises → what it must answer, to the unit. With 7 buckets all of
 // the windows drawn below are cut unevenly.
-var formulas = map[lua.Promise]streamtest.Formula{
-	lua.EveryUnit:    streamtest.Exact,
-	lua.Estimate:     streamtest.TwoWindows,
-	lua.WholeBuckets: streamtest.Buckets(testBuckets),
-	lua.OfTheClock:   streamtest.FixedWindow,
+var formulas = map[lua.Promise]Formula{
+	lua.EveryUnit:    Exact,
+	lua.Estimate:     TwoWindows,
+	lua.WholeBuckets: Buckets(testBuckets),
+	lua.OfTheClock:   FixedWindow,
 }
 
-func formulaOf(algorithm string) streamtest.Formula { return formulas[lua.PromiseOf(algorithm)] }
+func formulaOf(algorithm string) Formula { return formulas[lua.PromiseOf(algorithm)] }
 
 // Without a formula, an algorithm would be compared with the exact count.
 func TestEveryPromiseHasAFormula(t *testing.T) {
@@ -68,7 +67,7 @@ type timeline struct {
 	s          *store
 	rule       *windows.Rule
 	plan       *windows.Plan
-	limits     []streamtest.OracleWindow
+	limits     []OracleWindow
 	oracle     recount
 	calendars  map[int64]windows.Calendar // ms of a window → when its periods begin
 	keys       []string
@@ -79,9 +78,9 @@ type timeline struct {
 	remembered map[string]answered // idempotency key → what was answered
 }
 
-// recount is what a timeline is held against: streamtest.Oracle, or one for each algorithm.
+// recount is what a timeline is held against: Oracle, or one for each algorithm.
 type recount interface {
-	Admits(key string, now, cost int64, windows []streamtest.OracleWindow) bool
+	Admits(key string, now, cost int64, windows []OracleWindow) bool
 	Add(key string, ms, count int64)
 	Clock(key string, now int64) int64
 	Used(key string, now, window int64) int64
@@ -91,7 +90,7 @@ type recount interface {
 }
 
 func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
-	l := &timeline{T: t, s: s, oracle: &streamtest.Oracle{Formula: formulaOf(algorithm)},
+	l := &timeline{T: t, s: s, oracle: &Oracle{Formula: formulaOf(algorithm)},
 		keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}}
 	rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm, Alerts: []int{80}, Hold: time.Second}
 	if algorithm == windows.SlidingBuckets {
@@ -109,7 +108,7 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 		seen[w] = true
 		limit := scale * rapid.Int64Range(1, 30).Draw(t, "limit")
 		rule.Windows = append(rule.Windows, windows.Window{Limit: limit, Per: ms(w)})
-		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w, Limit: limit})
+		l.limits = append(l.limits, OracleWindow{Ms: w, Limit: limit})
 	}
 	if rapid.Bool().Draw(t, "on deny") {
 		rule.OnDeny = windows.OnDenyCharge

@@ -12,14 +12,13 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // touched is what a key touched, as a model of a few lines has it: value → when it was last seen.
 type touched struct {
-	streamtest.Oracle
+	Oracle
 	seen map[string]int64
 	last int64 // when the log counted last: it puts there what comes late, unless it has left the window
 }

@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -64,7 +63,7 @@ func TestNoSumOutgrowsItsNumber(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
 			eachRedis(t, nil, func(t *testing.T, s *store) {
-				p, oracle := s.keys.Partition("k"), streamtest.Oracle{Formula: formulaOf(a)}
+				p, oracle := s.keys.Partition("k"), Oracle{Formula: formulaOf(a)}
 				args := lua.CheckArgs{Partitions: []lua.CheckPartition{{Levels: s.keys.Levels(p), Due: s.keys.Due(p),
 					Outbox: s.keys.Outbox(p)}},
 					Plans: []*lua.Plan{{
@@ -170,7 +169,7 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 // (TestCounterEqualsRecount has those up to 31 days.)
 func TestLongestWindows(t *testing.T) {
 	const day, step = 86_400_000, 13 * 3_600_000
-	limits := []streamtest.OracleWindow{{Ms: 30 * day, Limit: 30_000},
+	limits := []OracleWindow{{Ms: 30 * day, Limit: 30_000},
 		{Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}
 	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm}
@@ -182,7 +181,7 @@ func TestLongestWindows(t *testing.T) {
 		}
 		s.rules = rulesOf(t, rule)
 		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits,
-			oracle: &streamtest.Oracle{Formula: formulaOf(algorithm)}}
+			oracle: &Oracle{Formula: formulaOf(algorithm)}}
 		denied := 0
 		for i := range int64(700) {
 			s.clock.ms += step + i%7

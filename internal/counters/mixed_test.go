@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -21,7 +20,7 @@ type mixedOracle struct {
 }
 
 type mixedPart struct {
-	streamtest.Oracle
+	Oracle
 	spans []int64 // of its windows
 	// from gives when the first of its periods began, of windows of the calendar; else nil.
 	from func(now int64) int64
@@ -69,7 +68,7 @@ func (o *mixedOracle) Reset(key string) {
 	}
 }
 
-func (o *mixedOracle) Admits(key string, now, cost int64, windows []streamtest.OracleWindow) bool {
+func (o *mixedOracle) Admits(key string, now, cost int64, windows []OracleWindow) bool {
 	for _, w := range windows {
 		if o.Used(key, now, w.Ms)+cost > w.Limit {
 			return false
@@ -140,7 +139,7 @@ func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
 	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
 	l.span = l.rule.Longest().Milliseconds()
 	for _, w := range l.rule.Windows {
-		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
+		l.limits = append(l.limits, OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
 		o.add(l, w)
 	}
 	s.clock.ms += 2*l.span + rapid.Int64Range(0, 40*86_400_000).Draw(t, "start") // after all events of the run before
@@ -159,7 +158,7 @@ func (o *mixedOracle) add(l *timeline, w windows.Window) {
 	}
 	p := o.parts[name]
 	if p == nil {
-		p = &mixedPart{Oracle: streamtest.Oracle{Formula: formulaOf(name)}}
+		p = &mixedPart{Oracle: Oracle{Formula: formulaOf(name)}}
 		o.parts[name] = p
 	}
 	p.spans = append(p.spans, span)
@@ -172,7 +171,7 @@ func (o *mixedOracle) add(l *timeline, w windows.Window) {
 			}
 			return first
 		}
-		p.Formula = func(events []streamtest.Happened, now, window int64) (units int64) {
+		p.Formula = func(events []Happened, now, window int64) (units int64) {
 			from, _ := l.calendars[window].Period(now)
 			for _, e := range events {
 				if e.Ms >= from {
@@ -193,13 +192,13 @@ func (o *mixedOracle) addInProcess(l *timeline, span int64) {
 		o.parts["log"] = p
 	}
 	p.spans = append(p.spans, span)
-	p.Formula = func(events []streamtest.Happened, now, window int64) int64 {
+	p.Formula = func(events []Happened, now, window int64) int64 {
 		c, ok := l.calendars[window]
 		if !ok {
-			return streamtest.Exact(events, now, window)
+			return Exact(events, now, window)
 		}
 		from, _ := c.Period(now)
-		return streamtest.Exact(events, now, now-from+1)
+		return Exact(events, now, now-from+1)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -38,7 +37,7 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 
 // punished is a key with a penalty, as a model of a few lines has it.
 type punished struct {
-	streamtest.Oracle
+	Oracle
 	steps  []int64 // ms
 	forget int64
 	step   int   // the last penalty, from 1; 0: none

@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -40,7 +39,7 @@ func newLedger(t *timeline) *ledger {
 	if rapid.Bool().Draw(t.T, "in flight") {
 		w := windows.Window{Limit: rapid.Int64Range(1, 20).Draw(t.T, "slots"), Per: 20 * time.Minute, InFlight: true}
 		rule.Windows = append(slices.Clone(rule.Windows), w)
-		l.limits = append(l.limits, streamtest.OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
+		l.limits = append(l.limits, OracleWindow{Ms: w.Per.Milliseconds(), Limit: w.Limit})
 	}
 	if l.frees = rapid.Bool().Draw(t.T, "frees"); l.frees {
 		rule.OnExpire = windows.OnExpireFree

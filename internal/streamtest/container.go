@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
 )
@@ -19,100 +18,49 @@ import (
 // the process's id.
 const ContainerLabel = "streamcounter.test.run"
 
-// How long Docker may take to answer at all, a registry to begin to answer,
-// and an image to arrive.
+// How long Docker may take to answer at all, and a container to run, with the arrival of its image.
 const (
-	dockerWithin   = 3 * time.Second
-	registryWithin = 5 * time.Second
-	pullWithin     = 3 * time.Minute
+	dockerWithin = 3 * time.Second
+	runWithin    = 3 * time.Minute
 )
 
 var errNoDocker = errors.New("no Docker")
 
-// docker finds the Docker engine, once. A socket that nobody answers must not
+// noDocker says once why there is no Docker engine. A socket that nobody answers must not
 // hold a test up, and the library asks without a deadline.
-var docker = sync.OnceValues(func() (*testcontainers.DockerProvider, error) {
+var noDocker = sync.OnceValue(func() error {
 	if os.Getenv(EnvDocker) == "0" {
-		return nil, errNoDocker
+		return errNoDocker
 	}
 	log.SetDefault(log.NewNoopLogger()) // what fails is in the errors
-	type answer struct {
-		provider *testcontainers.DockerProvider
-		err      error
-	}
-	found := make(chan answer, 1)
+	answer := make(chan error, 1)
 	go func() {
-		var a answer
 		defer func() {
 			if r := recover(); r != nil { // how the library says that a socket is wrong
-				a.err = fmt.Errorf("%v", r)
+				answer <- fmt.Errorf("%w: %v", errNoDocker, r)
 			}
-			found <- a
 		}()
-		a.provider, a.err = testcontainers.NewDockerProvider()
+		_, err := testcontainers.NewDockerProvider()
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errNoDocker, err)
+		}
+		answer <- err
 	}()
 	select {
-	case a := <-found:
-		if a.err != nil {
-			return nil, fmt.Errorf("%w: %w", errNoDocker, a.err)
-		}
-		return a.provider, nil
+	case err := <-answer:
+		return err
 	case <-time.After(dockerWithin):
-		return nil, fmt.Errorf("%w: it did not answer in %v", errNoDocker, dockerWithin)
+		return fmt.Errorf("%w: it did not answer in %v", errNoDocker, dockerWithin)
 	}
 })
-
-// haveImage makes sure that an image is there, pulling it if need be. The
-// library would try an unreachable registry again and again for a minute.
-func haveImage(d *testcontainers.DockerProvider, image string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), pullWithin)
-	defer cancel()
-	if _, err := d.Client().ImageInspect(ctx, image); err == nil {
-		return nil
-	}
-	silent := time.AfterFunc(registryWithin, cancel)
-	pull, err := d.Client().ImagePull(ctx, image, client.ImagePullOptions{})
-	if err != nil {
-		return fmt.Errorf("no image %s: %w", image, err)
-	}
-	defer pull.Close()
-	for progress, err := range pull.JSONMessages(ctx) {
-		if err == nil && progress.Error != nil {
-			err = progress.Error
-		}
-		if err != nil {
-			return fmt.Errorf("no image %s: %w", image, err)
-		}
-		silent.Stop()
-	}
-	return nil
-}
-
-// imageReady finds Docker and has it get what it takes to run image.
-func imageReady(image string) error {
-	d, err := docker()
-	if err != nil {
-		return err
-	}
-	if err := haveImage(d, image); err != nil {
-		return err
-	}
-	if !d.Config().Config.RyukDisabled {
-		//lint:ignore SA1019 deprecated, but nothing else tells which image the library wants
-		if err := haveImage(d, testcontainers.ReaperDefaultImage); err != nil {
-			return fmt.Errorf("%w (TESTCONTAINERS_RYUK_DISABLED=true does without)", err)
-		}
-	}
-	return nil
-}
 
 // runContainer starts a container of image whose server listens on port, and gives its address on the host.
 func runContainer(image string, port int, ready func(addr string) error,
 	opts ...testcontainers.ContainerCustomizer) (addr string, stop func(), err error) {
-	if err := imageReady(image); err != nil {
+	if err := noDocker(); err != nil {
 		return "", nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), runWithin)
 	defer cancel()
 	inside := fmt.Sprintf("%d/tcp", port)
 	ctr, err := testcontainers.Run(ctx, image, append(opts, testcontainers.WithExposedPorts(inside),

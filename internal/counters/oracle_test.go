@@ -1,4 +1,4 @@
-package streamtest
+package counters_test
 
 import "math/big"
 
