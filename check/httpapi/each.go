@@ -46,5 +46,5 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) er
 	if err := r.Context().Err(); err != nil { // nobody reads it; the log of a proxy does
 		return err
 	}
-	return writeJSON(w, "application/json", http.StatusOK, eachAnswer{out})
+	return writeJSON(w, http.StatusOK, eachAnswer{out})
 }

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/streamcounter/streamcounter/internal/inflight"
@@ -10,6 +12,15 @@ import (
 func ProblemTypes() (list []string) {
 	for _, p := range problems {
 		list = append(list, problemOf(p.err).Type)
+	}
+	return list
+}
+
+// Routes lists what there is.
+func (x *Router) Routes() []Route {
+	list := slices.Clone(x.begins)
+	for _, routes := range x.exact {
+		list = append(list, routes...)
 	}
 	return list
 }

@@ -116,9 +116,8 @@ func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Conf
 	w.service, err = check.NewService(decides)
 	testkit.Must(t, err)
 	serves.Checks, w.log, w.metrics = w.service, log, serves.Metrics
-	serves.Bouncers, err = crowdsec.NewFeed(crowdsec.Config{Throttled: w.service.AllThrottled,
+	serves.Bouncers = crowdsec.NewFeed(crowdsec.Config{Throttled: w.service.AllThrottled,
 		Rules: []string{"api", "login"}, Now: w.clock.Load, Timeout: serves.AppendTimeout})
-	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(serves)
 	testkit.Must(t, err)
 	w.handler = w.server.Handler(nil)

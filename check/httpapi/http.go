@@ -99,13 +99,13 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 	}
 	headers.Set(w.Header(), answer.Checks, answer.RetryAfterMs)
 	if answer.Allowed || req.Checks[0].Mode == api.ModeCharge {
-		return writeJSON(w, "application/json", http.StatusOK, answer)
+		return writeJSON(w, http.StatusOK, answer)
 	}
 	detail := "at least one key is over its limit, nothing was charged"
 	if slices.ContainsFunc(answer.Checks, func(a api.CheckAnswer) bool { return a.Charged }) {
 		detail = `at least one key is over its limit; only the checks with "charged" count (on_deny: charge)`
 	}
-	return writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{overLimit(w,
+	return writeJSON(w, http.StatusTooManyRequests, denials{overLimit(w,
 		http.StatusTooManyRequests, detail, answer.RetryAfterMs), answer})
 }
 
@@ -163,7 +163,7 @@ func (s *Server) extracted(w http.ResponseWriter, r *http.Request, name string, 
 	case errors.Is(err, access.ErrNoExtractor):
 		return err
 	case errors.Is(err, access.ErrMissing) && pass:
-		return writeJSON(w, "application/json", http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
+		return writeJSON(w, http.StatusOK, api.CheckAnswer{Allowed: true, Cost: 1,
 			Windows: []api.WindowState{}, Source: api.SourcePolicy, Note: err.Error() + "; it lets such requests pass"})
 	case errors.Is(err, access.ErrMissing):
 		return writeRefusal(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err), denyStatus)
@@ -209,14 +209,14 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
 	if a.Allowed || req.Mode == api.ModeCharge { // what has happened is no denial
-		return writeJSON(w, "application/json", http.StatusOK, a)
+		return writeJSON(w, http.StatusOK, a)
 	}
 	if a.Blocked() {
-		return writeJSON(w, "application/problem+json", denyStatus, denial{blocked(w, denyStatus, a), a})
+		return writeJSON(w, denyStatus, denial{blocked(w, denyStatus, a), a})
 	}
 	detail := cmp.Or(a.DenialDetail(a.Key, a.Rule),
 		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule))
-	return writeJSON(w, "application/problem+json", denyStatus,
+	return writeJSON(w, denyStatus,
 		denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
 }
 

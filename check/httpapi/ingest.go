@@ -50,9 +50,9 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) error {
 			failure = out.Err
 		}
 		problem := identify(w, r, problemOf(failure), failure)
-		return writeJSON(w, "application/problem+json", problem.Status, eventsProblem{problem, &answer})
+		return writeJSON(w, problem.Status, eventsProblem{problem, &answer})
 	}
-	return writeJSON(w, "application/json", http.StatusAccepted, answer)
+	return writeJSON(w, http.StatusAccepted, answer)
 }
 
 // appendTurn waits until a body of so many bytes may be decoded and appended.

@@ -90,7 +90,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "2")
 	}
-	writeJSON(w, "application/problem+json", p.Status, p)
+	_ = writeJSON(w, p.Status, p)
 }
 
 // writeRefusal answers a request with an invalid key or cost, with deny_status if the request
@@ -102,19 +102,13 @@ func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus 
 		return err
 	}
 	p.Status = denyStatus
-	return writeJSON(w, "application/problem+json", denyStatus, identify(w, r, p, err))
+	return writeJSON(w, denyStatus, identify(w, r, p, err))
 }
 
-func notFound(w http.ResponseWriter, detail string) api.Problem {
-	return withRequestID(w, api.Problem{Type: "about:blank", Title: "Not found", Status: http.StatusNotFound,
-		Detail: detail})
-}
-
-func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
-	w.Header().Set("Allow", allow)
-	writeJSON(w, "application/problem+json", http.StatusMethodNotAllowed,
-		withRequestID(w, api.Problem{Type: "about:blank", Title: "Method not allowed",
-			Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow}))
+// blank answers with a problem that has no type of its own.
+func blank(w http.ResponseWriter, status int, title, detail string) error {
+	return writeJSON(w, status, withRequestID(w, api.Problem{Type: "about:blank", Title: title, Status: status,
+		Detail: detail}))
 }
 
 // handler answers a request, or gives the error that is answered as a problem.
@@ -131,15 +125,20 @@ func respond(w http.ResponseWriter, v any, err error) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, "application/json", http.StatusOK, v)
+	return writeJSON(w, http.StatusOK, v)
 }
 
-// writeJSON always gives nil, so that a handler can end with it.
-func writeJSON(w http.ResponseWriter, contentType string, status int, v any) error {
+// writeJSON answers; what has a status of an error is a problem. It always gives nil, so that a handler can end with
+// it.
+func writeJSON(w http.ResponseWriter, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return nil
+	}
+	contentType := "application/json"
+	if status >= http.StatusBadRequest {
+		contentType = "application/problem+json"
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")

@@ -76,17 +76,17 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 	headers.Set(w.Header(), got.Checks, got.RetryAfterMs)
 	switch {
 	case got.Allowed && req.Checks == nil:
-		return writeJSON(w, "application/json", http.StatusCreated, api.Reservation{Reserved: got.Reserved,
+		return writeJSON(w, http.StatusCreated, api.Reservation{Reserved: got.Reserved,
 			CheckAnswer: got.Checks[0]})
 	case got.Allowed:
-		return writeJSON(w, "application/json", http.StatusCreated, got)
+		return writeJSON(w, http.StatusCreated, got)
 	case req.Checks == nil:
 		a := got.Checks[0]
 		detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
-		return writeJSON(w, "application/problem+json", http.StatusTooManyRequests,
+		return writeJSON(w, http.StatusTooManyRequests,
 			denial{overLimit(w, http.StatusTooManyRequests, detail, a.RetryAfterMs), a})
 	}
-	return writeJSON(w, "application/problem+json", http.StatusTooManyRequests, denials{
+	return writeJSON(w, http.StatusTooManyRequests, denials{
 		overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
 			got.RetryAfterMs), got.ChecksAnswer})
 }
@@ -111,8 +111,8 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 			got, err = s.checks.Renew(r.Context(), id, body)
 		}
 	default:
-		return writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
-			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path))))
+		return blank(w, http.StatusNotFound, "Not found",
+			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path)))
 	}
 	return respond(w, got, err)
 }

@@ -56,15 +56,6 @@ func (x *Router) Add(routes ...Route) {
 	}
 }
 
-// Routes lists what there is.
-func (x *Router) Routes() []Route {
-	list := slices.Clone(x.begins)
-	for _, routes := range x.exact {
-		list = append(list, routes...)
-	}
-	return list
-}
-
 func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	echoRequestID(w, r)
 	at := x.at(r.URL.EscapedPath())
@@ -101,10 +92,11 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case i >= 0:
 		at[i].Serve.ServeHTTP(w, r)
 	case len(at) > 0:
-		notAllowed(w, r, methodsOf(at))
+		allow := methodsOf(at)
+		w.Header().Set("Allow", allow)
+		_ = blank(w, http.StatusMethodNotAllowed, "Method not allowed", "no "+r.Method+" here, only "+allow)
 	default:
-		writeJSON(w, "application/problem+json", http.StatusNotFound, notFound(w,
-			fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path))))
+		_ = blank(w, http.StatusNotFound, "Not found", fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path)))
 	}
 }
 
@@ -119,8 +111,7 @@ func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, e
 	}
 	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
 	x.refusals.Log(log, route, reason, err, "method", r.Method, "remote", r.RemoteAddr, "status", p.Status)
-	p = withID(w, r, p)
-	writeJSON(w, "application/problem+json", p.Status, p)
+	_ = writeJSON(w, p.Status, withID(w, r, p))
 }
 
 // withAPIKey takes the token from X-Api-Key, if there is no other, and notes whose it is.

@@ -3,7 +3,6 @@ package crowdsec
 import (
 	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -67,21 +66,15 @@ type deletion struct {
 }
 
 // NewFeed makes one.
-func NewFeed(c Config) (*Feed, error) {
-	if c.Throttled == nil || c.Now == nil {
-		return nil, errors.New("crowdsec: Throttled and Now are required")
-	}
+func NewFeed(c Config) *Feed {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
-	bouncers, err := lru.New[string, uint64](maxBouncers)
-	if err != nil {
-		return nil, err
-	}
+	bouncers, _ := lru.New[string, uint64](maxBouncers) // the error is for a size below 1
 	f := &Feed{config: c, rules: map[string]bool{}, standing: map[netip.Prefix]*standing{}, mostKept: maxDeletions,
 		bouncers: bouncers}
 	for _, name := range c.Rules {
 		f.rules[name] = true
 	}
-	return f, nil
+	return f
 }
 
 // Active gives the decisions that stand now; nil where there is none.

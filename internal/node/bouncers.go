@@ -31,5 +31,5 @@ func (n *node) openBouncers() (*crowdsec.Feed, error) {
 	}
 	// The clock of Redis, as far as it is known: until when keys are throttled is of that clock.
 	return crowdsec.NewFeed(crowdsec.Config{Throttled: n.service.AllThrottled, Rules: names,
-		Now: func() int64 { return n.present().ClockMs(0) }})
+		Now: func() int64 { return n.present().ClockMs(0) }}), nil
 }

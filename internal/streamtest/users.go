@@ -175,17 +175,9 @@ func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	if err != nil {
 		t.Fatalf("deploy/nats-permissions.conf: %v", err)
 	}
-	opts.NoSigs = true
 	n := &SecuredNATS{}
-	if n.srv, err = server.NewServer(opts); err != nil {
-		t.Fatal(err)
-	}
+	n.srv, _ = EmbeddedNATS(t, *opts)
 	n.srv.SetLogger(&n.log, false, false)
-	n.srv.Start()
-	t.Cleanup(func() { stopNATS(n.srv) })
-	if !n.srv.ReadyForConnections(startWithin) {
-		t.Fatal("the NATS server with the shipped permissions is not ready")
-	}
 	return n
 }
 
