@@ -103,7 +103,7 @@ chart: ## Test the Helm chart, and write deploy/kubernetes.yaml anew
 # -mod=mod: the module takes its requirements from ours, which change more often than it does.
 .PHONY: partners
 partners: ## Build and run real partners (Envoy Gateway, Kubernetes, Helm, Traefik, ...): says what it needs; JOBS=2 compilers
-	go -C tools/partners run -mod=mod ./build -p $(or $(JOBS),0)
+	nice go -C tools/partners run -mod=mod ./build -p $(or $(JOBS),0)
 	go -C tools/partners test -mod=mod -count=1 -v -timeout 40m .
 	go test -count=1 -v ./examples/proxies
 

@@ -101,7 +101,7 @@ func (s *spec) fields(d *document.Document) document.Setter {
 	return d.Mapping(name, kind, text("url", &s.URL), text("url_file", &s.URLFile),
 		text("secret_file", &s.SecretFile), text("token_file", &s.TokenFile), text("ca_file", &s.CAFile),
 		list("rules", &s.Rules), list("keys", &s.Keys),
-		document.Field{Name: "levels", Set: document.Leaves(d, &s.Levels, document.Whole(1, api.LevelThrottled))},
+		document.Field{Name: "levels", Set: document.Leaves(d, &s.Levels, document.Within(1, api.LevelThrottled))},
 		document.Field{Name: "send_resolved", Set: document.Leaf(d, &s.SendResolved, document.Truth)},
 		document.Field{Name: "shadow", Set: document.Leaf(d, &s.Shadow, document.Truth)},
 		text("text", &s.Text), span("timeout", &s.Timeout), span("give_up", &s.GiveUp),
@@ -154,11 +154,6 @@ func (s *spec) validate(d *document.Document, at string) error {
 	}
 	if has("levels") && len(s.Levels) == 0 {
 		return bad("levels", "want some of 1 to %d; without the field all are meant", api.LevelThrottled)
-	}
-	for i, level := range s.Levels {
-		if level < 1 || level > api.LevelThrottled {
-			return bad(fmt.Sprintf("levels[%d]", i), "it is %d: want 1 to %d", level, api.LevelThrottled)
-		}
 	}
 	if has("url") {
 		return badURL(s.URL, func(err error) error { return bad("url", "%w", err) })

@@ -50,7 +50,7 @@ func TestMistakesInAFile(t *testing.T) {
 		{good + ", ca_file: ca", "CA certificates"},
 		{good + ", rules: []", "1 to 100 patterns"},
 		{good + `, keys: ['a\']`, "lone"},
-		{good + ", levels: [0]", "levels[0] of sink a: it is 0: want 1 to 100"},
+		{good + ", levels: [0]", "levels[0] is something else: want a whole number from 1 to 100"},
 		{good + ", levels: []", "want some of"},
 		{good + ", text: '{{.Kye}}'", "Kye"},
 		{good + ", text: '{{range 9}}{{end}}'", "has a range"},

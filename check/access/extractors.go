@@ -42,23 +42,17 @@ func NewExtractors(path string, log *slog.Logger) (*Extractors, error) {
 	return &Extractors{files}, nil
 }
 
-func (e *Extractors) find(name string) (*extractor, error) {
-	if e != nil {
-		if x := e.Value()[name]; x != nil {
-			return x, nil
-		}
-	}
-	return nil, fmt.Errorf("%w %s", ErrNoExtractor, api.Shorten(name))
-}
-
 // Extract takes the key, and the cost, by the extractor of this name. The error
 // wraps ErrMissing where the request has not what the key is made of, and then
 // pass says that the extractor lets such requests pass; else ErrNoExtractor, or
 // api.ErrBadKey, api.ErrBadCount or api.ErrBadRequest.
 func (e *Extractors) Extract(name string, r *http.Request) (req api.CheckRequest, pass bool, err error) {
-	x, err := e.find(name)
-	if err != nil {
-		return req, false, err
+	var x *extractor
+	if e != nil {
+		x = e.Value()[name]
+	}
+	if x == nil {
+		return req, false, fmt.Errorf("%w %s", ErrNoExtractor, api.Shorten(name))
 	}
 	req, err = x.request(r)
 	return req, x.pass, err
@@ -84,8 +78,8 @@ func (e *extractorEntry) fields(d *document.Document) document.Setter {
 		document.Field{Name: "prefix", Set: document.Leaf(d, &e.prefix, document.Text)},
 		document.Field{Name: "hash", Set: document.Leaf(d, &e.hash, document.Truth)},
 		document.Field{Name: "trusted_proxies", Set: document.Leaves(d, &e.proxies, document.Text)},
-		document.Field{Name: "ipv6_prefix", Set: document.Leaf(d, &e.bits, document.Whole(1, 128))},
-		document.Field{Name: "segments", Set: document.Leaf(d, &e.parts, document.Whole(1, maxSegments))},
+		document.Field{Name: "ipv6_prefix", Set: document.Leaf(d, &e.bits, document.Within(1, 128))},
+		document.Field{Name: "segments", Set: document.Leaf(d, &e.parts, document.Within(1, maxSegments))},
 		document.Field{Name: "cost_header", Set: document.Leaf(d, &e.cost, document.Text)},
 		document.Field{Name: "missing", Set: document.Leaf(d, &e.missing, document.Text)},
 	)
@@ -161,10 +155,6 @@ func (e *extractorEntry) settle(d *document.Document, at string) error {
 		return bad("cost_header", "%q: want the name of a header", e.cost)
 	case e.from == fromAddress && len(e.proxies) == 0:
 		return bad("from", "%s: want the proxies that ask as trusted_proxies, as [10.0.0.0/8]", fromAddress)
-	case e.bits < 1 || e.bits > 128:
-		return bad("ipv6_prefix", "%d: want 1 to 128 bits", e.bits)
-	case e.parts < 1 || e.parts > maxSegments:
-		return bad("segments", "%d: want 1 to %d", e.parts, maxSegments)
 	case !slices.Contains([]string{"", "refuse", "allow"}, e.missing):
 		return bad("missing", "%q: want refuse or allow", e.missing)
 	}

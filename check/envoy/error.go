@@ -38,7 +38,7 @@ func statusOf(err error) error {
 	}
 	text := check.ErrorText(err)
 	if errors.Is(err, config.ErrNoLimits) {
-		text = config.ErrNoLimits.Error()
+		text = "no limits yet" // the store has nothing to do with it
 	}
 	s := status.New(code, text)
 	if with, err := s.WithDetails(&errdetails.ErrorInfo{Reason: name, Domain: api.ErrorDomain}); err == nil {

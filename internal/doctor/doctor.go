@@ -41,6 +41,15 @@ type Finding struct {
 	Fix      string   `json:"fix,omitempty"` // a command or what to do
 }
 
+// found is the finding of what is as it should be.
+func found(check, what string) Finding { return Finding{Check: check, Severity: OK, Found: what} }
+
+// as is the finding with a severity, and what makes it that.
+func (f Finding) as(s Severity, why, fix string) Finding {
+	f.Severity, f.Why, f.Fix = s, why, fix
+	return f
+}
+
 // Checks that tell whether a server answered at all.
 const (
 	RedisReachable = "redis.reachable"

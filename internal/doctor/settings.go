@@ -29,10 +29,8 @@ func version(s *server) (Finding, bool) {
 	}
 	have := s.info["redis_version"]
 	if have == "" {
-		return Finding{Check: check, Severity: Note,
-				Found: "the server says no version: an embedded one, or something in between",
-				Why: "the embedded Redis is for trying things out: it keeps nothing, and its clock and " +
-					"trimming differ"},
+		return found(check, "the server says no version: an embedded one, or something in between").as(Note,
+				"the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ", ""),
 			true
 	}
 	name := have
@@ -40,10 +38,10 @@ func version(s *server) (Finding, bool) {
 		name = "Valkey " + valkey + ", like Redis " + have
 	}
 	if older(have, oldestRedis) {
-		return Finding{Check: check, Severity: Problem, Found: name + ", needed is " + oldestRedis + " or later",
-			Why: "the scripts and the detection of lost events need commands of 7.0", Fix: "upgrade Redis"}, true
+		return found(check, name+", needed is "+oldestRedis+" or later").as(Problem,
+			"the scripts and the detection of lost events need commands of 7.0", "upgrade Redis"), true
 	}
-	return Finding{Check: check, Severity: OK, Found: name}, true
+	return found(check, name), true
 }
 
 // older compares the first two numbers of versions.
@@ -56,22 +54,21 @@ func older(have, than string) bool {
 
 func policy(s *server) (Finding, bool) {
 	have := s.info["maxmemory_policy"]
-	f := Finding{Check: "redis.maxmemory-policy", Severity: OK, Found: have}
+	f := found("redis.maxmemory-policy", have)
 	if have == "" || have == "noeviction" {
 		return f, have != ""
 	}
-	f.Severity, f.Found = Problem, have+" with maxmemory "+size(s.bytes("maxmemory"))
+	severity := Problem
+	f.Found = have + " with maxmemory " + size(s.bytes("maxmemory"))
 	if s.bytes("maxmemory") == 0 {
-		f.Severity, f.Found = Warning, have+", without effect until maxmemory is set"
+		severity, f.Found = Warning, have+", without effect until maxmemory is set"
 	}
-	f.Why = "Redis may evict counters and events when its memory is full: limits would not hold and events would " +
-		"be lost"
+	expire := ""
 	if strings.HasPrefix(have, "volatile-") {
-		f.Why = "Redis may evict counters and events when its memory is full, as all of them have an expiry: " +
-			"limits would not hold and events would be lost"
+		expire = ", as all of them have an expiry"
 	}
-	f.Fix = "CONFIG SET maxmemory-policy noeviction"
-	return f, true
+	return f.as(severity, "Redis may evict counters and events when its memory is full"+expire+
+		": limits would not hold and events would be lost", "CONFIG SET maxmemory-policy noeviction"), true
 }
 
 // bytes reads a number of INFO, 0 where there is none.
@@ -81,65 +78,58 @@ func (s *server) bytes(name string) int64 {
 }
 
 func memory(s *server) (Finding, bool) {
+	const check = "redis.memory"
 	used, most := s.bytes("used_memory"), s.bytes("maxmemory")
-	f := Finding{Check: "redis.memory", Severity: OK}
 	if used == 0 {
-		return f, false
+		return Finding{}, false
 	}
 	if most == 0 {
-		f.Severity, f.Found = Note, "no maxmemory; "+size(used)+" used of the machine's "+size(
-			s.bytes("total_system_memory"))
-		f.Why = "Redis would grow until the system ends it; with a bound, what is too much is refused and seen"
-		f.Fix = "CONFIG SET maxmemory <bytes>, with noeviction"
-		return f, true
+		return found(check, "no maxmemory; "+size(used)+" used of the machine's "+
+			size(s.bytes("total_system_memory"))).as(Note,
+			"Redis would grow until the system ends it; with a bound, what is too much is refused and seen",
+			"CONFIG SET maxmemory <bytes>, with noeviction"), true
 	}
 	pct := used * 100 / most
-	f.Found = fmt.Sprintf("%s of %s used (%d %%)", size(used), size(most), pct)
-	switch {
-	case pct >= 90:
-		f.Severity = Problem
-	case pct >= 75:
-		f.Severity = Warning
-	default:
+	f := found(check, fmt.Sprintf("%s of %s used (%d %%)", size(used), size(most), pct))
+	if pct < 75 {
 		return f, true
 	}
-	f.Why = "at the bound appends are refused, checks follow on_error, and no new decision goes out"
-	f.Fix = "CONFIG SET maxmemory <more bytes>, or shorter windows and retention"
-	return f, true
+	severity := Warning
+	if pct >= 90 {
+		severity = Problem
+	}
+	return f.as(severity, "at the bound appends are refused, checks follow on_error, and no new decision goes out",
+		"CONFIG SET maxmemory <more bytes>, or shorter windows and retention"), true
 }
 
 func persistence(s *server) (Finding, bool) {
-	f := Finding{Check: "redis.persistence", Severity: OK}
+	const check, turnOn = "redis.persistence", "CONFIG SET appendonly yes"
 	aof, told := s.info["aof_enabled"]
 	if !told {
-		return f, false
+		return Finding{}, false
 	}
 	fsync, save := s.config["appendfsync"], s.config["save"]
-	const turnOn = "CONFIG SET appendonly yes"
 	switch {
-	case aof == "1" && s.info["aof_last_write_status"] == "err", aof == "1" &&
-		s.info["aof_last_bgrewrite_status"] == "err":
-		f.Severity, f.Found = Problem, "the append-only file cannot be written"
-		f.Why, f.Fix = "Redis refuses writes, or a restart loses what came since", "look at the disk and at Redis's log"
+	case aof == "1" && (s.info["aof_last_write_status"] == "err" || s.info["aof_last_bgrewrite_status"] == "err"):
+		return found(check, "the append-only file cannot be written").as(Problem,
+			"Redis refuses writes, or a restart loses what came since", "look at the disk and at Redis's log"), true
 	case aof == "1" && fsync == "no":
-		f.Severity, f.Found = Warning, "appendonly yes, appendfsync no"
-		f.Why, f.Fix = "a crash of the machine costs what the system had not written: half a minute or more",
-			"CONFIG SET appendfsync everysec"
+		return found(check, "appendonly yes, appendfsync no").as(Warning,
+			"a crash of the machine costs what the system had not written: half a minute or more",
+			"CONFIG SET appendfsync everysec"), true
 	case aof == "1" && fsync == "":
-		f.Found = "appendonly yes"
+		return found(check, "appendonly yes"), true
 	case aof == "1":
-		f.Found = "appendonly yes, appendfsync " + fsync
+		return found(check, "appendonly yes, appendfsync "+fsync), true
 	case len(s.config) > 0 && save == "":
-		f.Severity, f.Found = Warning, "nothing is kept: appendonly no, no snapshots"
-		f.Why, f.Fix = "a restart of Redis forgets all events, counts and decisions", turnOn
-	default:
-		f.Severity, f.Found = Warning, "appendonly no"
-		if save != "" {
-			f.Found += ", snapshots alone (save " + save + ")"
-		}
-		f.Why, f.Fix = "a restart after a crash forgets all events and counts since the last snapshot", turnOn
+		return found(check, "nothing is kept: appendonly no, no snapshots").as(Warning,
+			"a restart of Redis forgets all events, counts and decisions", turnOn), true
 	}
-	return f, true
+	f := found(check, "appendonly no")
+	if save != "" {
+		f.Found += ", snapshots alone (save " + save + ")"
+	}
+	return f.as(Warning, "a restart after a crash forgets all events and counts since the last snapshot", turnOn), true
 }
 
 // number reads a setting.
@@ -150,38 +140,34 @@ func (s *server) number(name string) (int, bool) {
 
 func nodeBytes(s *server) (Finding, bool) {
 	n, ok := s.number("stream-node-max-bytes")
-	f := Finding{Check: "redis.stream-node-max-bytes", Severity: OK, Found: strconv.Itoa(n)}
+	f := found("redis.stream-node-max-bytes", strconv.Itoa(n))
 	if n == 0 || n > 1024 {
-		f.Severity = Warning
-		f.Why = "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; 0.7 " +
-			"KB at 512)"
-		f.Fix = "CONFIG SET stream-node-max-bytes 512"
+		f = f.as(Warning, "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; "+
+			"0.7 KB at 512)", "CONFIG SET stream-node-max-bytes 512")
 	}
 	return f, ok
 }
 
 func nodeEntries(s *server) (Finding, bool) {
+	const fix = "CONFIG SET stream-node-max-entries 100"
 	n, ok := s.number("stream-node-max-entries")
-	f := Finding{Check: "redis.stream-node-max-entries", Severity: OK, Found: strconv.Itoa(n)}
+	f := found("redis.stream-node-max-entries", strconv.Itoa(n))
 	switch {
 	case n == 0 || n > 1000:
-		f.Severity, f.Why = Note, "streams are trimmed by whole nodes: each may keep as many entries more than it needs"
+		f = f.as(Note, "streams are trimmed by whole nodes: each may keep as many entries more than it needs", fix)
 	case n < 20:
-		f.Severity, f.Why = Note,
-			"a trim takes 100 nodes at most: a counter of a busy key may not be trimmed as fast as it grows"
-	default:
-		return f, ok
+		f = f.as(Note, "a trim takes 100 nodes at most: a counter of a busy key may not be trimmed as fast as it grows",
+			fix)
 	}
-	f.Fix = "CONFIG SET stream-node-max-entries 100"
 	return f, ok
 }
 
 func lazyExpire(s *server) (Finding, bool) {
 	have, ok := s.config["lazyfree-lazy-expire"]
-	f := Finding{Check: "redis.lazyfree-lazy-expire", Severity: OK, Found: have}
+	f := found("redis.lazyfree-lazy-expire", have)
 	if have == "no" {
-		f.Severity, f.Why = Note, "Redis pauses while it frees the counter of a busy key that expires"
-		f.Fix = "CONFIG SET lazyfree-lazy-expire yes"
+		f = f.as(Note, "Redis pauses while it frees the counter of a busy key that expires",
+			"CONFIG SET lazyfree-lazy-expire yes")
 	}
 	return f, ok
 }
@@ -190,7 +176,7 @@ func replicas(s *server) (Finding, bool) {
 	const check = "redis.replicas"
 	have := int(s.bytes("connected_slaves"))
 	least, known := s.number("min-replicas-to-write")
-	f := Finding{Check: check, Severity: OK, Found: plural(have, "replica")}
+	f := found(check, plural(have, "replica"))
 	if known {
 		f.Found += fmt.Sprintf(", min-replicas-to-write %d", least)
 	}
@@ -198,16 +184,14 @@ func replicas(s *server) (Finding, bool) {
 	case s.info["role"] == "":
 		return f, false
 	case s.info["role"] == "slave":
-		return Finding{Check: check, Severity: Problem, Found: "this is a replica of " + s.info["master_host"],
-			Why: "it refuses every write",
-			Fix: "give the master to --redis, or redis+sentinel://"}, true
+		f = found(check, "this is a replica of "+s.info["master_host"]).as(Problem, "it refuses every write",
+			"give the master to --redis, or redis+sentinel://")
 	case known && least > have:
-		f.Severity, f.Why, f.Fix = Problem, "Redis refuses every write until as many replicas are connected",
-			"connect the replicas, or CONFIG SET min-replicas-to-write 0"
+		f = f.as(Problem, "Redis refuses every write until as many replicas are connected",
+			"connect the replicas, or CONFIG SET min-replicas-to-write 0")
 	case known && have > 0 && least == 0:
-		f.Severity, f.Why = Note,
-			"a master that is cut off goes on taking events and checks that a failover then forgets"
-		f.Fix = "CONFIG SET min-replicas-to-write 1"
+		f = f.as(Note, "a master that is cut off goes on taking events and checks that a failover then forgets",
+			"CONFIG SET min-replicas-to-write 1")
 	}
 	return f, true
 }
@@ -237,28 +221,25 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 	}
 	all := tells(servers, func(s *server) (Finding, bool) {
 		off := max(s.ahead.Abs()-s.unsure, 0)
-		f := Finding{Check: check, Severity: OK, Found: "within a second of this machine's"}
 		if off < time.Second {
-			return f, true
+			return found(check, "within a second of this machine's"), true
 		}
-		way := "behind"
+		way, severity := "behind", Warning
 		if s.ahead > 0 {
 			way = "ahead of"
 		}
-		f.Severity, f.Found = Warning, fmt.Sprintf("%v %s this machine's", s.ahead.Abs().Round(time.Second), way)
 		if off >= retention/2 {
-			f.Severity = Problem
+			severity = Problem
 		}
-		f.Why = "producers forget events older than the retention by their own clock: one that is ahead of Redis " +
-			"forgets too early, and waits are by Redis's clock"
-		f.Fix = "set both clocks by NTP (timedatectl set-ntp true)"
-		return f, true
+		return found(check, fmt.Sprintf("%v %s this machine's", s.ahead.Abs().Round(time.Second), way)).as(severity,
+			"producers forget events older than the retention by their own clock: one that is ahead of Redis "+
+				"forgets too early, and waits are by Redis's clock",
+			"set both clocks by NTP (timedatectl set-ntp true)"), true
 	})
 	if apart := high - low; apart >= time.Second {
-		all = append(all, Finding{Check: "redis.clocks", Severity: Warning,
-			Found: "masters are " + apart.Round(time.Second).String() + " apart",
-			Why:   "an event's time is its master's, so keys on different masters live in different times",
-			Fix:   "set all clocks by NTP"})
+		all = append(all, found("redis.clocks", "masters are "+apart.Round(time.Second).String()+" apart").as(Warning,
+			"an event's time is its master's, so keys on different masters live in different times",
+			"set all clocks by NTP"))
 	}
 	return all
 }

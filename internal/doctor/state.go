@@ -156,49 +156,41 @@ func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Findi
 // waiting judges events by how much of the retention they have waited.
 func waiting(check string, w worst, what, none string, retention time.Duration, fix string) Finding {
 	if w.total == 0 {
-		return Finding{Check: check, Severity: OK, Found: none}
+		return found(check, none)
 	}
-	f := Finding{Check: check, Severity: OK, Found: what + ", " + w.oldest()}
+	return found(check, what+", "+w.oldest()).byAge(w.age, retention/10, retention/2,
+		fmt.Sprintf("events are trimmed after %v, counted or not", retention), fix)
+}
+
+// byAge is the finding as a warning from late on, and as a problem from stuck on.
+func (f Finding) byAge(age, late, stuck time.Duration, why, fix string) Finding {
 	switch {
-	case w.age >= retention/2:
-		f.Severity = Problem
-	case w.age >= retention/10:
-		f.Severity = Warning
-	default:
-		return f
+	case age >= stuck:
+		return f.as(Problem, why, fix)
+	case age >= late:
+		return f.as(Warning, why, fix)
 	}
-	f.Why = fmt.Sprintf("events are trimmed after %v, counted or not", retention)
-	f.Fix = fix
 	return f
 }
 
 func outboxOf(w worst) Finding {
-	f := Finding{Check: "state.outbox", Severity: OK, Found: "every decision is published"}
+	const check = "state.outbox"
 	if w.total == 0 {
-		return f
+		return found(check, "every decision is published")
 	}
-	f.Found = plural(int(w.total), "transition") + " not yet published, " + w.oldest()
-	switch {
-	case w.age >= outboxStuck:
-		f.Severity = Problem
-	case w.age >= outboxLate:
-		f.Severity = Warning
-	default:
-		return f
-	}
-	f.Why = "subscribers do not hear who is throttled, and the outbox has no bound"
-	f.Fix = "look at NATS, and at the log of `work`"
-	return f
+	return found(check, plural(int(w.total), "transition")+" not yet published, "+w.oldest()).byAge(w.age, outboxLate,
+		outboxStuck, "subscribers do not hear who is throttled, and the outbox has no bound",
+		"look at NATS, and at the log of `work`")
 }
 
 func deadOf(w worst, k *stream.Keys) Finding {
-	f := Finding{Check: "state.dead", Severity: OK, Found: "no dead letters"}
+	const check = "state.dead"
 	if w.total == 0 {
-		return f
+		return found(check, "no dead letters")
 	}
 	name := k.Dead(w.partition)
-	return Finding{Check: f.Check, Severity: Warning, Found: fmt.Sprintf("%s in %s, such as in %s",
-		plural(int(w.total), "dead letter"), plural(w.parts, "partition"), name),
-		Why: "a producer writes what cannot be counted, or events were lost: each letter has its reason",
-		Fix: "XREVRANGE " + name + " + - COUNT 10; when fixed, DEL " + name}
+	return found(check, fmt.Sprintf("%s in %s, such as in %s", plural(int(w.total), "dead letter"),
+		plural(w.parts, "partition"), name)).as(Warning,
+		"a producer writes what cannot be counted, or events were lost: each letter has its reason",
+		"XREVRANGE "+name+" + - COUNT 10; when fixed, DEL "+name)
 }

@@ -78,10 +78,10 @@ func read(d *Document, data []byte, holds string, top func(*Document) Setter) (*
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	d.source, d.places, d.left = string(data), map[string]*Node{}, len(data)+aliased
 	if len(data) > MaxBytes {
-		return nil, d.errorf(nil, "the file is too large: want at most %d bytes", MaxBytes)
+		return nil, d.Errorf(nil, "the file is too large: want at most %d bytes", MaxBytes)
 	}
 	if n := notText(d.source); n != nil {
-		return nil, d.errorf(n, "want UTF-8 text without control characters")
+		return nil, d.Errorf(n, "want UTF-8 text without control characters")
 	}
 	body, err := d.body(data, holds)
 	if err != nil {
@@ -109,14 +109,14 @@ func (d *Document) body(data []byte, holds string) (body *Node, err error) {
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(
 		loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
 	if err != nil {
-		return nil, d.errorf(nil, "%w", err)
+		return nil, d.Errorf(nil, "%w", err)
 	}
 	for {
 		var doc Node
 		err := loader.Load(&doc)
 		switch {
 		case errors.Is(err, io.EOF) && body == nil:
-			return nil, d.errorf(nil, "the file is empty: want %s", holds)
+			return nil, d.Errorf(nil, "the file is empty: want %s", holds)
 		case errors.Is(err, io.EOF):
 			return body, nil
 		case err != nil:
@@ -124,7 +124,7 @@ func (d *Document) body(data []byte, holds string) (body *Node, err error) {
 		case len(doc.Content) == 0 || doc.Content[0].Tag == tagNull:
 			continue // nothing between two ---
 		case body != nil:
-			return nil, d.errorf(doc.Content[0], "a second document: want one in a file")
+			return nil, d.Errorf(doc.Content[0], "a second document: want one in a file")
 		}
 		body = doc.Content[0]
 	}
@@ -142,13 +142,13 @@ func (d *Document) Mapping(fields ...Field) Setter {
 	want := strings.Join(names, ", ")
 	return func(n *Node, at string) error {
 		if n.Kind != yaml.MappingNode {
-			return d.errorf(n, "%s%s: want a mapping of %s", label(at), d.show(n), want)
+			return d.Errorf(n, "%s%s: want a mapping of %s", label(at), d.show(n), want)
 		}
 		given := make([]bool, len(fields))
 		err := d.pairs(n, map[string]bool{}, func(key, value *Node) error {
 			i := slices.Index(names, key.Value)
 			if i < 0 || key.Kind != yaml.ScalarNode {
-				return d.errorf(key, "unknown field%s: want %s", d.quoted(key.Value), want)
+				return d.Errorf(key, "unknown field%s: want %s", d.quoted(key.Value), want)
 			}
 			if value.Tag == tagNull {
 				return nil
@@ -161,7 +161,7 @@ func (d *Document) Mapping(fields ...Field) Setter {
 		}
 		for i, f := range fields {
 			if f.Need && !given[i] {
-				return d.errorf(n, "%s is missing: want at least %s", f.Name, strings.Join(need, ", "))
+				return d.Errorf(n, "%s is missing: want at least %s", f.Name, strings.Join(need, ", "))
 			}
 		}
 		return nil
@@ -180,7 +180,7 @@ func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *No
 			continue
 		}
 		if first := own[key.Value]; first != nil {
-			return d.errorf(key, "field%s is given twice; first in line %d", d.quoted(key.Value), first.Line)
+			return d.Errorf(key, "field%s is given twice; first in line %d", d.quoted(key.Value), first.Line)
 		}
 		own[key.Value] = key
 		if seen[key.Value] {
@@ -217,17 +217,17 @@ func (d *Document) merge(n *Node, seen map[string]bool, each func(key, value *No
 		}
 		return nil
 	}
-	return d.errorf(n, "<< %s: want a mapping to take fields from, or a list of them", d.show(n))
+	return d.Errorf(n, "<< %s: want a mapping to take fields from, or a list of them", d.show(n))
 }
 
 // List hands each element of a list to element.
 func (d *Document) List(element Setter) Setter {
 	return func(n *Node, at string) error {
 		if n.Kind != yaml.SequenceNode {
-			return d.errorf(n, "%s%s: want a list", label(at), d.show(n))
+			return d.Errorf(n, "%s%s: want a list", label(at), d.show(n))
 		}
 		if len(n.Content) > MaxEntries {
-			return d.errorf(n.Content[MaxEntries], "a list: want at most %d entries", MaxEntries)
+			return d.Errorf(n.Content[MaxEntries], "a list: want at most %d entries", MaxEntries)
 		}
 		for i, v := range n.Content {
 			if err := d.visit(v, fmt.Sprintf("%s[%d]", at, i), element); err != nil {
@@ -256,10 +256,10 @@ func (d *Document) enter(n *Node) (*Node, error) {
 		n = n.Alias
 	}
 	if d.depth++; d.depth > maxDepth {
-		return nil, d.errorf(n, "lists and mappings in each other: want at most %d", maxDepth)
+		return nil, d.Errorf(n, "lists and mappings in each other: want at most %d", maxDepth)
 	}
 	if d.left--; d.left < 0 {
-		return nil, d.errorf(n, "more than %d values, aliases counted at each use", len(d.source)+aliased)
+		return nil, d.Errorf(n, "more than %d values, aliases counted at each use", len(d.source)+aliased)
 	}
 	return n, nil
 }
@@ -270,7 +270,7 @@ func (d *Document) leave() { d.depth-- }
 func (d *Document) syntax(err error) error {
 	var e *yaml.LoadError
 	if !errors.As(err, &e) {
-		return d.errorf(nil, "%w", err)
+		return d.Errorf(nil, "%w", err)
 	}
 	at := &Node{Line: e.Mark.Line, Column: e.Mark.Column}
 	for _, open := range []string{"flow", "quoted", "alias", "anchor", "tag"} { // what has a beginning is found there
@@ -280,16 +280,16 @@ func (d *Document) syntax(err error) error {
 	}
 	switch star, ok := d.star(at); {
 	case ok && d.secret:
-		return d.errorf(at, "text that begins with * needs quotes")
+		return d.Errorf(at, "text that begins with * needs quotes")
 	case d.secret: // the parser's words can quote the file
-		return d.errorf(at, "not YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
+		return d.Errorf(at, "not YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
 	case ok:
-		return d.errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star,
+		return d.Errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star,
 			star)
 	case e.ContextMsg != "":
-		return d.errorf(at, "%s: %s", e.ContextMsg, e.Message)
+		return d.Errorf(at, "%s: %s", e.ContextMsg, e.Message)
 	}
-	return d.errorf(at, "%s", e.Message)
+	return d.Errorf(at, "%s", e.Message)
 }
 
 // star is the word at a place, if it begins with one.

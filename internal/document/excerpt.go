@@ -11,12 +11,7 @@ import (
 
 // ErrorAt says that the field, named from the top as in rules[0].match, is wrong.
 func (d *Document) ErrorAt(field, format string, args ...any) error {
-	return d.errorf(d.places[field], format, args...)
-}
-
-// Errorf says that the node is wrong.
-func (d *Document) Errorf(n *Node, format string, args ...any) error {
-	return d.errorf(n, format, args...)
+	return d.Errorf(d.places[field], format, args...)
 }
 
 // Line is where a field stands, 0 if it does not.
@@ -27,8 +22,8 @@ func (d *Document) Line(field string) int {
 	return 0
 }
 
-// errorf begins an error with the place; nil, or one without a line, is the beginning.
-func (d *Document) errorf(at *Node, format string, args ...any) error {
+// Errorf says that a node is wrong: it begins with the place; nil, or one without a line, is the beginning.
+func (d *Document) Errorf(at *Node, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant
 		err = errors.New(strings.ToValidUTF8(text[:maxMessage], "") + "…")

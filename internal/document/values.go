@@ -23,7 +23,7 @@ func Leaf[T any](d *Document, dst *T, parse func(*Node) (T, error)) Setter {
 	return func(n *Node, at string) error {
 		v, err := parse(n)
 		if err != nil {
-			return d.errorf(n, "%s%s: want %w", label(at), d.show(n), err)
+			return d.Errorf(n, "%s%s: want %w", label(at), d.show(n), err)
 		}
 		*dst = v
 		return nil
@@ -82,6 +82,18 @@ func Whole(least, most int64) func(*Node) (int64, error) {
 	}
 }
 
+// Within is Whole for a number between the two.
+func Within(least, most int64) func(*Node) (int64, error) {
+	whole := Whole(least, most)
+	return func(n *Node) (int64, error) {
+		v, err := whole(n)
+		if err == nil && (v < least || v > most) {
+			err = fmt.Errorf("a whole number from %d to %d", least, most)
+		}
+		return v, err
+	}
+}
+
 // Tree gives whatever stands there: text, numbers, truths, nil, lists and mappings.
 func (d *Document) Tree(n *Node) (any, error) {
 	n, err := d.enter(n)
@@ -94,7 +106,7 @@ func (d *Document) Tree(n *Node) (any, error) {
 		out := map[string]any{}
 		return out, d.pairs(n, map[string]bool{}, func(key, value *Node) (err error) {
 			if key.Kind != yaml.ScalarNode {
-				return d.errorf(key, "%s: want text before the colon", d.show(key))
+				return d.Errorf(key, "%s: want text before the colon", d.show(key))
 			}
 			out[key.Value], err = d.Tree(value)
 			return err

@@ -131,7 +131,7 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 	type field = document.Field
 	return f.Mapping(
 		field{Name: "unit", Set: document.Leaf(f.Document, &r.unit, document.Text)},
-		field{Name: "requests_per_unit", Set: document.Leaf(f.Document, &r.perUnit, within(0, math.MaxUint32))},
+		field{Name: "requests_per_unit", Set: document.Leaf(f.Document, &r.perUnit, document.Within(0, math.MaxUint32))},
 		field{Name: "unlimited", Set: document.Leaf(f.Document, &r.unlimited, truth)},
 		field{Name: "name", Set: document.Leaf(f.Document, &r.name, document.Text)},
 		field{Name: "replaces", Set: f.List(func(n *document.Node, at string) error {
@@ -141,7 +141,7 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 			r.replaces = append(r.replaces, name)
 			return err
 		})},
-		field{Name: "unit_multiplier", Set: document.Leaf(f.Document, &r.multiplier, within(1, math.MaxUint32))},
+		field{Name: "unit_multiplier", Set: document.Leaf(f.Document, &r.multiplier, document.Within(1, math.MaxUint32))},
 	)
 }
 
@@ -199,18 +199,6 @@ func onDeny(n *document.Node) (string, error) {
 		return "", fmt.Errorf("%s or %s", windows.OnDenySkip, windows.OnDenyCharge)
 	}
 	return n.Value, nil
-}
-
-// within takes whole numbers between the two.
-func within(least, most int64) func(*document.Node) (int64, error) {
-	whole := document.Whole(least, most)
-	return func(n *document.Node) (int64, error) {
-		v, err := whole(n)
-		if err == nil && (v < least || v > most) {
-			err = fmt.Errorf("a whole number from %d to %d", least, most)
-		}
-		return v, err
-	}
 }
 
 // check finds what is wrong with one descriptor beside its form.

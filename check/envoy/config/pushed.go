@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -83,11 +84,5 @@ func (p *Pushed) Ready() error {
 	}
 }
 
-// ErrNoLimits is that no limits have come yet. It is an api.ErrUnavailable in other words, as the store has nothing
-// to do with it.
-var ErrNoLimits error = errNoLimits{}
-
-type errNoLimits struct{}
-
-func (errNoLimits) Error() string { return "no limits yet" }
-func (errNoLimits) Unwrap() error { return api.ErrUnavailable }
+// ErrNoLimits is that no limits have come yet.
+var ErrNoLimits = fmt.Errorf("no limits yet: %w", api.ErrUnavailable)

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/streamcounter/streamcounter/tools/partners"
@@ -53,9 +52,6 @@ func run(parallel int, names []string) error {
 			return err
 		}
 	}
-	if err := lowerPriority(); err != nil {
-		return err
-	}
 	if _, err := output("", "go", "mod", "download", partners.Operator); err != nil {
 		return err
 	}
@@ -77,19 +73,6 @@ func run(parallel int, names []string) error {
 	return nil
 }
 
-// lowerPriority lets what else the machine does go first. A lower priority than that stays.
-func lowerPriority() error {
-	const nice = 10
-	has, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0) // the kernel gives 20 - nice
-	if err == nil && 20-has < nice {
-		err = syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)
-	}
-	if err != nil {
-		return fmt.Errorf("lower the priority: %w", err)
-	}
-	return nil
-}
-
 func lookForNeeds() error {
 	var missing []string
 	for program, pkg := range partners.Debian {
@@ -102,17 +85,6 @@ func lookForNeeds() error {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		return fmt.Errorf("missing packages: apt-get install %s", strings.Join(missing, " "))
-	}
-	built := !slices.ContainsFunc(partners.Programs, func(p partners.Program) bool {
-		_, err := os.Stat(p.Path())
-		return err != nil
-	})
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(partners.Dir(), &disk); err != nil {
-		return fmt.Errorf("ask for the free disk space: %w", err)
-	}
-	if free := disk.Bavail * uint64(disk.Bsize) >> 30; !built && free < needsGB {
-		return fmt.Errorf("%s has %d GB free, and the build needs %d", partners.Dir(), free, needsGB)
 	}
 	return nil
 }
