@@ -141,7 +141,8 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 			r.replaces = append(r.replaces, name)
 			return err
 		})},
-		field{Name: "unit_multiplier", Set: document.Leaf(f.Document, &r.multiplier, document.Within(1, math.MaxUint32))},
+		field{Name: "unit_multiplier",
+			Set: document.Leaf(f.Document, &r.multiplier, document.Within(1, math.MaxUint32))},
 	)
 }
 
