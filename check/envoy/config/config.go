@@ -131,7 +131,8 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 	type field = document.Field
 	return f.Mapping(
 		field{Name: "unit", Set: document.Leaf(f.Document, &r.unit, document.Text)},
-		field{Name: "requests_per_unit", Set: document.Leaf(f.Document, &r.perUnit, document.Within(0, math.MaxUint32))},
+		field{Name: "requests_per_unit",
+			Set: document.Leaf(f.Document, &r.perUnit, document.Within(0, math.MaxUint32))},
 		field{Name: "unlimited", Set: document.Leaf(f.Document, &r.unlimited, truth)},
 		field{Name: "name", Set: document.Leaf(f.Document, &r.name, document.Text)},
 		field{Name: "replaces", Set: f.List(func(n *document.Node, at string) error {
