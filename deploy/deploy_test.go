@@ -226,12 +226,12 @@ func TestComposeHasBounds(t *testing.T) {
 
 // The chart, whose own test runs where it changes, sets what the program knows.
 func TestChartSetsSettings(t *testing.T) {
-	known := read(t, "../docs/settings.md")
+	known, setting := read(t, "../docs/settings.md"), regexp.MustCompile(`name: (STREAMCOUNTER_\w+)[,\s]`)
 	templates, err := filepath.Glob("helm/streamcounter/templates/*")
 	testkit.Must(t, err)
 	names := 0
 	for _, file := range append(templates, "kubernetes.yaml") {
-		for _, m := range regexp.MustCompile(`name: (STREAMCOUNTER_\w+)[,\s]`).FindAllStringSubmatch(read(t, file), -1) {
+		for _, m := range setting.FindAllStringSubmatch(read(t, file), -1) {
 			if names++; !strings.Contains(known, "`"+strings.TrimSuffix(m[1], "_FILE")+"`") {
 				t.Errorf("%s: %s is not a setting", file, m[1])
 			}
