@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -83,4 +84,21 @@ func TestReadersMissNothingWhileTheTableGrows(t *testing.T) {
 	}
 	done.Store(true)
 	readers.Wait()
+}
+
+// BenchmarkThrottled asks for a million throttled keys in random order. The keys themselves lie in the order in which
+// they are asked for, as a service has a key in its cache.
+func BenchmarkThrottled(b *testing.B) {
+	g := &Guard{table: newTable()}
+	g.clock.Store(1)
+	keys := make([]string, 0, 1_000_000)
+	for _, n := range rand.Perm(cap(keys)) {
+		keys = append(keys, "user:"+strconv.Itoa(n))
+		g.table.set(keys[len(keys)-1], 2)
+	}
+	for i := 0; b.Loop(); i++ {
+		if !g.Throttled(keys[i%len(keys)]) {
+			b.Fatal("not throttled")
+		}
+	}
 }

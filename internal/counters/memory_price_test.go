@@ -22,7 +22,7 @@ import (
 func BenchmarkMemory(b *testing.B) {
 	client := priceRedis(b)
 	for _, a := range append(slices.Clone(windows.Algorithms), lua.Distinct) {
-		for _, size := range []struct{ entries, keys int64 }{{1, 1000}, {10, 1000}, {100, 500}, {1_000, 100},
+		for _, size := range []struct{ entries, keys int64 }{{1, 20_000}, {10, 20_000}, {100, 4_000}, {1_000, 200},
 			{10_000, 20}} {
 			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
 				for b.Loop() {

@@ -143,7 +143,7 @@ func nodeBytes(s *server) (Finding, bool) {
 	f := found("redis.stream-node-max-bytes", strconv.Itoa(n))
 	if n == 0 || n > 1024 {
 		f = f.as(Warning, "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; "+
-			"0.7 KB at 512)", "CONFIG SET stream-node-max-bytes 512")
+			"0.8 KB at 512)", "CONFIG SET stream-node-max-bytes 512")
 	}
 	return f, ok
 }
