@@ -148,7 +148,7 @@ type flight struct {
 	resent bool
 }
 
-// wait gives the PubAck. One that is there is given also where ctx has ended.
+// wait gives the PubAck. It gives one that has come even after ctx has ended.
 func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	if f.err != nil {
 		return nil, f.err

@@ -21,8 +21,8 @@ var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "blo
 // maxDepth of nesting: a check of several has 3.
 const maxDepth = 32
 
-// unambiguous refuses what encoding/json takes silently and other parsers read in another way, so that
-// another key would be counted.
+// unambiguous refuses JSON that encoding/json accepts and other parsers read in another way. Two parsers would then
+// count two different keys.
 func unambiguous(body []byte) error {
 	if !utf8.Valid(body) { // the decoder would put U+FFFD in its place
 		return fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, body[:min(len(body), 40)])

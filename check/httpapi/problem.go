@@ -128,7 +128,7 @@ func respond(w http.ResponseWriter, v any, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
-// writeJSON answers; what has a status of an error is a problem. It always gives nil, so that a handler can end with
+// writeJSON answers; an error's status makes the body a problem. It always gives nil, so that a handler can end with
 // it.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	body, err := json.Marshal(v)

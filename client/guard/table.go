@@ -69,7 +69,7 @@ func (t *table) set(key string, untilMs int64) {
 			if untilMs == 0 {
 				return
 			}
-			s.untilMs.Store(untilMs) // before the hash: who finds that finds this too
+			s.untilMs.Store(untilMs) // before the hash: a reader who finds the hash needs it
 			s.hash.Store(h)
 			t.taken++
 			t.count(0, untilMs)

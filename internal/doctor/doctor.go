@@ -41,10 +41,10 @@ type Finding struct {
 	Fix      string   `json:"fix,omitempty"` // a command or what to do
 }
 
-// found is the finding of what is as it should be.
+// found makes a finding that is OK.
 func found(check, what string) Finding { return Finding{Check: check, Severity: OK, Found: what} }
 
-// as is the finding with a severity, and what makes it that.
+// as gives the finding a severity, and says why it matters and how to fix it.
 func (f Finding) as(s Severity, why, fix string) Finding {
 	f.Severity, f.Why, f.Fix = s, why, fix
 	return f

@@ -47,7 +47,7 @@ func version(s *server) (Finding, bool) {
 // older compares the first two numbers of versions.
 func older(have, than string) bool {
 	var a, b [2]int
-	_, _ = fmt.Sscanf(have, "%d.%d", &a[0], &a[1]) // what is no number is 0
+	_, _ = fmt.Sscanf(have, "%d.%d", &a[0], &a[1]) // no number: 0
 	_, _ = fmt.Sscanf(than, "%d.%d", &b[0], &b[1])
 	return slices.Compare(a[:], b[:]) < 0
 }

@@ -22,7 +22,7 @@ func (d *Document) Line(field string) int {
 	return 0
 }
 
-// Errorf says that a node is wrong: it begins with the place; nil, or one without a line, is the beginning.
+// Errorf makes the error of a node that is wrong. It begins with the node's place, or with 1:1 for a node without one.
 func (d *Document) Errorf(at *Node, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant

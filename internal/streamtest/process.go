@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// process is a server on a loopback port, with its log in dir. Whoever holds it calls one method at a time.
+// process is a server on a loopback port, with its log in dir. Its methods are called one at a time.
 type process struct {
 	bin, dir string
 	port     int

@@ -84,5 +84,5 @@ func (p *Pushed) Ready() error {
 	}
 }
 
-// ErrNoLimits is that no limits have come yet.
+// ErrNoLimits says that no limits have come yet.
 var ErrNoLimits = fmt.Errorf("no limits yet: %w", api.ErrUnavailable)

@@ -86,7 +86,7 @@ type caller interface {
 // on_error decided: that is no measurement of a limiter.
 type admitted struct{ byLimit, onError int }
 
-// Run measures by a valid Config. Where ctx ends early the report is of what was measured until then.
+// Run measures by a valid Config. If ctx ends early, the report is of what was measured until then.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
