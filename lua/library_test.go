@@ -223,7 +223,8 @@ func TestLibraryOnACluster(t *testing.T) {
 	}, 100)
 }
 
-// A replica that takes over has the library, and a master that gets a slot gets it: checks go on as functions.
+// A replica that takes over has the library, and a master that gets a slot gets it, an old one or one that was just
+// added: checks go on as functions.
 func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	cluster := streamtest.Cluster(t)
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()})
@@ -248,6 +249,12 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	again("a move")
 	cluster.AwaitNewMaster(slot, cluster.KillMasterOf(slot))
 	again("a failover")
+	added := cluster.AddMaster()
+	cluster.Migrate(slot, added, nil)
+	again("a move to a new master")
+	if at := cluster.MasterOf(slot); at != added {
+		t.Errorf("the slot is at %s, not at %s", at, added)
+	}
 }
 
 // An operator loads the library, so that no process needs the right to.

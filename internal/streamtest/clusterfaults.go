@@ -49,6 +49,32 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 	}
 }
 
+// AddMaster adds a master without slots, and gives its address. Its library of functions is empty.
+func (c *RedisCluster) AddMaster() string {
+	c.t.Helper()
+	ctx, n := context.Background(), startNode(c.t, nil)
+	id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
+	c.must(err)
+	n.id = id
+	for _, other := range c.nodes {
+		if host, port, _ := net.SplitHostPort(other.Addr()); !other.killed {
+			c.must(n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
+		}
+	}
+	Eventually(c.t, 30*time.Second, "the new master is known", func() (bool, string) {
+		for _, other := range c.nodes {
+			list, err := other.redis.ClusterNodes(ctx).Result()
+			if !other.killed && (err != nil || !strings.Contains(list, id)) {
+				return false, fmt.Sprint(list, err)
+			}
+		}
+		info := n.redis.ClusterInfo(ctx).Val()
+		return strings.Contains(info, "cluster_state:ok"), info
+	})
+	c.nodes = append(c.nodes, n)
+	return n.Addr()
+}
+
 // KillMasterOf kills the master of a slot by SIGKILL and gives its address.
 func (c *RedisCluster) KillMasterOf(slot int) string {
 	c.t.Helper()
