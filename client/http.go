@@ -37,8 +37,8 @@ type HTTPConfig struct {
 // StaticToken is a token that never changes.
 func StaticToken(token string) func() string { return func() string { return token } }
 
-// HTTP is a Checker over the server's HTTP interface. It never sends a check
-// twice by itself. If a context has the key of api.Repeatable, HTTP sends this key.
+// HTTP is a Checker over the server's HTTP interface. It sends each check once. If a
+// context carries a key (api.Repeatable reports that), HTTP sends the key too.
 type HTTP struct {
 	base      string
 	token     func() string

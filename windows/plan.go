@@ -42,7 +42,7 @@ type Plan struct {
 
 	replacement
 	values []valueOf        // that its meters count, in their order
-	local  []inprocess.Rule // its rules as a process counts them by itself
+	local  []inprocess.Rule // its rules, for a process that counts alone
 	kept   map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
 }
 

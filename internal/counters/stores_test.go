@@ -66,12 +66,12 @@ type failer interface {
 
 const start = 1_700_000_000_000 // ms; far from zero, as real times are
 
-// eachRedis runs a test on the shared real Redis, and where there is none on an embedded one, whose scripts take ten
-// times as long. CI does both: it runs the tests without servers too.
+// eachRedis runs a test on the shared real Redis. If there is none, it runs the test on an embedded one, which takes
+// ten times as long for a script. CI runs all tests with servers and without, so it covers both.
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
 	real := streamtest.HasRedis(t)
-	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) }) // skipped where there is none
+	t.Run("redis", func(t *testing.T) { test(t, securedStore(t, rules)) }) // it is skipped if there is no real Redis
 	if !real {
 		t.Run("embedded", func(t *testing.T) {
 			test(t, redisStore(t, "redis://"+streamtest.EmbeddedRedis(t).Addr(), rules))

@@ -25,8 +25,8 @@ type ServerClock struct {
 }
 
 // OwnRedisWithClock is OwnRedis with a clock that the test can step. It needs
-// a C compiler, for what stands between the server and the system's clock
-// (clock.c); without one the clock is nil, or where EnvRequire is set the test fails.
+// a C compiler to build clock.c, which answers the server's calls for the time. Without a compiler the clock is nil. If
+// EnvRequire is set, the test fails instead.
 func OwnRedisWithClock(t testing.TB, args ...string) (*RedisProcess, *ServerClock) {
 	t.Helper()
 	dir := t.TempDir()

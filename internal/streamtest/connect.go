@@ -45,8 +45,8 @@ func EachRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 	}
 }
 
-// AnyRedis connects to the shared real Redis, or to an embedded one where there is none. It is
-// for tests above the scripts, which do not prove again that those count alike on both.
+// AnyRedis connects to the shared real Redis. If there is none, it connects to an embedded one. Tests of callers of
+// the scripts use it. The tests of the scripts prove that both servers count alike.
 func AnyRedis(t testing.TB) *redis.Client {
 	t.Helper()
 	if HasRedis(t) {

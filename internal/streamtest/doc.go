@@ -7,10 +7,10 @@
 //
 //	func TestMain(m *testing.M) { streamtest.Main(m) }
 //
-// Shared servers come from containers, else from programs on PATH or in this
-// module; private ones are programs. Where there is none a test is skipped with
-// a message that says what was not tested; with STREAMCOUNTER_TEST_REQUIRE=1, as
-// CI sets it, that is a failure, and the shared servers must come from containers.
+// Shared servers run in containers. Without Docker they are programs on PATH or in
+// this module. Private servers are always programs. If a server is missing, the test
+// is skipped, and a message says what was not tested. CI sets STREAMCOUNTER_TEST_REQUIRE=1:
+// then the test fails instead, and shared servers must run in containers.
 //
 // Shared servers keep goroutines for as long as the process lives. A test
 // that looks for leaked goroutines takes its servers first, then the list of

@@ -53,7 +53,7 @@ func waitTogether() {
 
 var program shared
 
-// Build gives the path of the program: that of EnvProgram, or one built as it stands, once for the tests of a package.
+// Build gives the path of the program. EnvProgram can name it. Otherwise Build compiles the program, once per package.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(EnvProgram); path != "" {
