@@ -160,7 +160,7 @@ func (c *Config) table() []group {
 	return []group{
 		{"redis", []setting{
 			secret(set(&c.Redis.URL, "redis", "redis://127.0.0.1:6379",
-				"Redis: a URL (redis:// or rediss://), several separated by commas for a Cluster, "+
+				"Redis: a URL (redis:// or rediss://), or nodes of a Cluster separated by commas (one is enough), "+
 					"redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS), or embedded[:PORT]")),
 			set(&c.Redis.TLS.ca, "redis-ca", "",
 				"CA certificates (PEM) to verify Redis with; empty: those of the system"),
