@@ -10,6 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -55,7 +56,7 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	d := decision{Verdict: counters.Verdict{Allowed: true}, source: api.SourcePolicy}
 	if req.Had > 0 || req.Want > 0 {
 		req.ID = cmp.Or(req.ID, s.leases.newID(clientLeaseWord(req.Key), req.Key))
-		var got counters.Leased
+		var got reservations.Leased
 		if got, err = s.leases.ask(plan, lease.Reserved(span), req); err != nil {
 			return out, leaseError(err)
 		}
@@ -83,7 +84,7 @@ func leaseError(err error) error {
 }
 
 // recordLeased tells Activity of the units that a client used. How many checks they are for is not known.
-func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got counters.Leased) {
+func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got reservations.Leased) {
 	if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood {
 		s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
 	}
@@ -123,7 +124,7 @@ func (l *leases) validate(req api.LeaseRequest) error {
 	}
 	word, _, _ := strings.Cut(req.ID, "-")
 	if req.ID != "" && (!strings.HasPrefix(word, clientLeaseWord(req.Key)) ||
-		req.ID != l.counter.ReservationID(word, []counters.Request{{Key: req.Key}})) {
+		req.ID != l.held.ID(word, []counters.Request{{Key: req.Key}})) {
 		return fmt.Errorf("%w: id %s is of no lease of the key %s", api.ErrBadRequest, api.Shorten(req.ID),
 			api.Shorten(req.Key))
 	}

@@ -52,9 +52,9 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 			err = s.chargeDenied(ctx, until, shards, c.asks, &verdict)
 		}
 	case len(shards) == 1:
-		verdict, err = s.one(ctx, until, shards[0], c.asks)
+		verdict, err = s.askShard(ctx, until, shards[0], c.asks)
 	default:
-		verdict, err = s.across(ctx, until, shards, c.asks)
+		verdict, err = s.askShards(ctx, until, shards, c.asks)
 	}
 	d := s.resolve(ctx, asks, verdict, err)
 	d.Allowed = d.Allowed && !c.never
@@ -98,7 +98,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			for j, i := range mine {
 				asks[j] = calls[i].asks
 			}
-			verdicts, err := s.shards[n].do(ctx, until, asks)
+			verdicts, err := s.shards[n].ask(ctx, until, asks)
 			for j, i := range mine {
 				if j < len(verdicts) && verdicts[j].Answered() {
 					out[i] = s.resolve(ctx, calls[i].asks, verdicts[j], nil)
@@ -129,22 +129,22 @@ func (s *Service) shardsOf(asks []counters.Request) []int {
 	return shards
 }
 
-// one decides asks of one shard in one step.
-func (s *Service) one(ctx context.Context, until time.Time, shard int,
+// askShard decides asks of one shard in one step.
+func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
 	asks []counters.Request) (counters.Verdict, error) {
-	verdicts, err := s.shards[shard].do(ctx, until, [][]counters.Request{asks})
+	verdicts, err := s.shards[shard].ask(ctx, until, [][]counters.Request{asks})
 	if err != nil {
 		return counters.Verdict{}, err
 	}
 	return verdicts[0], nil
 }
 
-// across decides asks of several shards: all are looked at first, and only if all
+// askShards decides asks of several shards: all are looked at first, and only if all
 // would be admitted they are charged, one shard after the other. A race can then
 // charge some keys of a call that is denied in the end, so Atomic is false. Each
 // shard is asked behind its own breaker, and remembers what it charged in the call's
 // Memory: asked again, it counts as admitted.
-func (s *Service) across(ctx context.Context, until time.Time, shards []int,
+func (s *Service) askShards(ctx context.Context, until time.Time, shards []int,
 	asks []counters.Request) (counters.Verdict, error) {
 	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
 		v := counters.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
@@ -167,7 +167,7 @@ func (s *Service) charge(ctx context.Context, until time.Time, shards []int, ask
 	replayed := 0
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
-		got, err := s.one(ctx, until, shard, some)
+		got, err := s.askShard(ctx, until, shard, some)
 		if err != nil {
 			*v = counters.Verdict{}
 			if n > 0 {
@@ -211,7 +211,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
 		charged[0].Memory, looks[0].Memory = some[0].Memory, nil
-		got, err := s.shards[shard].do(ctx, until, [][]counters.Request{charged, looks})
+		got, err := s.shards[shard].ask(ctx, until, [][]counters.Request{charged, looks})
 		if err != nil {
 			*v = counters.Verdict{}
 			return fmt.Errorf("%w: %w", ErrPartlyCharged, err)
@@ -235,7 +235,7 @@ func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	for n, shard := range shards {
 		running.Go(func() {
 			mine, some := s.asksOf(shard, asks)
-			got[n], errs[n] = s.one(ctx, until, shard, withMode(some, api.ModeLook))
+			got[n], errs[n] = s.askShard(ctx, until, shard, withMode(some, api.ModeLook))
 			for j := range got[n].Items {
 				v.Items[mine[j]] = got[n].Items[j]
 			}

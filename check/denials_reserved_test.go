@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -70,11 +71,12 @@ func (o *others) lasts(what string, of ...int64) time.Duration {
 func (o *others) renew() {
 	id := rapid.SampledFrom([]string{"a", "b"}).Draw(o.T, "lease")
 	had := o.leased[id]
-	ask := counters.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
+	ask := reservations.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
 		Want: rapid.SampledFrom([]int64{0, 1, 3, 16, 20}).Draw(o.T, "want")}
 	ask.Keep = rapid.Int64Range(0, min(had-ask.Used, ask.Want)).Draw(o.T, "keep")
-	got, err := o.other.RenewLease(context.Background(), o.plan, counters.Lease{Key: "k", Units: had,
-		TTL: o.lasts("lease lasts", 125, 400, 700), ID: o.other.ReservationID(id, []counters.Request{{Key: "k"}})}, ask)
+	store := reservations.New(o.other)
+	got, err := store.RenewLease(context.Background(), o.plan, reservations.Lease{Key: "k", Units: had,
+		TTL: o.lasts("lease lasts", 125, 400, 700), ID: store.ID(id, []counters.Request{{Key: "k"}})}, ask)
 	testkit.Must(o.T, err)
 	o.leased[id] = got.Units
 }
@@ -82,8 +84,9 @@ func (o *others) renew() {
 func (o *others) reserve(cost int64) {
 	o.ids++
 	requests := []counters.Request{{Plan: o.plan, Key: "k", Cost: cost}}
-	id := o.other.ReservationID(fmt.Sprint("r", o.ids), requests)
-	got, err := o.other.Reserve(context.Background(), id, o.lasts("reserved for", 100, 400, 2000), "-", requests)
+	store := reservations.New(o.other)
+	id := store.ID(fmt.Sprint("r", o.ids), requests)
+	got, err := store.Reserve(context.Background(), id, o.lasts("reserved for", 100, 400, 2000), "-", requests)
 	testkit.Must(o.T, err)
 	if got.Allowed {
 		o.open = append(o.open, held{id, cost})
@@ -98,7 +101,7 @@ func (o *others) settle() {
 	one := o.open[i]
 	op := rapid.SampledFrom([]lua.SettleOp{lua.Commit, lua.Cancel, lua.Renew}).Draw(o.T, "how")
 	charge := rapid.Int64Range(0, one.units).Draw(o.T, "charge")
-	_, err := o.other.Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
+	_, err := reservations.New(o.other).Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
 		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge }, "c")
 	testkit.Must(o.T, err)
 	if op != lua.Renew {
@@ -110,7 +113,7 @@ func (o *others) sweep() {
 	p := o.other.Partition("k")
 	fields, err := o.other.DueRecords(context.Background(), p, *o.clock, 1000)
 	testkit.Must(o.T, err)
-	_, _, err = o.other.Sweep(context.Background(), p, o.rules, fields)
+	_, _, err = reservations.New(o.other).Sweep(context.Background(), p, o.rules, fields)
 	testkit.Must(o.T, err)
 }
 
@@ -196,20 +199,20 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	clock += 3000
 	check(1)
 	look := counters.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
-	lease := counters.Lease{Key: "k", TTL: 300 * time.Millisecond,
-		ID: p.other.ReservationID("a", []counters.Request{look})}
-	renew := func(ask counters.Renewal) {
-		got, err := p.other.RenewLease(t.Context(), look.Plan, lease, ask)
+	lease := reservations.Lease{Key: "k", TTL: 300 * time.Millisecond,
+		ID: reservations.New(p.other).ID("a", []counters.Request{look})}
+	renew := func(ask reservations.Renewal) {
+		got, err := reservations.New(p.other).RenewLease(t.Context(), look.Plan, lease, ask)
 		if err != nil || !got.Stood || got.Units != ask.Want {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		lease.Units = got.Units
 	}
-	renew(counters.Renewal{Want: 14})
+	renew(reservations.Renewal{Want: 14})
 	if check(cost) {
 		t.Fatal("most is leased")
 	}
-	renew(counters.Renewal{Used: 13, Want: 1})
+	renew(reservations.Renewal{Used: 13, Want: 1})
 	clock += freshFor.Milliseconds()
 	for end := clock + 4000; clock < end; clock += 5 {
 		allowed, err := p.other.Check(t.Context(), []counters.Request{look})
@@ -232,8 +235,8 @@ func TestAReservationThatIsToEndEarlier(t *testing.T) {
 	r.OnExpire = windows.OnExpireFree
 	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
 	requests := []counters.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
-	id := p.other.ReservationID("a", requests)
-	_, err := p.other.Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
+	id := reservations.New(p.other).ID("a", requests)
+	_, err := reservations.New(p.other).Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
 	testkit.Must(t, err)
 	check := func() api.CheckAnswer {
 		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: 5})
@@ -247,8 +250,8 @@ func TestAReservationThatIsToEndEarlier(t *testing.T) {
 	if a := check(); a.Allowed || a.Source != api.SourceCache {
 		t.Fatalf("%+v", a)
 	}
-	_, err = p.other.Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew, 20*time.Millisecond,
-		nil, "-")
+	_, err = reservations.New(p.other).Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew,
+		20*time.Millisecond, nil, "-")
 	testkit.Must(t, err)
 	clock += freshFor.Milliseconds() + 10
 	if a := check(); !a.Allowed {

@@ -68,11 +68,11 @@ func newGatherer(timeout time.Duration, tracer trace.Tracer,
 	return &gatherer{run: run, timeout: timeout, tracer: tracer}
 }
 
-// do answers calls. With an error come the verdicts of those that were answered
+// ask answers calls. With an error come the verdicts of those that were answered
 // nevertheless (counters.Verdict.Answered). Where ctx ends first, or `until` passes, calls may be
 // charged all the same, if they were sent already; the error wraps api.ErrNotSent
 // where they certainly were not.
-func (g *gatherer) do(ctx context.Context, until time.Time, calls [][]counters.Request) (verdicts []counters.Verdict,
+func (g *gatherer) ask(ctx context.Context, until time.Time, calls [][]counters.Request) (verdicts []counters.Verdict,
 	err error) {
 	g.mu.Lock()
 	if !g.busy {
@@ -194,7 +194,7 @@ func (g *gatherer) next() {
 	if some := g.take(); some != nil {
 		go func() {
 			for ; some != nil; some = g.take() {
-				g.answer(some)
+				g.askFor(some)
 			}
 		}()
 	}
@@ -223,7 +223,8 @@ func (g *gatherer) take() []*waiter {
 	return g.running
 }
 
-func (g *gatherer) answer(some []*waiter) {
+// askFor answers the calls of several callers with one run.
+func (g *gatherer) askFor(some []*waiter) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
 	calls := make([][]counters.Request, 0, len(some))

@@ -89,7 +89,7 @@ func single(key string, cost int64) [][]counters.Request {
 func (s *server) calls(ctx context.Context, within time.Duration, calls [][]counters.Request) {
 	until := time.Now().Add(within)
 	go func() {
-		v, err := s.g.do(ctx, until, calls)
+		v, err := s.g.ask(ctx, until, calls)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		one := told{after: time.Since(s.began), err: err, notSent: errors.Is(err, api.ErrNotSent)}

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -20,15 +20,16 @@ import (
 
 // slowRenewals says when a renewal begins, and has it wait.
 type slowRenewals struct {
-	*counters.Redis
+	*reservations.Store
 	begun, goOn chan struct{}
 }
 
-func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one counters.Lease, ask counters.Renewal) (
-	counters.Leased, error) {
+func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one reservations.Lease,
+	ask reservations.Renewal,
+) (reservations.Leased, error) {
 	s.begun <- struct{}{}
 	<-s.goOn
-	return s.Redis.RenewLease(ctx, plan, one, ask)
+	return s.Store.RenewLease(ctx, plan, one, ask)
 }
 
 func TestLeasesEnd(t *testing.T) {
@@ -68,8 +69,8 @@ func TestLeasesEnd(t *testing.T) {
 	})
 	t.Run("it is to end while it is renewed", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
-		renewing := slowRenewals{one.leases.counter.(*counters.Redis), make(chan struct{}), make(chan struct{})}
-		one.leases.counter = renewing
+		renewing := slowRenewals{one.leases.held.(*reservations.Store), make(chan struct{}), make(chan struct{})}
+		one.leases.held = renewing
 		over := one.leases.Find("k").Start(1)
 		<-renewing.begun
 		one.leases.changed("k", reset)

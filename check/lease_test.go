@@ -15,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/overrides"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
@@ -185,7 +186,7 @@ func (l *lessees) sweep() {
 	for p := range l.keys.Partitions {
 		fields, err := l.other.DueRecords(context.Background(), p, l.clock-l.behind, 1000)
 		testkit.Must(l.t, err)
-		_, _, err = l.other.Sweep(context.Background(), p, l.rules, fields)
+		_, _, err = reservations.New(l.other).Sweep(context.Background(), p, l.rules, fields)
 		testkit.Must(l.t, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -23,7 +24,8 @@ const maxLeases = 10_000
 // keys whose rule has lease are here. Safe for use by several goroutines.
 type leases struct {
 	*lease.List
-	counter  leaseCounter
+	counter  *counters.Redis
+	held     leaseStore
 	rules    func() *windows.Rules
 	onShard  func(shard int, ask func() error) error
 	denials  *denials
@@ -35,18 +37,15 @@ type leases struct {
 	watching bool
 }
 
-// leaseCounter is what a counters.Redis has of leases.
-type leaseCounter interface {
-	RenewLease(ctx context.Context, plan *windows.Plan, lease counters.Lease, ask counters.Renewal) (counters.Leased,
-		error)
-	ReservationID(word string, requests []counters.Request) string
-	Resets(ctx context.Context, partitions []int) ([]int64, error)
-	Partition(key string) int
-	Shard(key string) int
+// leaseStore is what a reservations.Store has of leases.
+type leaseStore interface {
+	RenewLease(ctx context.Context, plan *windows.Plan, lease reservations.Lease, ask reservations.Renewal) (
+		reservations.Leased, error)
+	ID(word string, requests []counters.Request) string
 }
 
-func newLeases(c Config, onShard func(shard int, ask func() error) error, denials *denials) *leases {
-	l := &leases{denials: denials, counter: c.Counter, rules: c.Rules, onShard: onShard, metrics: c.Metrics,
+func newLeases(c Config, held leaseStore, onShard func(shard int, ask func() error) error, denials *denials) *leases {
+	l := &leases{denials: denials, counter: c.Counter, held: held, rules: c.Rules, onShard: onShard, metrics: c.Metrics,
 		activity: c.Activity, timeout: c.Timeout}
 	l.List = lease.NewList(lease.Config{Source: l, Keys: maxLeases, Now: c.Now})
 	return l
@@ -156,7 +155,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 }
 
 // leaseAnswer is what Redis said, as far as it is the same for whoever leases.
-func leaseAnswer(id string, got counters.Leased) api.LeaseAnswer {
+func leaseAnswer(id string, got reservations.Leased) api.LeaseAnswer {
 	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Stood, NowMs: got.State.NowMs}
 	if got.Units > 0 {
 		out.ID = id
@@ -167,17 +166,17 @@ func leaseAnswer(id string, got counters.Leased) api.LeaseAnswer {
 
 // newID makes an id of a new lease, which begins with a word.
 func (l *leases) newID(word, key string) string {
-	return l.counter.ReservationID(word+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
+	return l.held.ID(word+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
 }
 
 // ask renews a lease in Redis, behind the breaker of its shard.
-func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got counters.Leased, err error) {
+func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got reservations.Leased, err error) {
 	err = l.onShard(l.counter.Shard(ask.Key), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		defer cancel()
-		one := counters.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
-		got, err = l.counter.RenewLease(ctx, plan, one, counters.Renewal{Used: ask.Used, Keep: ask.Keep, Want: ask.Want,
-			Least: ask.Least})
+		one := reservations.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
+		got, err = l.held.RenewLease(ctx, plan, one, reservations.Renewal{Used: ask.Used, Keep: ask.Keep,
+			Want: ask.Want, Least: ask.Least})
 		return err
 	})
 	return got, err

@@ -8,6 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -15,14 +16,15 @@ import (
 
 // lateRenewals are answered 60 ms after Redis did.
 type lateRenewals struct {
-	*counters.Redis
+	*reservations.Store
 	clock *int64
 	asked *int
 }
 
-func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one counters.Lease, ask counters.Renewal) (
-	counters.Leased, error) {
-	got, err := s.Redis.RenewLease(ctx, plan, one, ask)
+func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one reservations.Lease,
+	ask reservations.Renewal,
+) (reservations.Leased, error) {
+	got, err := s.Store.RenewLease(ctx, plan, one, ask)
 	*s.clock += 60
 	*s.asked++
 	return got, err
@@ -46,7 +48,7 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	l.clock += 200 // what it had is charged by the next renewal
 	l.charge("k", 1000)
 	l.clock = begun + 1190 // 10 ms before those are free, and all else is
-	one.leases.counter = lateRenewals{one.leases.counter.(*counters.Redis), &l.clock, renewals}
+	one.leases.held = lateRenewals{one.leases.held.(*reservations.Store), &l.clock, renewals}
 	return l, one, renewals
 }
 
@@ -94,7 +96,7 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
 	one, late := l.start(), 0
 	l.charge("k", 970)
-	one.leases.counter = lateRenewals{one.leases.counter.(*counters.Redis), &l.clock, &late}
+	one.leases.held = lateRenewals{one.leases.held.(*reservations.Store), &l.clock, &late}
 	for range 2 * lease.HotAsks {
 		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 		testkit.Must(t, err)
@@ -114,7 +116,7 @@ func TestARenewalThatIsNotAnswered(t *testing.T) {
 	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
 	one.config.Timeout = 4 * time.Second
 	begun, goOn := make(chan struct{}, 1), make(chan struct{})
-	one.leases.counter = slowRenewals{one.leases.counter.(*counters.Redis), begun, goOn}
+	one.leases.held = slowRenewals{one.leases.held.(*reservations.Store), begun, goOn}
 	l.clock += 1000
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 	if err != nil || a.Source != api.SourceRedis {

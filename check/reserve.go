@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -43,15 +44,15 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		return api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}, d.err
 	}
 	word, fingerprint := reservationWords(ctx, reqs, req.TTLMs)
-	id := s.config.Counter.ReservationID(word, c.asks)
+	id := s.held.ID(word, c.asks)
 	got, err := s.reserve(ctx, id, ttl, fingerprint, c.asks)
 	if err != nil {
 		return api.ReservationOfAll{}, err
 	}
 	switch got.State {
-	case counters.SettledBefore:
+	case reservations.SettledBefore:
 		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
-	case counters.OtherRequest:
+	case reservations.OtherRequest:
 		return api.ReservationOfAll{}, errOtherReservation
 	}
 	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,
@@ -67,16 +68,16 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 // or the same id is asked for again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	asks []counters.Request,
-) (counters.Reservation, error) {
+) (reservations.Reservation, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	shards := s.shardsOf(asks)
-	all := counters.Reservation{Verdict: counters.Verdict{Items: make([]windows.KeyState, len(asks))}}
+	all := reservations.Reservation{Verdict: counters.Verdict{Items: make([]windows.KeyState, len(asks))}}
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
-		var got counters.Reservation
+		var got reservations.Reservation
 		err := s.onShard(ctx, within, shard, func() (err error) {
-			got, err = s.config.Counter.Reserve(within, id, ttl, fingerprint, some)
+			got, err = s.held.Reserve(within, id, ttl, fingerprint, some)
 			return err
 		})
 		if err != nil {
@@ -92,7 +93,7 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		for _, before := range shards[:n] {
 			_, theirs := s.asksOf(before, asks)
 			err := s.onShard(ctx, within, before, func() error {
-				return s.config.Counter.Withdraw(within, id, theirs)
+				return s.held.Withdraw(within, id, theirs)
 			})
 			if err != nil {
 				return all, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -68,6 +69,7 @@ const maxLocalKeys = 100_000
 // from waiting for it, and each rule's on_error decides (decide.go).
 type Service struct {
 	config Config
+	held   *reservations.Store
 	local  *counters.Local
 	shards []*shard
 	outage *outage
@@ -93,13 +95,13 @@ func NewService(c Config) (*Service, error) {
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
 	c.Instances = cmp.Or(c.Instances, 1)
 	s := &Service{config: c, local: counters.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
-		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules), held: reservations.New(c.Counter)}
 	s.local.Instances = c.Instances
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
-	s.leases = newLeases(c, s.ofShard, s.denials)
+	s.leases = newLeases(c, s.held, s.ofShard, s.denials)
 	s.answerers = []answerer{s.leases, s.denials}
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State) { s.outage.changed(i, to) }

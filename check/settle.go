@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -51,14 +51,14 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		}
 		return units
 	}
-	return s.settle(ctx, id, counters.Commit, 0, cost, hash("commit", req))
+	return s.settle(ctx, id, reservations.Commit, 0, cost, hash("commit", req))
 }
 
 // areKeysOf refuses costs of keys that a reservation does not have, before anything is charged.
 func (s *Service) areKeysOf(ctx context.Context, id string, costs []api.CommitCost) error {
 	var keys []string
 	err := s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
-		some, err := s.config.Counter.ReservationKeys(within, id, parts)
+		some, err := s.held.Keys(within, id, parts)
 		keys = append(keys, some...)
 		return true, err
 	})
@@ -81,7 +81,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 ) error {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	for _, parts := range s.config.Counter.ReservationShards(id) {
+	for _, parts := range s.held.Shards(id) {
 		more := false
 		err := s.onShard(ctx, within, s.config.Counter.ShardOf(parts[0]), func() (err error) {
 			more, err = ask(within, parts)
@@ -96,7 +96,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 
 // Cancel frees all that a reservation holds; nothing is charged. The rest is as of Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return s.settle(ctx, id, counters.Cancel, 0, nil, "-")
+	return s.settle(ctx, id, reservations.Cancel, 0, nil, "-")
 }
 
 // Renew has a reservation stand ttl_ms from now; 0 means as long as before. The rest is as of Commit.
@@ -104,28 +104,28 @@ func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (a
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err
 	}
-	return s.settle(ctx, id, counters.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
+	return s.settle(ctx, id, reservations.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
 }
 
-func (s *Service) settle(ctx context.Context, id string, op counters.SettleOp, ttl time.Duration,
+func (s *Service) settle(ctx context.Context, id string, op reservations.SettleOp, ttl time.Duration,
 	cost func(string, int64) int64, fingerprint string,
 ) (out api.Settlement, err error) {
 	began := time.Now()
 	defer func() { s.observe(ctx, began, nil, true, err) }()
 	rules := s.config.Rules()
-	var got counters.Settlement
+	var got reservations.Settlement
 	err = s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
-		one, err := s.config.Counter.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
+		one, err := s.held.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
 		one.Keys = append(got.Keys, one.Keys...)
 		got = one
-		return got.State == counters.Settled || got.State == counters.DoneBefore, err
+		return got.State == reservations.Settled || got.State == reservations.DoneBefore, err
 	})
 	if err != nil {
 		return api.Settlement{}, err
 	}
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
-		if op != counters.Renew { // which frees nothing
+		if op != reservations.Renew { // which frees nothing
 			s.changed(k.Key, freed)
 		}
 		if k.Plan != nil {
@@ -133,23 +133,23 @@ func (s *Service) settle(ctx context.Context, id string, op counters.SettleOp, t
 		}
 	}
 	switch got.State {
-	case counters.UnknownReservation:
+	case reservations.Unknown:
 		return out, fmt.Errorf("%w: %s", api.ErrNoReservation, api.Shorten(id))
-	case counters.HasExpired:
+	case reservations.HasExpired:
 		return out, fmt.Errorf("%w: %s, at %s", api.ErrReservationExpired, api.Shorten(id),
 			time.UnixMilli(got.ExpiresMs).UTC().Format(time.RFC3339Nano))
-	case counters.WasCommitted, counters.WasCancelled:
+	case reservations.WasCommitted, reservations.WasCancelled:
 		was := "cancelled"
-		if got.State == counters.WasCommitted {
+		if got.State == reservations.WasCommitted {
 			was = "committed"
-			if op == counters.Commit {
+			if op == reservations.Commit {
 				was = "committed with another cost"
 			}
 		}
 		return out, fmt.Errorf("%w: %s was %s at %s", api.ErrReservationSettled, api.Shorten(id), was,
 			time.UnixMilli(got.SettledMs).UTC().Format(time.RFC3339Nano))
 	}
-	out.State = map[counters.SettleOp]api.ReservationState{counters.Commit: api.ReservationCommitted,
-		counters.Cancel: api.ReservationCancelled, counters.Renew: api.ReservationOpen}[op]
+	out.State = map[reservations.SettleOp]api.ReservationState{reservations.Commit: api.ReservationCommitted,
+		reservations.Cancel: api.ReservationCancelled, reservations.Renew: api.ReservationOpen}[op]
 	return out, nil
 }

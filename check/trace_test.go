@@ -69,7 +69,7 @@ func TestNoTracesAllocateNothingMore(t *testing.T) {
 	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]counters.Request) ([]counters.Verdict, error) {
 		return verdicts, nil
 	}), single("a", 1)
-	if n := testing.AllocsPerRun(1000, func() { _, _ = g.do(context.Background(), never, calls) }); n != 5 {
+	if n := testing.AllocsPerRun(1000, func() { _, _ = g.ask(context.Background(), never, calls) }); n != 5 {
 		t.Errorf("%v allocations, want 5", n)
 	}
 }

@@ -77,16 +77,8 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 	attempts := map[int]*attempt{}
 	for {
 		stopping := ctx.Err() != nil
-		held := r.locks.held()
-		var streams []string
-		byName := map[string]int{}
-		open := r.quarantine.open(work, parts)
-		for _, p := range open {
-			if _, ok := held[p]; ok {
-				streams = append(streams, r.keys.Outbox(p))
-				byName[r.keys.Outbox(p)] = p
-			}
-		}
+		held, open := r.locks.held(), r.quarantine.open(work, parts)
+		streams, byName := r.outboxes(open, held)
 		if err := r.begin(work, attempts, held, byName); err != nil {
 			r.outages.note("reading the outboxes", parts[0], err)
 			if !wait.wait(work) {
@@ -129,6 +121,18 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 			return
 		}
 	}
+}
+
+// outboxes names those of the open partitions that this process holds. byName: name → partition.
+func (r *relay) outboxes(open []int, held map[int]context.Context) (streams []string, byName map[string]int) {
+	byName = map[string]int{}
+	for _, p := range open {
+		if _, ok := held[p]; ok {
+			streams = append(streams, r.keys.Outbox(p))
+			byName[r.keys.Outbox(p)] = p
+		}
+	}
+	return streams, byName
 }
 
 // read gives what waits in outboxes, nothing where none comes in time.

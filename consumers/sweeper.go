@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -21,6 +22,7 @@ import (
 // number of sweepers may run: a sweep reads the present counts and writes what changed.
 type sweeper struct {
 	counter    *counters.Redis
+	held       *reservations.Store
 	rules      func() *windows.Rules
 	config     Config
 	log        *slog.Logger
@@ -48,9 +50,9 @@ type sweeper struct {
 const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
-	s := &sweeper{counter: c.Counter, rules: c.Rules, config: c, log: c.Log, quarantine: q, outages: down,
-		turns: t, recheck: make(chan struct{}, 1), raised: make(chan struct{}, 1), longest: time.Second,
-		patience:   longestWait,
+	s := &sweeper{counter: c.Counter, held: reservations.New(c.Counter), rules: c.Rules, config: c, log: c.Log,
+		quarantine: q, outages: down, turns: t, recheck: make(chan struct{}, 1), raised: make(chan struct{}, 1),
+		longest: time.Second, patience: longestWait,
 		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	s.noteOverridden(c.Rules())
@@ -232,7 +234,7 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
 	var corrupt int64
 	err := s.turns.take(p, func(rules *windows.Rules) (err error) {
-		_, corrupt, err = s.counter.Sweep(ctx, p, rules, keys)
+		_, corrupt, err = s.held.Sweep(ctx, p, rules, keys)
 		return err
 	})
 	if corrupt > 0 {

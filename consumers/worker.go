@@ -82,22 +82,27 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		}
 		wait.reset()
 		check = w.behind(batches) || unseen != nil
-		var folds sync.WaitGroup
-		for _, call := range w.calls(batches) {
-			folds.Go(func() {
-				for i, err := range w.fold(work, call...) {
-					if err != nil && !errors.Is(err, errQuarantined) {
-						w.log.Warn("stopped before a batch was counted; another worker will take it over", "partition",
-							call[i].Partition, "events", len(call[i].Messages), "error", err)
-					}
-				}
-			})
-		}
-		folds.Wait()
+		w.foldAll(work, batches)
 		if d := w.pauseAfter(batches); d > 0 {
 			w.config.readPause(ctx, d)
 		}
 	}
+}
+
+// foldAll folds what was read, with several calls at a time.
+func (w *worker) foldAll(work context.Context, batches []eventlog.Batch) {
+	var folds sync.WaitGroup
+	for _, call := range w.calls(batches) {
+		folds.Go(func() {
+			for i, err := range w.fold(work, call...) {
+				if err != nil && !errors.Is(err, errQuarantined) {
+					w.log.Warn("stopped before a batch was counted; another worker will take it over", "partition",
+						call[i].Partition, "events", len(call[i].Messages), "error", err)
+				}
+			}
+		})
+	}
+	folds.Wait()
 }
 
 // calls divides what was read among script calls. During one Redis serves nobody else,

@@ -110,18 +110,9 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
-	q, err := url.ParseQuery(r.URL.RawQuery)
+	q, err := checkParameters(r)
 	if err != nil {
-		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
-	}
-	for name, values := range q {
-		if len(values) > 1 && name != "value" {
-			return fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
-				len(values))
-		}
-		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
-			return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
-		}
+		return err
 	}
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
 	if req.Values, err = valuesOf(q["value"]); err != nil {
@@ -139,12 +130,10 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 	}
 	deny := http.StatusTooManyRequests
 	if q.Has("deny_status") {
-		n, err := strconv.Atoi(q.Get("deny_status"))
-		if err != nil || n < 400 || n > 499 {
+		if deny, err = strconv.Atoi(q.Get("deny_status")); err != nil || deny < 400 || deny > 499 {
 			return fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
 				api.Shorten(q.Get("deny_status")))
 		}
-		deny = n
 	}
 	if !q.Has("extractor") {
 		return s.one(w, r, req, deny)
@@ -154,6 +143,24 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 			api.ErrBadRequest)
 	}
 	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
+}
+
+// checkParameters reads the parameters of GET /v1/check, each once.
+func checkParameters(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+	}
+	for name, values := range q {
+		if len(values) > 1 && name != "value" {
+			return nil, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
+				len(values))
+		}
+		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
+			return nil, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
+		}
+	}
+	return q, nil
 }
 
 // extracted answers GET /v1/check?extractor=NAME.

@@ -12,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -183,7 +184,7 @@ func (s *story) sweep() {
 	for p := range s.keys.Partitions {
 		fields, err := counter.DueRecords(s.t.Context(), p, s.clock.Load(), 100)
 		testkit.Must(s.t, err)
-		_, _, err = counter.Sweep(s.t.Context(), p, loaded.With(s.overrides), fields)
+		_, _, err = reservations.New(counter).Sweep(s.t.Context(), p, loaded.With(s.overrides), fields)
 		testkit.Must(s.t, err)
 	}
 	testkit.Must(s.t, s.overrides.Poll(s.t.Context()))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -115,7 +116,7 @@ func TestSlotsOutliveAChangeOfAlgorithm(t *testing.T) {
 				t.Errorf("%s: %+v", a, v)
 			}
 		}
-		x.settle(counters.Commit, id, 2, time.Minute)
+		x.settle(reservations.Commit, id, 2, time.Minute)
 		if _, v := x.reserve("c", "k", 1, time.Second); !v.Allowed || v.Items[0].Windows[1].Used != 3 {
 			t.Errorf("after the commit: %+v", v)
 		}

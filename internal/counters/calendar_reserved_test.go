@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -18,8 +19,8 @@ import (
 func (x tale) reserve(id, key string, units int64, ttl time.Duration) (string, counters.Verdict) {
 	x.t.Helper()
 	requests := []counters.Request{{Plan: x.s.rules.Match(key), Key: key, Cost: units}}
-	id = x.s.serve.ReservationID(id, requests)
-	got, err := x.s.serve.Reserve(x.t.Context(), id, ttl, "f", requests)
+	id = x.s.held.ID(id, requests)
+	got, err := x.s.held.Reserve(x.t.Context(), id, ttl, "f", requests)
 	testkit.Must(x.t, err)
 	return id, got.Verdict
 }
@@ -27,7 +28,7 @@ func (x tale) reserve(id, key string, units int64, ttl time.Duration) (string, c
 func (x tale) settle(op lua.SettleOp, id string, cost int64, ttl time.Duration) {
 	x.t.Helper()
 	charge := func(string, int64) int64 { return cost }
-	_, err := x.s.serve.Settle(x.t.Context(), x.s.rules, id, x.s.keys.All(), op, ttl, charge, "c")
+	_, err := x.s.held.Settle(x.t.Context(), x.s.rules, id, x.s.keys.All(), op, ttl, charge, "c")
 	testkit.Must(x.t, err)
 }
 
@@ -127,8 +128,8 @@ func TestAPenaltyOfSlots(t *testing.T) {
 func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, ends := monthly(t, s, 10)
-		lease := counters.Lease{ID: "l", Key: "k", TTL: time.Minute}
-		leased, err := s.serve.RenewLease(t.Context(), s.rules.Match("k"), lease, counters.Renewal{Want: 6})
+		lease := reservations.Lease{ID: "l", Key: "k", TTL: time.Minute}
+		leased, err := s.held.RenewLease(t.Context(), s.rules.Match("k"), lease, reservations.Renewal{Want: 6})
 		if err != nil || leased.Units != 6 {
 			t.Fatal(leased, err)
 		}

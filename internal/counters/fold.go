@@ -87,7 +87,7 @@ type foldCall struct {
 
 func (s *Redis) newFoldCall(rules *windows.Rules, batches int) *foldCall {
 	return &foldCall{store: s, rules: rules, plans: map[*windows.Plan]*lua.Plan{}, args: lua.FoldArgs{
-		Now: s.now(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
+		Now: s.Clock(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
 		Partitions: make([]lua.FoldPartition, 0, batches),
 	}}
 }
@@ -115,7 +115,7 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 	partition := lua.FoldPartition{Events: keys.Events(p), Levels: keys.Levels(p), Due: keys.Due(p),
 		Outbox: keys.Outbox(p), IDs: keys.IDs(p)}
 	for _, pk := range plans {
-		section := lua.FoldSection{Plan: c.script(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
+		section := lua.FoldSection{Plan: c.luaPlan(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
 		rule := pk.plan.Rules()[0].Name
 		for i, k := range pk.keys {
 			k.sort()
@@ -129,10 +129,10 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 	return unmatched
 }
 
-// script gives a plan as the library takes it. It is the same for the whole call.
-func (c *foldCall) script(p *windows.Plan) *lua.Plan {
+// luaPlan gives a plan as the library takes it. It is the same for the whole call.
+func (c *foldCall) luaPlan(p *windows.Plan) *lua.Plan {
 	if c.plans[p] == nil {
-		c.plans[p] = c.store.script(p)
+		c.plans[p] = c.store.luaPlan(p)
 	}
 	return c.plans[p]
 }
@@ -159,7 +159,7 @@ func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string
 			}
 			pk := known[plan]
 			if pk == nil {
-				pk = &planKeys{plan: plan, begins: c.script(plan).Begins()}
+				pk = &planKeys{plan: plan, begins: c.luaPlan(plan).Begins()}
 				known[plan], plans = pk, append(plans, pk)
 			}
 			k = &keyGroups{planKeys: pk, key: e.Key, resolution: plan.ResolutionMs()}

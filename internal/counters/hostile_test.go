@@ -246,8 +246,8 @@ func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
 						continue // the embedded Redis refuses some of it
 					}
 					requests := []counters.Request{{Plan: s.rules.Match(bad), Key: bad, Cost: 5}}
-					id := s.serve.ReservationID(fmt.Sprint("r", i), requests)
-					got, err := s.serve.Reserve(t.Context(), id, time.Minute, "f", requests)
+					id := s.held.ID(fmt.Sprint("r", i), requests)
+					got, err := s.held.Reserve(t.Context(), id, time.Minute, "f", requests)
 					if err != nil || !got.Allowed && !g.between {
 						t.Fatalf("%s: %+v, %v", g.what, got, err)
 					}
@@ -255,7 +255,7 @@ func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
 						continue
 					}
 					charge := func(string, int64) int64 { return 4 }
-					end, err := s.serve.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Commit, 0, charge, "c")
+					end, err := s.held.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Commit, 0, charge, "c")
 					if err != nil || end.State != lua.Settled {
 						t.Fatalf("%s: commit: %+v, %v", g.what, end, err)
 					}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -58,9 +59,9 @@ func (p *spenders) renew(id string) {
 	} else if one.had > 0 {
 		p.late++
 	}
-	got, err := p.s.serve.RenewLease(context.Background(), p.plan, counters.Lease{Key: p.key, Units: one.had,
-		TTL: 125 * time.Millisecond, ID: p.s.serve.ReservationID(id, []counters.Request{{Key: p.key}})},
-		counters.Renewal{
+	got, err := p.s.held.RenewLease(context.Background(), p.plan, reservations.Lease{Key: p.key, Units: one.had,
+		TTL: 125 * time.Millisecond, ID: p.s.held.ID(id, []counters.Request{{Key: p.key}})},
+		reservations.Renewal{
 			Used: one.had - one.left, Keep: keep, Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
 	testkit.Must(p.T, err)
 	*one = leased{got.Units, got.Units, p.s.clock.ms + 100}
@@ -87,9 +88,9 @@ func (p *spenders) check() {
 func (p *spenders) reserve() {
 	p.ids++
 	requests := []counters.Request{{Plan: p.plan, Key: p.key, Cost: rapid.Int64Range(1, 10).Draw(p.T, "reserved")}}
-	id := p.s.serve.ReservationID(fmt.Sprint("r", p.ids), requests)
+	id := p.s.held.ID(fmt.Sprint("r", p.ids), requests)
 	ms := rapid.SampledFrom([]int64{50, 100, 2000}).Draw(p.T, "for")
-	got, err := p.s.serve.Reserve(context.Background(), id, time.Duration(ms)*time.Millisecond, "-", requests)
+	got, err := p.s.held.Reserve(context.Background(), id, time.Duration(ms)*time.Millisecond, "-", requests)
 	testkit.Must(p.T, err)
 	if got.Allowed {
 		p.open = append(p.open, held{id: id, units: []int64{requests[0].Cost}})
@@ -105,7 +106,7 @@ func (p *spenders) commit() {
 	one := p.open[i]
 	p.open = slices.Delete(p.open, i, i+1)
 	units := rapid.Int64Range(0, one.units[0]).Draw(p.T, "committed")
-	got, err := p.s.serve.Settle(context.Background(), p.s.rules, one.id, []int{p.s.serve.Partition(p.key)}, lua.Commit,
+	got, err := p.s.held.Settle(context.Background(), p.s.rules, one.id, []int{p.s.serve.Partition(p.key)}, lua.Commit,
 		time.Minute, func(string, int64) int64 { return units }, "c")
 	testkit.Must(p.T, err)
 	if got.State == lua.Settled {
@@ -185,8 +186,8 @@ func TestALeaseThatLeftItsWindows(t *testing.T) {
 	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
 		plan := s.rules.Match("k")
 		requests := []counters.Request{{Plan: plan, Key: "k", Cost: 100}}
-		one := counters.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 100 * time.Millisecond}
-		got, err := s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Want: 60})
+		one := reservations.Lease{ID: s.held.ID("a", requests), Key: "k", TTL: 100 * time.Millisecond}
+		got, err := s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Want: 60})
 		if err != nil || got.Units != 60 {
 			t.Fatalf("%+v, %v", got, err)
 		}
@@ -195,7 +196,7 @@ func TestALeaseThatLeftItsWindows(t *testing.T) {
 			t.Fatalf("%+v, %v: nothing counts any more", v, err)
 		}
 		one.Units = got.Units
-		got, err = s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Used: 10, Want: 30})
+		got, err = s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Used: 10, Want: 30})
 		if err != nil || got.Units != 0 {
 			t.Errorf("%d units of a window of 100 that holds 100, %v", got.Units, err)
 		}

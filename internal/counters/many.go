@@ -119,7 +119,7 @@ type askedKey struct {
 func newCheckBatch(s *Redis, calls int) *checkBatch {
 	b := &checkBatch{store: s, partitions: make(map[int]int, 1), plans: make(map[*windows.Plan]int, 1),
 		keys: make(map[string]askedKey, calls)}
-	b.args.Now = s.now()
+	b.args.Now = s.Clock()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
 	b.args.Keys = make([]lua.CheckKey, 0, calls)
 	return b
@@ -216,7 +216,7 @@ func (b *checkBatch) plan(p *windows.Plan) int {
 	if !known {
 		i = len(b.args.Plans)
 		b.plans[p] = i
-		b.args.Plans = append(b.args.Plans, b.store.script(p))
+		b.args.Plans = append(b.args.Plans, b.store.luaPlan(p))
 	}
 	return i
 }

@@ -19,7 +19,7 @@ func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
 }
 
 func (s *Redis) overrides() overrides.Store {
-	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.now, Readable: windows.ReadableWindows}
+	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.Clock, Readable: windows.ReadableWindows}
 }
 
 // TargetPartition gives the partition that has the override of a target: a key, or a pattern after a line feed.

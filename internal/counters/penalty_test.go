@@ -28,7 +28,7 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 			}
 		}
 		s.clock.ms += 30_000
-		held, err := s.serve.Reserve(t.Context(), s.serve.ReservationID("a", ask), time.Minute, "f", ask)
+		held, err := s.held.Reserve(t.Context(), s.held.ID("a", ask), time.Minute, "f", ask)
 		if err != nil || held.Allowed || held.Items[0].RetryAfter != 30*time.Second {
 			t.Errorf("a reservation: %+v, %v", held, err)
 		}

@@ -53,7 +53,7 @@ func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 func (s *Redis) algorithmsOf(rules *windows.Rules) map[string][]string {
 	sets := map[string][]string{}
 	for _, r := range rules.List() {
-		algorithms := s.script(windows.PlanOf(r)).Algorithms()
+		algorithms := s.luaPlan(windows.PlanOf(r)).Algorithms()
 		sets[strings.Join(algorithms, "+")] = algorithms
 	}
 	return sets

@@ -21,6 +21,12 @@ func parseThrottle(field, record string) (api.Throttled, bool) {
 		UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
 }
 
+// ReservationOf gives the id of a reservation, if a field of what is due is one.
+func ReservationOf(field string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(field, "\n")
+	return id, ok && !strings.Contains(id, "\n") // an override of a pattern has two line feeds
+}
+
 func atoi(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n

@@ -51,8 +51,8 @@ func New(c redis.UniversalClient, k *stream.Keys) *Redis {
 // redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// script gives a plan as the library takes it now.
-func (s *Redis) script(p *windows.Plan) *lua.Plan {
+// luaPlan gives a plan as the library takes it now.
+func (s *Redis) luaPlan(p *windows.Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
 	return p.Script(now-s.changed.Load(), s.clockMs(now))
 }
@@ -65,6 +65,12 @@ func (s *Redis) clockMs(ms int64) int64 {
 	}
 	return ms + s.ahead.Load()
 }
+
+// Library runs the operations of the counter in Redis.
+func (s *Redis) Library() *lua.Server { return s.lua }
+
+// Keys names the keys in Redis.
+func (s *Redis) Keys() *stream.Keys { return s.keys }
 
 // maxPeriods is how often a script is asked again because a period is over.
 const maxPeriods = 8
@@ -82,7 +88,17 @@ func (s *Redis) retryInPeriod(do func() error) error {
 	}
 }
 
-func (s *Redis) now() lua.Now {
+// UnderPlans runs do, a call of the library about what requests ask for, under their plans. It runs do again if that
+// finds that a period of a plan is over.
+func (s *Redis) UnderPlans(requests []Request, do func() error) error {
+	for _, a := range requests {
+		s.noticePlan(a.Plan)
+	}
+	return s.retryInPeriod(do)
+}
+
+// Clock is what Now says, for the library.
+func (s *Redis) Clock() lua.Now {
 	if s.Now == nil {
 		return 0
 	}
@@ -98,10 +114,10 @@ func (s *Redis) meters(p int, forms []string, key string) []string {
 	return names
 }
 
-// key gives a key, and what it is counted by now.
-func (s *Redis) key(plan *windows.Plan, key string) lua.Key {
+// Key gives a key, and what it is counted by now.
+func (s *Redis) Key(plan *windows.Plan, key string) lua.Key {
 	p := s.keys.Partition(key)
-	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.Forms(), key), Plan: s.script(plan)}
+	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.Forms(), key), Plan: s.luaPlan(plan)}
 }
 
 func (s *Redis) partition(p int) lua.CheckPartition {
@@ -138,7 +154,7 @@ func (s *Redis) Peek(ctx context.Context, plan *windows.Plan, key string) (windo
 	s.noticePlan(plan)
 	var got []lua.CheckResult
 	err := s.retryInPeriod(func() (err error) {
-		got, err = s.lua.Peek(ctx, s.now(), []lua.Key{s.key(plan, key)})
+		got, err = s.lua.Peek(ctx, s.Clock(), []lua.Key{s.Key(plan, key)})
 		return err
 	})
 	if err != nil {
@@ -157,8 +173,8 @@ func (s *Redis) Reset(ctx context.Context, plan *windows.Plan, key string) (bool
 	}
 	had := false
 	err := s.retryInPeriod(func() (err error) {
-		own := s.key(plan, key)
-		had, _, err = s.lua.Reset(ctx, s.partition(p), s.now(), s.keys.Holds(p, key), own,
+		own := s.Key(plan, key)
+		had, _, err = s.lua.Reset(ctx, s.partition(p), s.Clock(), s.keys.Holds(p, key), own,
 			s.othersOf(key, own.Meters), shadows)
 		return err
 	})
@@ -241,12 +257,12 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 		return nil, fmt.Errorf("reading %s: %w", s.keys.Due(p), err)
 	}
 	return slices.DeleteFunc(keys, func(field string) bool {
-		_, ok := reservationOf(field)
+		_, ok := ReservationOf(field)
 		return ok
 	}), nil
 }
 
-// Sweep looks again at records of partition p, due or not. It gives how many
+// Sweep looks again at records of partition p, due or not, none of a reservation. It gives how many
 // transitions that wrote, and how many foreign records it removed.
 func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
 	err error) {
@@ -255,9 +271,8 @@ func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 
 func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields []string, restate bool) (transitions,
 	forgotten int64, err error) {
-	fields, err = s.expire(ctx, p, rules, fields)
-	if len(fields) == 0 || err != nil {
-		return 0, 0, err
+	if len(fields) == 0 {
+		return 0, 0, nil
 	}
 	s.noticeAll(rules)
 	fields, written, err := s.sweepBlocks(ctx, p, rules, fields, restate)
@@ -272,7 +287,7 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 			own.Restate = restate && own.Plan != nil
 		}
 		levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
-		transitions, forgotten, err = s.lua.Sweep(ctx, levels, due, outbox, s.now(), items)
+		transitions, forgotten, err = s.lua.Sweep(ctx, levels, due, outbox, s.Clock(), items)
 		return err
 	})
 	return written + transitions, forgotten, err

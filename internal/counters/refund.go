@@ -17,7 +17,7 @@ func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, unit
 	var got lua.CheckResult
 	err = s.retryInPeriod(func() (err error) {
 		p := s.partition(s.keys.Partition(key))
-		given, got, err = s.lua.Refund(ctx, p, s.now(), units, s.key(plan, key))
+		given, got, err = s.lua.Refund(ctx, p, s.Clock(), units, s.Key(plan, key))
 		return err
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -49,7 +50,7 @@ func newLedger(t *timeline) *ledger {
 	return l
 }
 
-var reservations int // whose ids are remembered from run to run
+var reserved int // whose ids are remembered from run to run
 
 func (l *ledger) outstanding(key string) (units int64) {
 	for _, h := range l.open {
@@ -128,7 +129,7 @@ func (l *ledger) advance(by int64) {
 }
 
 func (l *ledger) reserve(keys []string) {
-	reservations++
+	reserved++
 	h := &held{keys: keys, expires: l.s.clock.ms + rapid.Int64Range(1, min(2*l.span, 86_400_000)).Draw(l.T, "ttl")}
 	var requests []counters.Request
 	want := true
@@ -138,9 +139,9 @@ func (l *ledger) reserve(keys []string) {
 		want = want && l.admits(key, units)
 		requests = append(requests, counters.Request{Plan: l.plan, Key: key, Cost: units})
 	}
-	h.id = l.s.serve.ReservationID(fmt.Sprint("r", reservations), requests)
+	h.id = l.s.held.ID(fmt.Sprint("r", reserved), requests)
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") { // sent again, it does the same
-		got, err := l.s.serve.Reserve(context.Background(), h.id, ms(h.expires-l.s.clock.ms), "f", requests)
+		got, err := l.s.held.Reserve(context.Background(), h.id, ms(h.expires-l.s.clock.ms), "f", requests)
 		if err != nil {
 			l.Fatal(err)
 		}
@@ -169,7 +170,7 @@ func (l *ledger) settle(op lua.SettleOp) {
 	ttl := rapid.Int64Range(1, min(2*l.span, 1_200_000)).Draw(l.T, "ttl") // at most the in-flight window
 	charge := func(string, int64) int64 { return cost }
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
-		got, err := l.s.serve.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
+		got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
 		if err != nil {
 			l.Fatal(err)
 		}
@@ -188,7 +189,7 @@ func (l *ledger) settle(op lua.SettleOp) {
 		}
 	}
 	other := map[lua.SettleOp]lua.SettleOp{lua.Commit: lua.Cancel, lua.Cancel: lua.Commit}[op]
-	got, err := l.s.serve.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), other, ms(1), charge, "c")
+	got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), other, ms(1), charge, "c")
 	if err != nil || got.State != lua.WasCommitted && got.State != lua.WasCancelled {
 		l.Fatalf("%s after %s: %+v, %v", other, op, got, err)
 	}
@@ -265,7 +266,7 @@ func TestEachKeyExpiresByItsRule(t *testing.T) {
 		for _, key := range []string{"tenant:{x}", "job:{x}"} {
 			requests = append(requests, counters.Request{Plan: s.rules.Match(key), Key: key, Cost: 4})
 		}
-		got, err := s.serve.Reserve(t.Context(), s.serve.ReservationID("a", requests), time.Second, "f", requests)
+		got, err := s.held.Reserve(t.Context(), s.held.ID("a", requests), time.Second, "f", requests)
 		if err != nil || !got.Allowed {
 			t.Fatal(got, err)
 		}
@@ -291,8 +292,8 @@ func TestAnExpiredReservationStaysExpired(t *testing.T) {
 			for _, k := range []string{"k", "other"} {
 				requests = append(requests, counters.Request{Plan: s.rules.Match(k), Key: k, Cost: 5})
 			}
-			id := s.serve.ReservationID("a", requests)
-			if got, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || !got.Allowed {
+			id := s.held.ID("a", requests)
+			if got, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || !got.Allowed {
 				t.Fatal(got, err)
 			}
 			s.clock.ms += 1000
@@ -300,12 +301,12 @@ func TestAnExpiredReservationStaysExpired(t *testing.T) {
 			s.clock.ms -= 500
 			for _, op := range []lua.SettleOp{lua.Renew, lua.Commit, lua.Cancel} {
 				charge := func(string, int64) int64 { return 5 }
-				got, err := s.serve.Settle(t.Context(), s.rules, id, s.keys.All(), op, time.Minute, charge, "c")
+				got, err := s.held.Settle(t.Context(), s.rules, id, s.keys.All(), op, time.Minute, charge, "c")
 				if err != nil || got.State != lua.HasExpired {
 					t.Errorf("%s: %+v, %v", op, got, err)
 				}
 			}
-			if again, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || again.Allowed {
+			if again, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || again.Allowed {
 				t.Errorf("reserved again: %+v, %v", again, err)
 			}
 			s.clock.ms += 2000
@@ -341,14 +342,14 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 					x.check("k", 10)
 					s.clock.ms += 30_000
 					requests := []counters.Request{{Plan: plan, Key: "k", Cost: 6}}
-					id := s.serve.ReservationID("a", requests)
+					id := s.held.ID("a", requests)
 					if lease {
-						one := counters.Lease{ID: id, Key: "k", TTL: time.Second}
-						got, err := s.serve.RenewLease(t.Context(), plan, one, counters.Renewal{Want: 6})
+						one := reservations.Lease{ID: id, Key: "k", TTL: time.Second}
+						got, err := s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Want: 6})
 						if err != nil || got.Units != 6 {
 							t.Fatalf("%+v, %v", got, err)
 						}
-					} else if got, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests); err != nil ||
+					} else if got, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil ||
 						!got.Allowed {
 						t.Fatalf("%+v, %v", got, err)
 					}
@@ -367,7 +368,7 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 1}}
-		id := s.serve.ReservationID("a", requests)
+		id := s.held.ID("a", requests)
 		due := s.keys.Due(s.keys.Partition("k"))
 		testkit.Must(t, s.redis.ZAdd(t.Context(), due, redis.Z{Score: float64(s.clock.ms), Member: "\n" + id},
 			redis.Z{Score: float64(s.clock.ms), Member: "\nforeign"}).Err())
@@ -375,7 +376,7 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 		s.reader.AddHook(afterPipelines(func() {
 			if !made {
 				made = true
-				_, err := s.serve.Reserve(t.Context(), id, time.Second, "f", requests)
+				_, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests)
 				testkit.Must(t, err)
 			}
 		}))
@@ -430,8 +431,8 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 		}
 		x.expect()
 		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 5}}
-		id := s.serve.ReservationID("a", requests)
-		got, err := s.serve.Reserve(t.Context(), id, time.Minute, "f", requests)
+		id := s.held.ID("a", requests)
+		got, err := s.held.Reserve(t.Context(), id, time.Minute, "f", requests)
 		if err != nil || !got.Allowed {
 			t.Fatal(got, err)
 		}
@@ -439,7 +440,7 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 		if len(raised) != 4 { // both rules are raised to 100 % and throttled
 			t.Errorf("transitions of the reservation: %q", raised)
 		}
-		_, err = s.serve.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Cancel, 0, nil, "-")
+		_, err = s.held.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Cancel, 0, nil, "-")
 		if err != nil {
 			t.Fatal(err)
 		}

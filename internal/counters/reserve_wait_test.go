@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -32,7 +33,7 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 					}
 					requests := []counters.Request{{Plan: plan, Key: "k", Cost: 20}}
 					reserve := func() {
-						got, err := s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 100*ms, "-", requests)
+						got, err := s.held.Reserve(ctx, s.held.ID("r", requests), 100*ms, "-", requests)
 						if err != nil || !got.Allowed {
 							t.Fatalf("%+v, %v", got, err)
 						}
@@ -40,8 +41,8 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 					if !leasedFirst {
 						reserve()
 					}
-					one := counters.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: 125 * ms}
-					got, err := s.serve.RenewLease(ctx, plan, one, counters.Renewal{Want: 60})
+					one := reservations.Lease{ID: s.held.ID("a", requests), Key: "k", TTL: 125 * ms}
+					got, err := s.held.RenewLease(ctx, plan, one, reservations.Renewal{Want: 60})
 					if err != nil || got.Units != 60 {
 						t.Fatalf("%+v, %v", got, err)
 					}
@@ -82,14 +83,14 @@ func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		plan, ctx := s.rules.Match("k"), t.Context()
 		requests := []counters.Request{{Plan: plan, Key: "k", Cost: 20}}
-		one := counters.Lease{ID: s.serve.ReservationID("a", requests), Key: "k", TTL: time.Second}
+		one := reservations.Lease{ID: s.held.ID("a", requests), Key: "k", TTL: time.Second}
 		v, err := s.serve.Check(ctx, []counters.Request{{Plan: plan, Key: "k", Cost: 1}})
 		if err != nil || !v.Allowed {
 			t.Fatalf("%+v, %v", v, err)
 		}
 		for used := range int64(4) {
-			ask := counters.Renewal{Used: used, Keep: one.Units - used, Want: 10}
-			got, err := s.serve.RenewLease(ctx, plan, one, ask)
+			ask := reservations.Renewal{Used: used, Keep: one.Units - used, Want: 10}
+			got, err := s.held.RenewLease(ctx, plan, one, ask)
 			if err != nil || got.Units != 10 {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -97,7 +98,7 @@ func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 			if used > 0 {
 				continue
 			}
-			_, err = s.serve.Reserve(ctx, s.serve.ReservationID("r", requests), 900*time.Millisecond, "-", requests)
+			_, err = s.held.Reserve(ctx, s.held.ID("r", requests), 900*time.Millisecond, "-", requests)
 			testkit.Must(t, err)
 		}
 		v, err = s.serve.Check(ctx, []counters.Request{{Plan: plan, Key: "k", Cost: 80}})
@@ -121,8 +122,8 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 		ask(6)
 		s.clock.ms += 1000
 		requests := []counters.Request{{Plan: plan, Key: "k", Cost: 4}}
-		id := s.serve.ReservationID("r", requests)
-		_, err := s.serve.Reserve(ctx, id, 400*time.Millisecond, "-", requests)
+		id := s.held.ID("r", requests)
+		_, err := s.held.Reserve(ctx, id, 400*time.Millisecond, "-", requests)
 		testkit.Must(t, err)
 		for _, cost := range []int64{1, 4} {
 			if got := ask(cost).RetryAfter; got != 400*time.Millisecond {
@@ -163,8 +164,8 @@ func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 			s.clock.ms += 3*per - s.clock.ms%per + at
 			check(used, api.ModeTake)
 			requests := []counters.Request{{Plan: plan, Key: key, Cost: reserved}}
-			id := s.serve.ReservationID(key, requests)
-			_, err := s.serve.Reserve(ctx, id, time.Duration(ttl)*time.Millisecond, "-", requests)
+			id := s.held.ID(key, requests)
+			_, err := s.held.Reserve(ctx, id, time.Duration(ttl)*time.Millisecond, "-", requests)
 			testkit.Must(t, err)
 			told := check(cost, api.ModeLook).RetryAfter.Milliseconds()
 			began, p := s.clock.ms, s.serve.Partition(key)
@@ -176,7 +177,7 @@ func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 					s.clock.ms = max(s.clock.ms, end)
 					fields, err := s.serve.DueRecords(ctx, p, s.clock.ms, 1000)
 					testkit.Must(t, err)
-					_, _, err = s.serve.Sweep(ctx, p, s.rules, fields)
+					_, _, err = s.held.Sweep(ctx, p, s.rules, fields)
 					testkit.Must(t, err)
 				}
 				s.clock.ms = began + after
@@ -204,15 +205,15 @@ func TestWaitsBesideReservations(t *testing.T) {
 		reserve := func(units int64) (id string) {
 			ids++
 			requests := []counters.Request{{Plan: plan, Key: "k", Cost: units}}
-			id = s.serve.ReservationID(fmt.Sprint("r", ids), requests)
-			got, err := s.serve.Reserve(ctx, id, 30*time.Second, "-", requests)
+			id = s.held.ID(fmt.Sprint("r", ids), requests)
+			got, err := s.held.Reserve(ctx, id, 30*time.Second, "-", requests)
 			if err != nil || !got.Allowed {
 				t.Fatalf("%+v, %v", got, err)
 			}
 			return id
 		}
 		settle := func(id string, op lua.SettleOp) {
-			_, err := s.serve.Settle(ctx, s.rules, id, []int{s.serve.Partition("k")}, op, time.Minute, nil, "-")
+			_, err := s.held.Settle(ctx, s.rules, id, []int{s.serve.Partition("k")}, op, time.Minute, nil, "-")
 			testkit.Must(t, err)
 		}
 		begin := func() {

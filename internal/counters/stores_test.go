@@ -13,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -38,6 +39,7 @@ type store struct {
 	keys   *stream.Keys
 	store  *counters.Redis
 	serve  *counters.Redis
+	held   *reservations.Store // of serve
 	rules  *windows.Rules
 	// separately folds each partition with a call of its own, as on a Cluster.
 	separately bool
@@ -137,7 +139,7 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: counters.New(serve, keys),
 		store: counters.New(work, keys), rules: rules,
 		ids: map[string]bool{}, versions: map[string]int64{}}
-	s.Counter = s.serve
+	s.Counter, s.held = s.serve, reservations.New(s.serve)
 	s.useClock(c.now)
 	_, cluster := work.(*redis.ClusterClient)
 	s.separately = cluster
@@ -266,7 +268,7 @@ func (s *store) sweep(t failer) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.store.Sweep(context.Background(), p, s.rules, keys); err != nil {
+		if _, _, err := reservations.New(s.store).Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
 	}

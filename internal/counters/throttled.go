@@ -119,10 +119,10 @@ func (s *Redis) fillStep(ctx context.Context, rules *windows.Rules, list []api.T
 	plans := make([]*windows.Plan, len(step))
 	for j, i := range step {
 		if plans[j] = rules.Match(list[i].Key); plans[j] != nil {
-			keys = append(keys, s.key(plans[j], list[i].Key))
+			keys = append(keys, s.Key(plans[j], list[i].Key))
 		}
 	}
-	got, err := s.lua.Peek(ctx, s.now(), keys)
+	got, err := s.lua.Peek(ctx, s.Clock(), keys)
 	if err != nil {
 		return err
 	}

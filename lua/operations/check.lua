@@ -270,8 +270,8 @@ local function write(many, denied, only_look)
   return transitions
 end
 
--- answer writes the reply. What came in the same run after a check is not in its `used`.
-local function answer(transitions, many)
+-- write_reply writes the answers to all calls. What came in the same run after a check is not in its `used`.
+local function write_reply(transitions, many)
   local n, from = 1, nil -- from: where the answer to the call begins
   reply[1] = transitions
   for i = 1, many do
@@ -318,7 +318,7 @@ local function check(only_look)
   if refusal then return refusal end
   local many_checks, denied, may_be_near = decide(at, many, known)
   if may_be_near then find_levels(many, denied) end
-  return answer(write(many, denied, only_look), many_checks)
+  return write_reply(write(many, denied, only_look), many_checks)
 end
 
 operations.check = check

@@ -1,16 +1,17 @@
-package counters
+package reservations
 
 import (
 	"context"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Lease is what a process has of a key to answer from memory: units that are reserved in Redis.
 type Lease struct {
-	ID    string // of ReservationID
+	ID    string // of ID
 	Key   string
 	TTL   time.Duration // from each renewal on, by Redis's clock
 	Units int64         // as the last reply had them, 0 where it is new
@@ -36,11 +37,11 @@ type Leased struct {
 // RenewLease takes, renews or ends a lease in one step with the charge of what was used of it, under the
 // plan that the key has now; nil where it has none any more. It may not be sent again: where the outcome is
 // unknown, the lease must not be used any more, and is charged when it expires.
-func (s *Redis) RenewLease(ctx context.Context, plan *windows.Plan, lease Lease, ask Renewal) (Leased, error) {
-	requests := []Request{{Plan: plan, Key: lease.Key, Cost: ask.Used}}
+func (s *Store) RenewLease(ctx context.Context, plan *windows.Plan, lease Lease, ask Renewal) (Leased, error) {
+	requests := []counters.Request{{Plan: plan, Key: lease.Key, Cost: ask.Used}}
 	var out Leased
-	err := s.reserving(requests, func() error {
-		args := lua.LeaseArgs{ReservationArgs: s.reservationArgs(lease.ID, requests), Had: lease.Units,
+	err := s.counter.UnderPlans(requests, func() error {
+		args := lua.LeaseArgs{ReservationArgs: s.argsOf(lease.ID, requests), Had: lease.Units,
 			TTLMs: lease.TTL.Milliseconds(), Keep: ask.Keep, Want: ask.Want, Least: max(1, ask.Least)}
 		args.Keys[0].Leased = true
 		reply, err := s.lua.LeaseUnits(ctx, args)

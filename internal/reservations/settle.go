@@ -1,17 +1,14 @@
-package counters
+package reservations
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -32,21 +29,21 @@ type SettledKey struct {
 	State windows.KeyState
 }
 
-// Settle ends what a reservation has in some partitions of one shard (see ReservationShards), or
+// Settle ends what a reservation has in some partitions of one shard (see Shards), or
 // renews it for ttl; 0 is what it had before. The error of a ttl that is longer than an in_flight window of
 // its keys wraps api.ErrBadRequest. cost gives what a key is charged by a commit, for the units
 // reserved. It may be sent again: the same end does nothing more. The fingerprint is
 // a word for the costs.
-func (s *Redis) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
+func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
 	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string,
 ) (Settlement, error) {
 	keys, before, err := s.keysOf(ctx, id, parts)
 	if err != nil || len(keys) == 0 && op != lua.Expire {
 		return Settlement{State: lua.Unknown}, err
 	}
-	requests := make([]Request, len(keys)) // the cost is what is charged
+	requests := make([]counters.Request, len(keys)) // the cost is what is charged
 	for i, k := range keys {
-		requests[i] = Request{Plan: rules.Match(k.Key), Key: k.Key}
+		requests[i] = counters.Request{Plan: rules.Match(k.Key), Key: k.Key}
 		if op == lua.Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*windows.Rule).Charges) {
 			requests[i].Cost = cost(k.Key, k.Units)
 		}
@@ -58,11 +55,11 @@ func (s *Redis) Settle(ctx context.Context, rules *windows.Rules, id string, par
 		}
 	}
 	var out Settlement
-	err = s.reserving(requests, func() error {
-		args := s.reservationArgs(id, requests)
+	err = s.counter.UnderPlans(requests, func() error {
+		args := s.argsOf(id, requests)
 		if len(keys) == 0 { // the script forgets that it was due, if nobody knows it then either
 			for _, p := range parts {
-				args.Partitions = append(args.Partitions, s.reservationPartition(p))
+				args.Partitions = append(args.Partitions, s.partition(p))
 			}
 		}
 		reply, err := s.lua.Settle(ctx, args, op, ms, fingerprint)
@@ -81,7 +78,7 @@ func (s *Redis) Settle(ctx context.Context, rules *windows.Rules, id string, par
 }
 
 // renewFor gives the ms that a reservation of these keys is renewed for.
-func renewFor(ttl time.Duration, requests []Request) (int64, error) {
+func renewFor(ttl time.Duration, requests []counters.Request) (int64, error) {
 	for _, a := range requests {
 		for _, r := range a.Plan.Rules() {
 			if most := r.InFlight(); most > 0 && ttl > most {
@@ -93,8 +90,8 @@ func renewFor(ttl time.Duration, requests []Request) (int64, error) {
 	return max(1, ttl.Milliseconds()), nil
 }
 
-// ReservationKeys gives the keys that a reservation has in some partitions of one shard.
-func (s *Redis) ReservationKeys(ctx context.Context, id string, parts []int) ([]string, error) {
+// Keys gives the keys that a reservation has in some partitions of one shard.
+func (s *Store) Keys(ctx context.Context, id string, parts []int) ([]string, error) {
 	list, _, err := s.keysOf(ctx, id, parts)
 	keys := make([]string, len(list))
 	for i, k := range list {
@@ -103,48 +100,21 @@ func (s *Redis) ReservationKeys(ctx context.Context, id string, parts []int) ([]
 	return keys, err
 }
 
-// keysOf reads which keys a reservation has in some partitions, none where nobody knows its id,
-// and its ttl.
-func (s *Redis) keysOf(ctx context.Context, id string, parts []int) (keys []SettledKey, ttl time.Duration, err error) {
-	pipe := s.redis.Pipeline()
-	records := make([]*redis.StringCmd, len(parts))
-	for i, p := range parts {
-		records[i] = pipe.HGet(ctx, s.keys.Reservations(p), id)
-	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, 0, fmt.Errorf("reading the reservation: %w", err)
-	}
-	for i, p := range parts {
-		lines := strings.Split(records[i].Val(), "\n")
-		if len(lines) > 2 {
-			ttl = time.Duration(atoi(lines[2])) * time.Millisecond
-		}
-		for n := 6; n+1 < len(lines); n += 2 { // reserve.lua says what the lines are
-			if s.keys.Partition(lines[n+1]) == p { // else it is foreign
-				keys = append(keys, SettledKey{Key: lines[n+1], Units: atoi(strings.TrimRight(lines[n], "cfl"))})
-			}
-		}
-	}
-	return keys, ttl, nil
-}
-
-// reservationOf gives the id of a reservation that a record is of.
-func reservationOf(field string) (id string, ok bool) {
-	id, ok = strings.CutPrefix(field, "\n")
-	return id, ok && !strings.Contains(id, "\n") // what is set for a pattern has two line feeds
-}
-
-// expire settles the reservations among the fields of a sweep, and gives the other fields.
-func (s *Redis) expire(ctx context.Context, p int, rules *windows.Rules, fields []string) (rest []string, err error) {
+// Sweep settles the reservations among due records of partition p. The counter sweeps the others: the results are
+// those of counters.Redis.Sweep.
+func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
+	err error,
+) {
+	var rest []string
 	for _, field := range fields {
-		id, ok := reservationOf(field)
+		id, ok := counters.ReservationOf(field)
 		if !ok {
 			rest = append(rest, field)
 			continue
 		}
 		if _, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-"); err != nil {
-			return nil, err
+			return 0, 0, err
 		}
 	}
-	return rest, nil
+	return s.counter.Sweep(ctx, p, rules, rest)
 }

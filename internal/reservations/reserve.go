@@ -1,0 +1,81 @@
+package reservations
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/lua"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// Reservation is what became of a request for one.
+type Reservation struct {
+	counters.Verdict // in the order of the requests
+	State            lua.ReserveState
+	// ExpiresMs is until when it stands, by Redis's clock.
+	ExpiresMs int64
+}
+
+// Reserve reserves the costs of the requests for ttl, all or none, under an id of ID.
+// All keys lie in one shard; package check reserves over several. The fingerprint is a word for
+// the request: the same id may be sent again with the same one, and nothing is reserved twice.
+func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
+	requests []counters.Request,
+) (Reservation, error) {
+	var out Reservation
+	err := s.counter.UnderPlans(requests, func() error {
+		reply, err := s.lua.Reserve(ctx, s.argsOf(id, requests), ttl.Milliseconds(), fingerprint)
+		if err != nil {
+			return err
+		}
+		allowed := reply.State == lua.Reserved || reply.State == lua.StandsAlready
+		out = Reservation{State: reply.State, ExpiresMs: reply.ExpiresMs}
+		out.Verdict = counters.Verdict{Allowed: allowed, Atomic: true, Transitions: reply.Transitions,
+			Items: make([]windows.KeyState, len(requests))}
+		for i, a := range requests {
+			out.Items[i] = a.Plan.State(reply.Keys[i])
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Withdraw takes back what Reserve reserved of keys of one shard, and forgets the id there, as
+// another shard denied the rest.
+func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Request) error {
+	free := slices.Clone(requests)
+	for i := range free {
+		free[i].Cost = 0
+	}
+	return s.counter.UnderPlans(free, func() error {
+		_, err := s.lua.Settle(ctx, s.argsOf(id, free), lua.Withdraw, s.rememberMs(), "-")
+		return err
+	})
+}
+
+// The ways to settle a reservation, and what becomes of it, as the scripts have them.
+type (
+	SettleOp     = lua.SettleOp
+	SettleState  = lua.SettleState
+	ReserveState = lua.ReserveState
+)
+
+// See package lua.
+const (
+	Commit = lua.Commit
+	Cancel = lua.Cancel
+	Renew  = lua.Renew
+
+	Reserved      = lua.Reserved
+	SettledBefore = lua.SettledBefore
+	OtherRequest  = lua.OtherRequest
+
+	Settled      = lua.Settled
+	DoneBefore   = lua.DoneBefore
+	Unknown      = lua.Unknown
+	WasCommitted = lua.WasCommitted
+	WasCancelled = lua.WasCancelled
+	HasExpired   = lua.HasExpired
+)
