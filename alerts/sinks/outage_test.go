@@ -204,6 +204,9 @@ func TestAStopKeepsTheLock(t *testing.T) {
 // On a cluster, which refuses two messages at a time that name one lock: all comes, also while the leader of the
 // sinks' stream is killed, and what stands is kept.
 func TestOnACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 30 s")
+	}
 	t.Parallel()
 	c := streamtest.OwnNATSCluster(t)
 	w := newWorldOf(t, c.URL(), 3)

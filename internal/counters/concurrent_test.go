@@ -17,6 +17,10 @@ import (
 func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond},
 		{Limit: 70, Per: time.Second}}}
+	calls := 100
+	if testing.Short() {
+		calls = 20
+	}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		s.useClock(nil)
 		rule := planOf(s.rules)
@@ -27,7 +31,7 @@ func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 		for c := range uint64(64) {
 			callers.Go(func() {
 				random := rand.New(rand.NewPCG(c, 1))
-				for range 100 {
+				for range calls {
 					cost := 1 + random.Int64N(5)
 					v, err := s.Check(context.Background(), []counters.Request{{Plan: rule, Key: "k", Cost: cost}})
 					if err != nil {
