@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 		"internal/overrides", "internal/reload", "lua"},
 	"internal/counters": {"api", "internal/entry", "internal/eventlog", "internal/inprocess", "internal/overrides",
 		"internal/redisclient", "lua", "stream", "windows"},
-	"internal/inprocess": {"api"},
+	"internal/inprocess":    {"api"},
 	"internal/reservations": {"api", "internal/counters", "internal/eventlog", "lua", "stream", "windows"},
 	"consumers": {"api", "internal/counters", "internal/entry", "internal/eventlog", "internal/overrides",
 		"internal/pause", "internal/redisclient", "internal/reservations", "internal/tracing", "lua", "stream", "windows"},
