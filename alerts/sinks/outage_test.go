@@ -211,8 +211,9 @@ func TestOnACluster(t *testing.T) {
 	c := streamtest.OwnNATSCluster(t)
 	w := newWorldOf(t, c.URL(), 3)
 	r, a := newReceiver(t), newFakeAM(t)
-	w.sinks(w.webhook("pager", r, "") + fmt.Sprintf("  - {name: am, type: alertmanager, url: %q}\n", a.URL))
-	w.start()
+	both := w.webhook("pager", r, "") + fmt.Sprintf("  - {name: am, type: alertmanager, url: %q}\n", a.URL)
+	w.sinks(both)
+	first := w.start()
 	w.ready(r)
 	w.readyAM(a)
 	alert := func(n int) (list []api.Transition) {
@@ -223,15 +224,27 @@ func TestOnACluster(t *testing.T) {
 	}
 	all := alert(100)
 	wantInOrder(t, r.awaitOf(100), all)
+	first.stop()
+	late := newReceiver(t)
+	w.sinks(both + w.webhook("late", late, ""))
+	w.start()
+	w.ready(late)
+	all = append(all, alert(10)...)
+	wantInOrder(t, r.awaitOf(110), all)
+	wantInOrder(t, late.awaitOf(10), all[100:])
+	// Later a write may time out and still be under way.
+	if n := strings.Count(w.log.String(), "is being written"); n > 0 {
+		t.Errorf("the lock was in the way of itself %d times:\n%s", n, w.log)
+	}
 	name := sinks.StreamName(w.prefix)
 	leader := c.LeaderOf(name)
 	c.Kill(leader)
 	all = append(all, alert(100)...)
-	wantInOrder(t, r.awaitOf(200), all)
+	wantInOrder(t, r.awaitOf(210), all)
 	w.publish(w.alert("last", 80, api.StateRaised))
 	a.await(t, 0, "last 80")
 	c.Start(leader)
-	if n := strings.Count(w.log.String(), "is being written"); n > 0 {
-		t.Errorf("the lock was in the way of itself %d times:\n%s", n, w.log)
+	if log := w.log.String(); strings.Contains(log, "removed from JetStream") {
+		t.Errorf("nothing was removed:\n%s", log)
 	}
 }

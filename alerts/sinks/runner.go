@@ -141,7 +141,7 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	create := func() error {
 		at.consumer, err = js.CreateOrUpdateConsumer(ctx, stream, config)
 		if err == nil {
-			at.floor = at.consumer.CachedInfo().AckFloor.Stream
+			at.floor = floorOf(at.consumer)
 		}
 		return err
 	}
@@ -156,7 +156,7 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	}
 	before, err := js.Consumer(ctx, stream, name)
 	if err == nil {
-		acked := before.CachedInfo().AckFloor.Stream
+		acked := floorOf(before)
 		// A crash between the two finds the position there.
 		if err := r.state.setPosition(ctx, l, acked); err != nil {
 			return at, err
@@ -204,6 +204,16 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	}
 	at.back = known != nil
 	return at, r.state.setPosition(ctx, l, at.floor)
+}
+
+// floorOf returns the sequence of the stream up to which all is acknowledged. If nothing is pending, that is what was
+// delivered last. In a cluster, the AckFloor of a new consumer is 0 until its replicas have stored where it starts.
+func floorOf(c jetstream.Consumer) uint64 {
+	info := c.CachedInfo()
+	if info.NumAckPending == 0 {
+		return info.Delivered.Stream
+	}
+	return info.AckFloor.Stream
 }
 
 // deliver reads alerts and sends them until ctx ends or the lock is lost.
