@@ -15,7 +15,7 @@ import (
 // Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
 //
 // A call is one of a function of the library (FCALL). If a server lacks the library, Server loads it. If a server takes
-// no functions, as the embedded one, Server sends the operation as a script (EVALSHA).
+// no functions, Server sends the operation as a script (EVALSHA).
 type Server struct {
 	client redis.UniversalClient
 	// noFunctions is until when calls go as scripts, in ms since 1970: functions were refused.

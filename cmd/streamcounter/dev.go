@@ -35,8 +35,8 @@ func newDev() *cobra.Command {
 		Short: "Run everything in one process, with embedded Redis and NATS",
 		Long: `Runs everything in one process: embedded Redis, embedded NATS with JetStream,
 workers, and the HTTP and gRPC interfaces, with example rules. Nothing is kept when
-it ends. The embedded Redis (miniredis) is for trying things out; it has about a
-quarter of the speed of a real one.
+it ends. The embedded Redis (miniredis) is for trying things out; with many callers
+it answers half as many checks as a real one.
 
 --redis URL and --nats URL choose real servers. They are read from the command line
 only, not from the environment. A prefix that other processes use with other rules is

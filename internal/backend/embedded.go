@@ -16,6 +16,7 @@ import (
 	"github.com/gofrs/flock"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 
+	"github.com/streamcounter/streamcounter/internal/embedded"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
@@ -42,6 +43,10 @@ func StartRedis(port int) (addr string, stop func(), err error) {
 	m := miniredis.NewMiniRedis()
 	if err := m.StartAddr(loopback(port)); err != nil {
 		return "", nil, settings.PortTaken("redis", loopback(port), err)
+	}
+	if err := embedded.AddFunctions(m); err != nil {
+		m.Close()
+		return "", nil, fmt.Errorf("the embedded Redis: %w", err)
 	}
 	// redis-cli asks for COMMAND DOCS when it is given its commands through a
 	// pipe, and dies of what miniredis answers; an error makes it do without.

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -59,6 +60,22 @@ func TestCounterEqualsRecount(t *testing.T) {
 			newTimeline(rt, s, algorithm, fmt.Sprintf("user:%d-", run)).run()
 		})
 	})
+}
+
+// TestScriptsEqualTheRecount is TestCounterEqualsRecount on a server without functions: the library runs as scripts.
+func TestScriptsEqualTheRecount(t *testing.T) {
+	if streamtest.HasRedis(t) {
+		t.Skip("CI runs it with Go alone")
+	}
+	for _, algorithm := range windows.Algorithms {
+		t.Run(algorithm, func(t *testing.T) {
+			s, run := redisStore(t, "redis://"+streamtest.ScriptsRedis(t).Addr(), nil), 0
+			rapid.Check(t, func(rt *rapid.T) {
+				run++
+				newTimeline(rt, s, algorithm, fmt.Sprintf("user:%d-", run)).run()
+			})
+		})
+	}
 }
 
 // timeline is one random run over one rule.

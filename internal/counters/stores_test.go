@@ -68,8 +68,8 @@ type failer interface {
 
 const start = 1_700_000_000_000 // ms; far from zero, as real times are
 
-// eachRedis runs a test on the shared real Redis. If there is none, it runs the test on an embedded one, which takes
-// ten times as long for a script. CI runs all tests with servers and without, so it covers both.
+// eachRedis runs a test on the shared real Redis. If there is none, it runs the test on an embedded one. CI runs all
+// tests with servers and without, so it covers both.
 func eachRedis(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
 	real := streamtest.HasRedis(t)

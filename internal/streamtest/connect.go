@@ -34,14 +34,15 @@ func Connect(t testing.TB, url string, change ...func(*redis.Options)) *redis.Cl
 	return c
 }
 
-// EachRedis runs a test on the shared real Redis, and where there is none on an embedded one of its own. CI does
-// both: one of its steps has no servers.
+// EachRedis runs a test on the shared real Redis. If there is none, it runs the test on two embedded ones: with
+// functions and with scripts alone. CI does both: it runs each test with Go alone too.
 func EachRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 	t.Helper()
 	real := HasRedis(t)
 	t.Run("redis", func(t *testing.T) { test(t, Connect(t, Redis(t))) }) // skipped where there is none
 	if !real {
 		t.Run("embedded", func(t *testing.T) { test(t, Connect(t, EmbeddedRedis(t).Addr())) })
+		t.Run("scripts", func(t *testing.T) { test(t, Connect(t, ScriptsRedis(t).Addr())) })
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
 
+	"github.com/streamcounter/streamcounter/internal/embedded"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -111,10 +112,17 @@ func redisProcess(dir string, env, args []string) (*process, error) {
 	return nil, err
 }
 
-// EmbeddedRedis answers an embedded Redis of the test's own. It differs from
-// the real one in clocks, expiry, trimming and numbers, so it shows that parts
-// fit together, never that counts are right.
+// EmbeddedRedis starts an embedded Redis for this test alone. It differs from the real one in clocks, expiry,
+// trimming and numbers, so it shows that parts fit together, never that counts are right.
 func EmbeddedRedis(t testing.TB) *miniredis.Miniredis {
+	t.Helper()
+	m := ScriptsRedis(t)
+	testkit.Must(t, embedded.AddFunctions(m))
+	return m
+}
+
+// ScriptsRedis is EmbeddedRedis without functions: the library runs as scripts.
+func ScriptsRedis(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
 	return miniredis.RunT(t)
 }

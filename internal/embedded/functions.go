@@ -1,0 +1,131 @@
+// Package embedded adds Redis Functions to miniredis, which has only scripts. A script runs all of its text at each
+// call: it creates each function and reads each plan again. A library keeps both.
+//
+// It has what this project needs of functions: FUNCTION LOAD and LIST, FCALL and FCALL_RO; within a function
+// redis.call, redis.pcall, redis.sha1hex and cjson. A call cannot be part of a transaction (MULTI), and nothing keeps a
+// function with the flag no-writes from writing. Read call.go next.
+package embedded
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	lua "github.com/yuin/gopher-lua" // miniredis runs scripts with it
+)
+
+// functions are those of one server. All fields, and the states of Lua, are used under the lock of the server.
+type functions struct {
+	redis     *miniredis.Miniredis
+	libraries map[string]bool      // name -> true
+	byName    map[string]*function // name -> function of any library
+
+	// inner calls commands while a function runs.
+	inner *server.Peer
+	out   *bufio.Writer // of inner
+	reply bytes.Buffer  // what is written to out
+	in    *bufio.Reader // reads reply
+}
+
+type function struct {
+	state    *lua.LState // of its library
+	run      *lua.LFunction
+	noWrites bool
+}
+
+// AddFunctions adds Redis Functions to a miniredis that runs.
+func AddFunctions(m *miniredis.Miniredis) error {
+	f := &functions{redis: m, libraries: map[string]bool{}, byName: map[string]*function{}}
+	f.out, f.in = bufio.NewWriter(&f.reply), bufio.NewReader(&f.reply)
+	f.inner = server.NewPeer(f.out)
+	if err := f.takeContext(); err != nil {
+		return err
+	}
+	return errors.Join(m.Server().Register("FUNCTION", f.function),
+		m.Server().Register("FCALL", f.fcall), m.Server().Register("FCALL_RO", f.fcall, server.ReadOnlyOption()))
+}
+
+// takeContext takes the context that miniredis gives to the commands of a script. A command with this context does not
+// wait for the lock of the server, because the script holds it.
+func (f *functions) takeContext() error {
+	const name = "STREAMCOUNTER.CONTEXT"
+	err := f.redis.Server().Register(name, func(c *server.Peer, _ string, _ []string) {
+		f.inner.Ctx = c.Ctx
+		c.WriteOK()
+	})
+	if err != nil {
+		return err
+	}
+	f.redis.Server().Dispatch(server.NewPeer(bufio.NewWriter(&bytes.Buffer{})),
+		[]string{"EVAL", "return redis.call('" + name + "')", "0"})
+	if f.inner.Ctx == nil {
+		return errors.New("this version of miniredis gives no context to the commands of scripts")
+	}
+	return nil
+}
+
+// function answers FUNCTION.
+func (f *functions) function(c *server.Peer, _ string, args []string) {
+	f.redis.Lock()
+	defer f.redis.Unlock()
+	switch sub := strings.ToUpper(strings.Join(args[:min(1, len(args))], "")); {
+	case sub == "LOAD" && len(args) == 2:
+		name, err := f.load(args[1])
+		if err != nil {
+			c.WriteError("ERR " + err.Error())
+			return
+		}
+		c.WriteBulk(name)
+	case sub == "LIST" && len(args) == 1:
+		f.list(c, "*")
+	case sub == "LIST" && len(args) == 3 && strings.EqualFold(args[1], "LIBRARYNAME"):
+		f.list(c, args[2])
+	default:
+		c.WriteError("ERR the embedded Redis has FUNCTION LOAD and FUNCTION LIST [LIBRARYNAME pattern] only")
+	}
+}
+
+// load reads a library and returns its name.
+func (f *functions) load(code string) (string, error) {
+	head, body, _ := strings.Cut(code, "\n")
+	name, ok := strings.CutPrefix(head, "#!lua name=")
+	switch {
+	case !ok:
+		return "", errors.New("Missing library metadata") //nolint:staticcheck // Redis says it so
+	case f.libraries[name]:
+		return "", fmt.Errorf("Library '%s' already exists", name) //nolint:staticcheck // Redis says it so
+	}
+	registered := map[string]*function{}
+	state := f.newState(registered)
+	if err := state.DoString("\n" + body); err != nil {
+		return "", errors.New("Error registering functions: " + messageOf(err)) //nolint:staticcheck // as Redis
+	}
+	for name, fn := range registered {
+		f.byName[name] = fn
+	}
+	f.libraries[name] = true
+	return name, nil
+}
+
+// list answers FUNCTION LIST. It gives the names of the libraries, without their functions.
+func (f *functions) list(c *server.Peer, pattern string) {
+	var names []string
+	for name := range f.libraries {
+		if fits, err := path.Match(pattern, name); fits && err == nil {
+			names = append(names, name)
+		}
+	}
+	c.WriteLen(len(names))
+	for _, name := range names {
+		c.WriteLen(6)
+		for _, text := range []string{"library_name", name, "engine", "LUA", "functions"} {
+			c.WriteBulk(text)
+		}
+		c.WriteLen(0)
+	}
+}
