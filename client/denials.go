@@ -107,7 +107,7 @@ func (d *denials) lookup(req api.CheckRequest) (a api.CheckAnswer, ok bool) {
 		if req.Cost > w.Limit {
 			return a, false
 		}
-		a.Windows[i] = a.WindowInForce(w.After(passed), w.NextFreeMs-passed) // w has how long that lasts
+		a.Windows[i] = a.WindowInForce(w.After(passed), w.NextFreeMs-passed) // w.NextFreeMs has how long that lasts
 	}
 	return a, true
 }
