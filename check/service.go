@@ -24,7 +24,7 @@ type Config struct {
 	Counter *counters.Redis
 	Rules   func() *windows.Rules // with the changes of operators (windows.Under), if there can be any
 	Metrics *Metrics              // nil: nothing is counted
-	// Activity records what is asked for by key; nil: nothing is recorded.
+	// Activity records the requests by key; nil: nothing is recorded.
 	Activity Activity
 	// Transitions returns the alerts and decisions of a key's history; nil: a history has only the changes of
 	// operators.

@@ -12,7 +12,7 @@ import (
 )
 
 // Commit charges what a reservation really cost, even if that is more than was reserved, and frees the rest. It may
-// be sent again with the same costs. If the reservation is not open any more, the error wraps api.ErrNoReservation,
+// be sent again with the same costs. If the reservation is not open, the error wraps api.ErrNoReservation,
 // api.ErrReservationExpired or api.ErrReservationSettled.
 func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
 	costs := map[string]int64{}

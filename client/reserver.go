@@ -13,7 +13,7 @@ import (
 //
 // A denied reservation is an answer (Allowed is false, ID is empty), not an error. The errors of Commit, Cancel and
 // Renew wrap api.ErrNoReservation, api.ErrReservationExpired or api.ErrReservationSettled if the reservation is not
-// open any more.
+// open.
 type Reserver interface {
 	Checker
 	// Reserve reserves the units of one key or of several, all or none. The idempotency key of

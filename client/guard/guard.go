@@ -80,9 +80,9 @@ type Guard struct {
 
 	// Only the writer uses these.
 	snapshot uint64            // counts snapshots
-	whole    bool              // the present snapshot is in
+	whole    bool              // the current snapshot is in
 	suspect  bool              // a malformed message came since it began: it may lack decisions
-	askAt    int64             // when to ask for a new snapshot because of that, in ms; 0: never
+	askAt    int64             // when to ask for a new snapshot because of that, in ms; 0: no need
 	askWait  int64             // how long to wait before that, in ms; it doubles
 	askAgain chan struct{}     // to the session: ask for a new snapshot
 	names    map[string]string // rule → the one copy of its name that is kept

@@ -255,7 +255,7 @@ func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uin
 		return n, fmt.Errorf("waiting for decisions: %w", err)
 	}
 	g.hear()
-	if n == 0 && !send(delivery{whole: true}) { // what was pending has expired meanwhile
+	if n == 0 && !send(delivery{whole: true}) { // what was pending has expired in the meantime
 		return n, ctx.Err()
 	}
 	return n, nil

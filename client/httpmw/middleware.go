@@ -134,7 +134,7 @@ func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
 	writeProblem(w, http.StatusTooManyRequests, b)
 }
 
-// invalid says what is wrong without the key, which is not the caller's to see.
+// invalid returns a problem that does not show the key, because the caller must not see it.
 func invalid(err error) body {
 	for _, e := range []struct {
 		err         error
