@@ -2,8 +2,8 @@ package api
 
 // Periodic says in which periods a window counts. WindowKind embeds it.
 type Periodic struct {
-	// Calendar is day, week, month or year where the window is one of the calendar; WindowMs is how
-	// long the present one lasts.
+	// Calendar is day, week, month or year if the window is a period of the calendar; WindowMs is how long the
+	// present period lasts.
 	Calendar string `json:"calendar,omitempty"`
 }
 

@@ -10,9 +10,10 @@ import (
 type CheckRequest struct {
 	Key    string         `json:"key,omitempty"`
 	Cost   int64          `json:"cost,omitempty"` // 0 means 1
-	Mode   Mode           `json:"mode,omitempty"` // empty means take; beside Checks: that of those that have none
+	Mode   Mode           `json:"mode,omitempty"` // empty means take; beside Checks: for those that have none
 	Checks []CheckRequest `json:"checks,omitempty"`
-	// Values are the fields of which rules count the different values, such as {"user": "alice"}. Others are ignored.
+	// Values are the fields whose different values the rules count, such as {"user": "alice"}. Other fields are
+	// ignored.
 	Values map[string]string `json:"values,omitempty"`
 }
 
@@ -25,12 +26,12 @@ const (
 	ModeTake Mode = "take"
 	// ModeLook asks whether there is room for the cost and charges nothing.
 	ModeLook Mode = "look"
-	// ModeCharge is for what has happened: the cost counts in full, also above the limit.
-	// Allowed then says whether it was within.
+	// ModeCharge is for what has already happened: the cost counts in full, even above the limit. Allowed then says
+	// whether the cost was within the limit.
 	ModeCharge Mode = "charge"
 )
 
-// Or is the mode, or where it is empty the other one.
+// Or returns the mode, or other if the mode is empty.
 func (m Mode) Or(other Mode) Mode {
 	if m == "" {
 		return other
@@ -38,7 +39,7 @@ func (m Mode) Or(other Mode) Mode {
 	return m
 }
 
-// Validate refuses what is no mode. The error wraps ErrBadRequest.
+// Validate refuses text that is not a mode. The error wraps ErrBadRequest.
 func (m Mode) Validate() error {
 	switch m {
 	case "", ModeTake, ModeLook, ModeCharge:
@@ -48,8 +49,8 @@ func (m Mode) Validate() error {
 		ModeCharge)
 }
 
-// ValidateModes refuses modes that cannot stand together in one call which charges all
-// of its keys or none. What has happened depends on nothing, so charges stand by themselves.
+// ValidateModes refuses modes that cannot be together in one call that charges all of its keys or none. A charge
+// counts what has happened, whatever the other checks say, so a call has only charges or none.
 func ValidateModes(checks []CheckRequest) error {
 	for i, c := range checks {
 		if err := c.Mode.Validate(); err != nil {
@@ -83,27 +84,27 @@ func (s Source) FromMemory() bool { return s == SourceCache || s == SourceLease 
 // CheckAnswer is the answer to one key.
 type CheckAnswer struct {
 	Allowed bool `json:"allowed"`
-	// Rule decided; empty where none does, and then the key is allowed.
+	// Rule is the rule that decided. It is empty if no rule decides; then the key is allowed.
 	Rule string `json:"rule"`
 	Key  string `json:"key"`
 	Cost int64  `json:"cost"`
 	// Windows holds one entry per window of the rule, in the rule's order.
 	Windows []WindowState `json:"windows"`
-	// RetryAfterMs is the shortest wait after which the same request is allowed
-	// if nothing else is charged meanwhile: at RetryAfterMs-1 it is still denied.
-	// Below 0 no wait helps. After a charge that went over it is the wait for one unit.
+	// RetryAfterMs is the shortest wait after which the same request is allowed if nothing else is charged in the
+	// meantime: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. After a charge that went over the
+	// limit, it is the wait for one unit.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
-	// Charged: the cost counts although Allowed is false, as the check was of ModeCharge
-	// or the rule says so (on_deny: charge).
+	// Charged: the cost counts although Allowed is false, because the check was of ModeCharge or the rule says so
+	// (on_deny: charge).
 	Charged bool `json:"charged,omitempty"`
 	// Replayed: a request with the same Idempotency-Key was answered before, and this is
 	// that answer. Nothing was charged for it again.
 	Replayed bool `json:"replayed,omitempty"`
 	InForce
-	// Shadow is what each shadow rule would have done that matches the key, in their
-	// order. They are evaluated on the same count and decide nothing. It is empty where
-	// nobody evaluated them: while Redis is away.
+	// Shadow is what each shadow rule that matches the key would have done, in the order of the rules. Shadow rules
+	// are evaluated on the same count and decide nothing. Shadow is empty if they were not evaluated: while Redis is
+	// away.
 	Shadow []ShadowAnswer `json:"shadow,omitempty"`
 	// Note says why no rule decided.
 	Note string `json:"note,omitempty"`
@@ -116,28 +117,28 @@ type CheckAnswer struct {
 type ShadowAnswer struct {
 	Rule    string `json:"rule"`
 	Allowed bool   `json:"allowed"`
-	// RetryAfterMs is the wait after which it would have allowed the request; 0 where
-	// it would have, and -1 where it never could: the cost is above its limit.
+	// RetryAfterMs is the wait after which the rule would have allowed the request. It is 0 if the rule would have
+	// allowed it, and -1 if it never could, because the cost is above its limit.
 	RetryAfterMs int64         `json:"retry_after_ms"`
 	Windows      []WindowState `json:"windows"`
 }
 
-// WindowState is where a key stands in one window, after the check.
+// WindowState is the state of a key in one window, after the check.
 type WindowState struct {
 	Limit int64 `json:"limit"`
-	// WindowMs is how long the window is; 0 where it is InFlight.
+	// WindowMs is how long the window is; 0 if it is InFlight.
 	WindowMs  int64 `json:"window_ms,omitempty"`
 	Used      int64 `json:"used"`
-	Remaining int64 `json:"remaining"` // 0 where InForce denies
+	Remaining int64 `json:"remaining"` // 0 if InForce denies
 	// EmptyMs is how long until the window is empty if nothing else is charged.
 	EmptyMs int64 `json:"empty_ms"`
-	// NextFreeMs is how long until the first units come back; 0 where none are used. Where
-	// InForce denies, it is not less than how long that lasts.
+	// NextFreeMs is how long until the first units come back; 0 if none are used. If InForce denies, it is not less
+	// than how long that lasts.
 	NextFreeMs int64 `json:"next_free_ms"`
 	WindowKind
 }
 
-// WindowKind says what a window counts that is not a sliding one of costs.
+// WindowKind says what a window counts if it is not a sliding window of costs.
 type WindowKind struct {
 	Periodic
 	// InFlight: Limit units may be reserved at once, whatever the time.
@@ -146,16 +147,15 @@ type WindowKind struct {
 	Distinct string `json:"distinct,omitempty"`
 }
 
-// NewWindowState gives the state of a window of which some units are used. nextFree
-// is how long until the first of them come back, empty until all have; 0 where none
-// are used.
+// NewWindowState returns the state of a window of which some units are used. nextFree is how long until the first of
+// them come back, and empty is how long until all have; both are 0 if none are used.
 func NewWindowState(limit int64, window time.Duration, used int64, nextFree, empty time.Duration) WindowState {
 	return WindowState{Limit: limit, WindowMs: window.Milliseconds(), Used: used, Remaining: max(0, limit-used),
 		EmptyMs: empty.Milliseconds(), NextFreeMs: nextFree.Milliseconds()}
 }
 
-// After is the state that many milliseconds later, if nothing was charged meanwhile. Used is as it
-// was until all of it has come back: when the units after the first come back is not known.
+// After returns the state that many milliseconds later, if nothing was charged in the meantime. Used stays the same
+// until all units have come back, because it is not known when the units after the first ones come back.
 func (w WindowState) After(ms int64) WindowState {
 	if w.EmptyMs <= ms {
 		return WindowState{Limit: w.Limit, WindowMs: w.WindowMs, Remaining: w.Limit, WindowKind: w.WindowKind}
@@ -164,7 +164,7 @@ func (w WindowState) After(ms int64) WindowState {
 	return w
 }
 
-// As is the state as that of a window of a kind.
+// As returns the state of a window as that of a window of kind k.
 func (w WindowState) As(k WindowKind) WindowState {
 	if w.WindowKind = k; k.InFlight {
 		w.WindowMs = 0
@@ -172,12 +172,11 @@ func (w WindowState) As(k WindowKind) WindowState {
 	return w
 }
 
-// OfValues says whether the window counts different values.
+// OfValues reports whether the window counts different values.
 func (k WindowKind) OfValues() bool { return k.Distinct != "" }
 
-// Tightest is the window that says most about when a key is admitted again: the
-// one with least left, and of several the one whose first units come back last;
-// nil where there is none.
+// Tightest returns the window that says most about when a key is admitted again: the one with least left. If there
+// are several, it is the one whose first units come back last. It is nil if there is no window.
 func Tightest(list []WindowState) *WindowState {
 	var tightest *WindowState
 	for i := range list {
@@ -193,25 +192,25 @@ func Tightest(list []WindowState) *WindowState {
 // ChecksAnswer is the answer to a request with Checks.
 type ChecksAnswer struct {
 	Allowed bool `json:"allowed"`
-	// Atomic says that one script decided all of them. False where their keys
-	// lie in several partitions: then a race can charge some of a denied request.
+	// Atomic says that one script decided all of them. It is false if their keys are in several partitions of a
+	// Cluster: then a race can charge some keys of a denied request.
 	Atomic       bool          `json:"atomic"`
 	RetryAfterMs int64         `json:"retry_after_ms"`
 	Replayed     bool          `json:"replayed,omitempty"` // see CheckAnswer
 	Checks       []CheckAnswer `json:"checks"`
 }
 
-// KeyState is what a peek at one key says.
+// KeyState is the answer to a peek at one key.
 type KeyState struct {
 	Key string `json:"key"`
-	// Rule decides; empty where only shadow rules match the key.
+	// Rule is the rule that decides; empty if only shadow rules match the key.
 	Rule    string        `json:"rule"`
 	Windows []WindowState `json:"windows"`
 	InForce
-	// Shadow is where the key stands under the shadow rules that match it.
+	// Shadow has the state of the key under the shadow rules that match it.
 	Shadow []ShadowState `json:"shadow,omitempty"`
 	SetByOperator
-	// Values are those that its rules count, if the caller asked for them.
+	// Values are the values that its rules count, if the caller asked for them.
 	Values []FieldValues `json:"values,omitempty"`
 }
 
@@ -229,7 +228,7 @@ type SeenValue struct {
 	LastSeenMs int64  `json:"last_seen_ms"`
 }
 
-// ShadowState is where a key stands under a shadow rule.
+// ShadowState is the state of a key under a shadow rule.
 type ShadowState struct {
 	Rule    string        `json:"rule"`
 	Windows []WindowState `json:"windows"`
@@ -242,8 +241,8 @@ type Throttled struct {
 	Limit    int64  `json:"limit"`
 	WindowMs int64  `json:"window_ms"`
 	SinceMs  int64  `json:"since_ms"`
-	// UntilMs is when it falls below its limit with no more traffic, or a block ends; 0: a block that does
-	// not end by itself.
+	// UntilMs is when the key falls below its limit if there is no more traffic, or when a block ends; 0: a block
+	// without an end.
 	UntilMs int64 `json:"until_ms"`
 	// Used is what the window holds now.
 	Used int64 `json:"used"`
@@ -263,12 +262,11 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// RequestID is the X-Request-Id of the answer, by which the server's log and traces have it.
+	// RequestID is the X-Request-Id of the answer. It is in the server's log and traces too.
 	RequestID string `json:"request_id,omitempty"`
 }
 
-// Each is the answer to one of several requests that are decided each by itself,
-// or why there is none.
+// Each is the answer to one of several requests that are decided independently, or the error if there is none.
 type Each struct {
 	CheckAnswer
 	Err error

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// State is what a transition says of its key.
+// State is what a transition says about its key.
 type State string
 
 // The states. Throttle decisions are throttled or released, alerts raised or cleared.
@@ -37,17 +37,17 @@ type Transition struct {
 	WindowMs int64 `json:"window_ms"`
 	// Used is what the window held when the transition was written.
 	Used int64 `json:"used"`
-	// Version numbers the transitions of the key. Each has a greater one than those before
-	// it, also where Redis's clock has stepped back.
+	// Version numbers the transitions of the key. Each transition has a greater version than those before it, even if
+	// Redis's clock has stepped back.
 	Version int64 `json:"version"`
 	// AtMs is when the transition was written.
 	AtMs int64 `json:"at_ms"`
-	// SinceMs is when the key came into this state: for throttled and raised the
-	// time of the event that crossed the threshold, else when it fell below.
+	// SinceMs is when the key came into this state: for throttled and raised the time of the event that crossed the
+	// threshold, otherwise the time at which it fell below.
 	SinceMs int64 `json:"since_ms"`
-	// UntilMs is when the key falls below with no more traffic.
+	// UntilMs is when the key falls below if there is no more traffic.
 	UntilMs int64 `json:"until_ms"`
-	// ExpiresMs is when a subscriber that heard nothing newer lets the key go.
+	// ExpiresMs is when a subscriber that received nothing newer releases the key.
 	ExpiresMs int64 `json:"expires_ms"`
 	// Shadow says that the rule only watches: nobody may enforce this.
 	Shadow bool `json:"shadow,omitempty"`
@@ -55,13 +55,13 @@ type Transition struct {
 	InFlight bool `json:"in_flight,omitempty"`
 	// Renewal says that the key was throttled before and now stays so for longer.
 	Renewal bool `json:"renewal,omitempty"`
-	// Reason is what the operator gave who blocked the key (IsBlock). There is no limit and no window then.
+	// Reason is the reason that the operator gave for a block (IsBlock). A block has no limit and no window.
 	Reason string `json:"reason,omitempty"`
 	InForce
-	// Values are those that the key touched last, by their field, the newest first, where its rule has publish_values.
+	// Values are those that the key touched last, by their field, the newest first, if its rule has publish_values.
 	Values *Values `json:"values,omitempty"`
-	// TraceParent is the W3C trace context of the fold that wrote it, empty where no event of that had
-	// one. The message's header traceparent has that of its publishing.
+	// TraceParent is the W3C trace context of the fold that wrote the transition. It is empty if no event of the fold
+	// had one. The message's header traceparent has the trace context of its publishing.
 	TraceParent string `json:"-"`
 	// TraceState goes with TraceParent, as in the header tracestate.
 	TraceState string `json:"-"`
@@ -75,7 +75,7 @@ func (t Transition) IsThrottle() bool {
 	return t.State == StateThrottled || t.State == StateReleased
 }
 
-// Subject is where the transition is published.
+// Subject returns the subject that the transition is published to.
 func (t Transition) Subject(prefix string) string {
 	if t.IsThrottle() {
 		return ThrottleSubject(prefix, t.Rule, t.Key)
@@ -83,11 +83,10 @@ func (t Transition) Subject(prefix string) string {
 	return alertSubject(prefix, t.Rule, t.Level, t.Key)
 }
 
-// MessageID is what JetStream knows a copy by. It is made of the transition's content
-// alone, so that it stays the same when the transition is written again after a
-// failover; Version sets apart two transitions that share all the rest. That of a
-// throttled key has UntilMs too: where the decision that is written again ends at
-// another time, as events were lost, it is no copy.
+// MessageID returns the id by which JetStream recognizes a copy. It is made of the transition's content alone, so
+// that it stays the same when the transition is written again after a failover. Version distinguishes two transitions
+// that are equal in all else. The id of a throttled key has UntilMs too: if the decision that is written again ends
+// at another time, because events were lost, it is not a copy.
 func (t Transition) MessageID(prefix string) string {
 	kind := "alert"
 	if t.IsThrottle() {
@@ -108,9 +107,8 @@ const (
 	maxLastMs = 800 * 24 * 60 * 60 * 1000
 )
 
-// Validate reports the first thing wrong with the transition, wrapping
-// ErrBadTransition. What it passes has a subject within its subtree that NATS takes,
-// and a time to live.
+// Validate reports the first thing wrong with the transition, wrapping ErrBadTransition. A transition without an
+// error has a subject within its subtree that NATS accepts, and a time to live.
 func (t Transition) Validate() error {
 	if !isRuleName(t.Rule) {
 		return fmt.Errorf("%w: rule %s, expected 1 to 64 of a-z, 0-9 and -", ErrBadTransition, Shorten(t.Rule))
@@ -163,5 +161,5 @@ func isRuleName(s string) bool {
 	return len(s) >= 1 && len(s) <= 64
 }
 
-// At is AtMs as a time.
+// At returns AtMs as a time.
 func (t Transition) At() time.Time { return time.UnixMilli(t.AtMs).UTC() }

@@ -21,13 +21,13 @@ var (
 	ErrBodyTooLarge = errors.New("body too large")
 	// ErrCostExceedsLimit: a cost that no window of the rule can ever admit.
 	ErrCostExceedsLimit = errors.New("cost exceeds limit")
-	// ErrNoReservation: no reservation has this id. It was never made, or is settled for so
-	// long that it is forgotten.
+	// ErrNoReservation: no reservation has this id. It was never made, or was settled so long ago that it is
+	// forgotten.
 	ErrNoReservation = errors.New("no such reservation")
 	// ErrReservationExpired: the reservation was not settled in time. Its units were charged
 	// then, or freed, as its rule says.
 	ErrReservationExpired = errors.New("reservation expired")
-	// ErrReservationSettled: the reservation is settled, and otherwise than is asked for now.
+	// ErrReservationSettled: the reservation is settled already, in another way than is asked for now.
 	ErrReservationSettled = errors.New("reservation settled")
 	// ErrNeedsReservation: the rule has an in_flight window, which takes reservations only.
 	ErrNeedsReservation = errors.New("key takes reservations only")
@@ -36,21 +36,21 @@ var (
 	// ErrOutcomeUnknown: a write was sent and its reply was lost, so it may or
 	// may not have happened. Sending it again may count it twice.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrQueueFull: the producer holds as much as it may and is set not to wait.
+	// ErrQueueFull: the queue of the producer is full, and the producer is set not to wait.
 	ErrQueueFull = errors.New("queue full")
 	// ErrClosed: the producer was closed.
 	ErrClosed = errors.New("closed")
 	// ErrBacklog: workers are too far behind for more events to be taken.
 	ErrBacklog = errors.New("workers are behind")
-	// ErrUnauthenticated: no token was presented, or none that the server knows.
+	// ErrUnauthenticated: no token was presented, or the server does not know the token.
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrForbidden: the token may not be used for this.
 	ErrForbidden = errors.New("not permitted")
-	// ErrNoAnswer: nobody decided, so a policy has to. It comes together with
-	// ErrNotSent, ErrOutcomeUnknown or ErrUnavailable.
+	// ErrNoAnswer: nobody decided, so a policy must decide. It comes together with ErrNotSent, ErrOutcomeUnknown or
+	// ErrUnavailable.
 	ErrNoAnswer = errors.New("no answer")
-	// ErrNotSent: the request has certainly charged nothing, as it was never sent or
-	// was only a look. It may be sent again.
+	// ErrNotSent: the request has certainly charged nothing, because it was never sent or was only a look. It may be
+	// sent again.
 	ErrNotSent = errors.New("nothing was charged")
 	// ErrUnavailable: the store did not answer in time.
 	ErrUnavailable = errors.New("store unavailable")

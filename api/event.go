@@ -17,26 +17,23 @@ const (
 	maxIDBytes = 128
 )
 
-// Event says that Key acted Count times. Its time is given by Redis when it is
-// appended: Redis's clock is the only clock.
+// Event says that Key acted Count times. Redis sets its time when it is appended: Redis's clock is the only clock.
 type Event struct {
 	Key   string `json:"key"`
 	Count int64  `json:"count"`
-	// ID is for producers that append again when they do not know whether they
-	// have: of the events of a key with the same ID, appended within the
-	// retention, only the first counts. Empty: each counts.
+	// ID is for producers that append an event again when they do not know whether it was appended. Of the events of
+	// a key with the same ID that are appended within the retention, only the first counts. Empty: each counts.
 	ID string `json:"id,omitempty"`
-	// TraceParent is the W3C trace context of who appends the event, as the header traceparent has it.
-	// Workers go on with the trace; what is none they ignore.
+	// TraceParent is the W3C trace context of the producer of the event, in the form of the header traceparent.
+	// Workers continue the trace. They ignore an invalid value.
 	TraceParent string `json:"-"`
-	// TraceState goes with TraceParent, as the header tracestate has it; up to 512 bytes.
+	// TraceState goes with TraceParent, in the form of the header tracestate; up to 512 bytes.
 	TraceState string `json:"-"`
-	// Values are more fields of the event, of which rules count the different values, such as {"user": "alice"}.
+	// Values are more fields of the event, whose different values the rules count, such as {"user": "alice"}.
 	Values map[string]string `json:"values,omitempty"`
 }
 
-// Validate reports the first thing wrong with the event, wrapping ErrBadKey,
-// ErrBadCount or ErrBadID.
+// Validate reports the first thing wrong with the event, wrapping ErrBadKey, ErrBadCount, ErrBadID or ErrBadValue.
 func (e Event) Validate() error {
 	if err := ValidateKey(e.Key); err != nil {
 		return err
@@ -52,17 +49,15 @@ func (e Event) Validate() error {
 	return ValidateValues(e.Values)
 }
 
-// ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8
-// without control characters and invisible ones. The error wraps ErrBadKey and shows the key,
-// shortened where it is long.
+// ValidateKey reports whether key may be counted: 1 to 512 bytes of UTF-8 without control characters and invisible
+// ones. The error wraps ErrBadKey and shows the key, shortened if it is long.
 func ValidateKey(key string) error {
 	return validateText(key, MaxKeyBytes, ErrBadKey)
 }
 
-// invisible are characters that show nothing: spaces of no width, a soft hyphen, fillers,
-// operators, tags. With them, and with what turns the direction of text (U+202E), two
-// keys look alike. Joiners of letters and emoji (U+200C, U+200D) and their variants are
-// allowed.
+// invisible are characters that show nothing: spaces of no width, a soft hyphen, fillers, operators, tags. With them,
+// and with characters that turn the direction of text (U+202E), two different keys look alike. Joiners of letters and
+// emoji (U+200C, U+200D) and their variants are allowed.
 var invisible = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x00AD, Hi: 0x00AD, Stride: 1}, {Lo: 0x034F, Hi: 0x034F, Stride: 1}, {Lo: 0x115F, Hi: 0x1160, Stride: 1},
@@ -74,8 +69,8 @@ var invisible = &unicode.RangeTable{
 	LatinOffset: 1,
 }
 
-// Unprintable reports whether no key may have r: a control character, an invisible
-// one, or one that turns the direction of text.
+// Unprintable reports whether r is not allowed in a key: a control character, an invisible one, or one that turns the
+// direction of text.
 func Unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(invisible, r)
 }

@@ -11,7 +11,7 @@ import (
 
 func TestValidateKey(t *testing.T) {
 	for _, c := range []struct {
-		name, key, says string // says is part of the error, "" where the key is good
+		name, key, says string // part of the error, "" if the key is good
 	}{
 		{"one byte", "a", ""},
 		{"spaces and slashes", "GET /a b/../c?d=1", ""},

@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Where a key's decisions stand on NATS, and how to tell what is wrong with a key.
+// The NATS subject of a key's decisions, and how to find out what is wrong with a key.
 func ExampleThrottleSubject() {
 	fmt.Println(api.ThrottleSubject("sc", "api", "user:42"))
 	fmt.Println(api.ThrottleSubject("sc", "api", "müller"))

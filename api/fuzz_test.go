@@ -9,8 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// inSubtree says whether NATS takes a subject for one of `tokens` tokens that
-// begins with prefix: none empty, no wildcard, nothing that ends a protocol line.
+// inSubtree reports whether NATS takes a subject for one of `tokens` tokens that begins with prefix: none empty, no
+// wildcard, nothing that ends a protocol line.
 func inSubtree(subject, prefix string, tokens int) bool {
 	if !strings.HasPrefix(subject, prefix) || len(subject) > 512 {
 		return false
@@ -27,8 +27,8 @@ func inSubtree(subject, prefix string, tokens int) bool {
 	return len(list) == tokens
 }
 
-// FuzzKeyToken: each key, whatever its bytes, is one token of at most 256 bytes, and
-// comes back from it or is told by its hash; no text but a key's own token is taken for one.
+// FuzzKeyToken: each key, whatever its bytes, is one token of at most 256 bytes, from which the key is read again, or
+// which is a hash. No other text is accepted as the token of a key.
 func FuzzKeyToken(f *testing.F) {
 	for _, key := range []string{"user:42", "", "~", "~~", "a.b", "*", ">", "a b", "\x00", "\r\n", "é", "\xff\xfe",
 		"{tenant}:x", "KEYS[1]", "'); redis.call('FLUSHALL') --", "[a-z]?*",

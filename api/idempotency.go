@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// IdempotencyHeader is the header of a request that may be sent again: requests with the same
-// value of it and the same body, within the server's retention, are counted once and have one answer.
+// IdempotencyHeader is the header of a request that may be sent again. Requests with the same header value and the
+// same body, within the server's retention, are counted once and have one answer.
 const IdempotencyHeader = "Idempotency-Key"
 
 var (
@@ -24,15 +24,16 @@ var (
 // maxIdempotencyKey is the longest key in bytes.
 const maxIdempotencyKey = 100
 
-// Idempotency is what a caller says of a request that he may send again.
+// Idempotency is what a caller says about a request that it may send again.
 type Idempotency struct {
-	// Key is 1 to 100 visible characters of ASCII but " and \\. Random ones, as UUIDs, belong to one caller.
+	// Key is 1 to 100 visible characters of ASCII except " and \\. Random keys, such as UUIDs, belong to one caller.
 	Key string
-	// Retention is how long the answer need be remembered, where that is less than the server's; 0: it is not less.
+	// Retention is how long the answer must be remembered, if that is less than the server's retention; 0: it is not
+	// less.
 	Retention time.Duration
 }
 
-// Validate refuses a key that cannot be. The error wraps ErrBadIdempotencyKey.
+// Validate refuses an invalid key. The error wraps ErrBadIdempotencyKey.
 func (i Idempotency) Validate() error {
 	if i.Key == "" || len(i.Key) > maxIdempotencyKey {
 		return fmt.Errorf("%w: %s: %s has %d characters, expected 1 to %d", ErrBadIdempotencyKey, IdempotencyHeader,
@@ -47,7 +48,7 @@ func (i Idempotency) Validate() error {
 	return nil
 }
 
-// Header is the value of the header.
+// Header returns the value of the header.
 func (i Idempotency) Header() string {
 	if i.Retention <= 0 {
 		return `"` + i.Key + `"`
@@ -56,9 +57,9 @@ func (i Idempotency) Header() string {
 	return fmt.Sprintf(`"%s";ttl=%d`, i.Key, seconds)
 }
 
-// ParseIdempotency reads the header: a string of structured fields (RFC 9651), as the IETF
-// draft has it, or the key without quotes, as many clients write it. After a key in quotes
-// can stand ;ttl=SECONDS, for how long its answer need be remembered. The error wraps ErrBadIdempotencyKey.
+// ParseIdempotency reads the header: a string of structured fields (RFC 9651), as in the IETF draft, or the key
+// without quotes, as many clients write it. After a key in quotes, ;ttl=SECONDS may follow: how long its answer must
+// be remembered. The error wraps ErrBadIdempotencyKey.
 func ParseIdempotency(value string) (Idempotency, error) {
 	i := Idempotency{Key: value}
 	if quoted, ok := strings.CutPrefix(value, `"`); ok {
@@ -84,19 +85,19 @@ func ParseIdempotency(value string) (Idempotency, error) {
 
 type idempotencyKey struct{}
 
-// WithIdempotency makes calls with this context carry the key: those of the clients, and of
-// whatever answers them.
+// WithIdempotency makes calls with this context carry the key: calls of the clients, and calls of the code that
+// answers them.
 func WithIdempotency(ctx context.Context, i Idempotency) context.Context {
 	return context.WithValue(ctx, idempotencyKey{}, i)
 }
 
-// IdempotencyKey is what WithIdempotency gave the context; its Key is empty where nothing was given.
+// IdempotencyKey returns what WithIdempotency put into the context. Its Key is empty if there is nothing.
 func IdempotencyKey(ctx context.Context) Idempotency {
 	i, _ := ctx.Value(idempotencyKey{}).(Idempotency)
 	return i
 }
 
-// Nth gives call i of several that are made of one a context of its own. It appends separator and i to the key of ctx,
+// Nth returns the context for call i, if one call is made into several. It appends separator and i to the key of ctx,
 // if there is one.
 func Nth(ctx context.Context, separator string, i int) context.Context {
 	key := IdempotencyKey(ctx)

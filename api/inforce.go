@@ -2,7 +2,7 @@ package api
 
 // InForce is what is in force for a key besides its windows. Answers and decisions embed it.
 type InForce struct {
-	// Penalty is nil where none is in force. While one is, the windows have nothing left.
+	// Penalty is nil if none is in force. While one is in force, the windows have nothing left.
 	Penalty *Penalty `json:"penalty,omitempty"`
 }
 
@@ -10,15 +10,15 @@ type InForce struct {
 // force.
 func (f InForce) DeniesUntilMs() int64 { return f.Penalty.until() }
 
-// DenialDetail says why a key of a rule is denied; "" where nothing is in force.
+// DenialDetail returns why a key of a rule is denied; "" if nothing is in force.
 func (f InForce) DenialDetail(key, rule string) string { return f.Penalty.detail(key, rule) }
 
-// InForceText says for people what is in force. timeText, if not nil, formats the time when that ends. The text is
-// empty if nothing is in force.
+// InForceText returns a text for people about what is in force. timeText, if not nil, formats the time when that
+// ends. The text is empty if nothing is in force.
 func (f InForce) InForceText(timeText func(ms int64) string) string { return f.Penalty.text(timeText) }
 
-// WindowInForce gives the state of a window while this is in force for leftMs more: nothing is left, and nothing is
-// free before it ends.
+// WindowInForce returns the state of a window while f is in force for leftMs more: nothing is left, and nothing comes
+// back before f ends.
 func (f InForce) WindowInForce(w WindowState, leftMs int64) WindowState {
 	if f.DeniesUntilMs() > 0 {
 		w.Remaining, w.NextFreeMs = 0, max(w.NextFreeMs, leftMs)
@@ -26,7 +26,7 @@ func (f InForce) WindowInForce(w WindowState, leftMs int64) WindowState {
 	return w
 }
 
-// ReadInForce reads it from the fields of an entry of the outbox.
+// ReadInForce reads an InForce from the fields of an entry of the outbox.
 func ReadInForce(field func(name string) string) (f InForce, err error) {
 	f.Penalty, err = readPenalty(field("penalty"))
 	return f, err

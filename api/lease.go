@@ -1,17 +1,18 @@
 package api
 
-// LeaseRequest takes units of a hot key to spend without asking, renews them with the charge of what was spent, or
-// ends that (Want is 0). It may not be sent twice: while its outcome is not known, nothing of the lease may be spent
-// any more.
+// LeaseRequest takes a lease of a hot key, whose units the client may spend without a call. Or it renews the lease
+// and charges what was spent, or ends the lease (Want is 0). It may not be sent twice. While its outcome is not
+// known, no unit of the lease may be spent any more.
 type LeaseRequest struct {
 	Key string `json:"key"`
-	// ID is as the last answer had it, and Had its units; both empty for a new lease.
+	// ID is the id in the last answer, and Had its units; both are empty for a new lease.
 	ID  string `json:"id,omitempty"`
 	Had int64  `json:"had,omitempty"`
-	// Used of them were spent and are charged; Keep of them may still be spent meanwhile. The rest is given back.
+	// Used of these units were spent and are charged. Keep of them may still be spent during the request. The rest is
+	// given back.
 	Used int64 `json:"used,omitempty"`
 	Keep int64 `json:"keep,omitempty"`
-	// Want is how many units the lease is to have from now on, in multiples of Least (0 means 1).
+	// Want is how many units the client wants from now on, in multiples of Least (0 means 1).
 	Want  int64 `json:"want,omitempty"`
 	Least int64 `json:"least,omitempty"`
 }

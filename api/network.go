@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// Network is the keys of a range of addresses: those with a prefix, as ip:, and after it an address of the range.
+// Network is the set of keys of a range of addresses: a key is a prefix, such as ip:, and after it an address of the
+// range.
 type Network struct {
 	Prefix    string
 	Addresses netip.Prefix
 }
 
-// String is the network as ParseNetwork reads it: ip:203.0.113.0/24.
+// String returns the network in the form that ParseNetwork reads: ip:203.0.113.0/24.
 func (n Network) String() string { return escapes.Replace(n.Prefix) + n.Addresses.String() }
 
 // Contains reports whether a key is the prefix and an address of the network. An IPv4 address within IPv6
@@ -35,7 +36,7 @@ func AddressOf(text string) (netip.Addr, bool) {
 	return address.Unmap().WithZone(""), err == nil
 }
 
-// looksLikeAddress spares other keys the error that netip allocates.
+// looksLikeAddress avoids the error that netip would allocate for other keys.
 func looksLikeAddress(text string) bool {
 	return len(text) >= 2 && len(text) <= 64 && strings.ContainsAny(text, ".:") &&
 		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)

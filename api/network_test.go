@@ -6,7 +6,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// A target is read as a key, a pattern or a network, and its text gives the same target again.
+// A target is read as a key, a pattern or a network, and its text is read as the same target again.
 func TestTargetsOfNetworks(t *testing.T) {
 	for text, want := range map[string]string{
 		"ip:203.0.113.0/24": "network ip: 203.0.113.0/24", "203.0.113.0/24": "network  203.0.113.0/24",

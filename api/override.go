@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// OverrideRule is the rule that the throttle decision of a blocked key names: it stands by
-// itself beside the decision of the rule that matches the key, and also where none does.
-// Its subject is <prefix>.throttle.override.<key>. No rule can have this name.
+// OverrideRule is the rule that is named in the throttle decision of a blocked key. This decision is separate from
+// the decision of the rule that matches the key, and exists even if no rule matches. Its subject is
+// <prefix>.throttle.override.<key>. No rule can have this name.
 const OverrideRule = "override"
 
-// SourceOverride: nobody counted, as an operator has blocked the key.
+// SourceOverride: nobody counted, because an operator has blocked the key.
 const SourceOverride Source = "override"
 
 var (
@@ -52,7 +52,7 @@ type Override struct {
 	Pattern string `json:"pattern,omitempty"`
 	Network string `json:"network,omitempty"`
 
-	// Block denies every check, which charges nothing. Events count under the rule as ever.
+	// Block denies every check, which then charges nothing. Events still count under the rule.
 	Block bool `json:"block,omitempty"`
 	// Exempt admits every check. What is spent is counted, and no level is raised.
 	Exempt bool `json:"exempt,omitempty"`
@@ -63,17 +63,17 @@ type Override struct {
 	Windows []OverrideWindow `json:"windows,omitempty"`
 	Only    bool             `json:"only,omitempty"`
 
-	// UntilMs is when it ends, in ms since 1970 by Redis's clock; 0: not by itself.
+	// UntilMs is when it ends, in ms since 1970 by Redis's clock; 0: it has no end.
 	UntilMs int64  `json:"until_ms,omitempty"`
 	Reason  string `json:"reason,omitempty"`
-	// By is who set it: the name of the token; empty where the server asks for none.
+	// By is who set it: the name of the token; empty if the server asks for none.
 	By   string `json:"by,omitempty"`
 	AtMs int64  `json:"at_ms,omitempty"` // when it was set
 }
 
-// OverrideWindow is one window of an override: Limit units per span, which is written as in
-// a rules file, for example 1m; or per day, week, month or year, with a zone
-// and when it starts as there. Without both it begins when the window does that it replaces.
+// OverrideWindow is one window of an override: Limit units per span, which is written as in a rules file, for example
+// 1m; or per day, week, month or year, with Zone and Starts as in a rules file. Without both, it begins when the
+// window that it replaces begins.
 type OverrideWindow struct {
 	Limit  int64  `json:"limit"`
 	Per    string `json:"per"`
@@ -81,7 +81,7 @@ type OverrideWindow struct {
 	Starts string `json:"starts,omitempty"`
 }
 
-// Target names what the override is for, as ParseTarget reads it.
+// Target returns what the override is for, in the form that ParseTarget reads.
 func (o Override) Target() string {
 	if several := o.Several(); several != "" {
 		return several
@@ -89,15 +89,15 @@ func (o Override) Target() string {
 	return TargetOfKey(o.Key)
 }
 
-// Several is the pattern or the network that the override is for; empty where it is for a key.
+// Several returns the pattern or the network that the override is for; empty if it is for a key.
 func (o Override) Several() string { return o.Pattern + o.Network }
 
-// SetTarget says what the override is for, as ParseTarget gives it.
+// SetTarget sets what the override is for, as ParseTarget returns it.
 func (o *Override) SetTarget(key, pattern string) {
 	o.Key, o.Pattern, o.Network = SplitTarget(key, pattern)
 }
 
-// SplitTarget tells a network from a pattern, as ParseTarget gives both.
+// SplitTarget separates networks from patterns, because ParseTarget returns both as a pattern.
 func SplitTarget(key, pattern string) (_, _, network string) {
 	if _, ok, _ := ParseNetwork(pattern); ok {
 		return key, "", pattern
@@ -105,7 +105,7 @@ func SplitTarget(key, pattern string) (_, _, network string) {
 	return key, pattern, ""
 }
 
-// Kind is block, exempt, rule or windows.
+// Kind returns block, exempt, rule or windows.
 func (o Override) Kind() string {
 	switch {
 	case o.Block:
@@ -118,20 +118,20 @@ func (o Override) Kind() string {
 	return "windows"
 }
 
-// OverrideSet is the answer to who sets an override: what is set, and what that does.
+// OverrideSet is the answer to setting an override: what is set, and its effect.
 type OverrideSet struct {
 	Override
 	OverrideEffect
 }
 
-// OverrideEffect is what an override does that its text does not say.
+// OverrideEffect is the effect of an override, as far as the override itself does not show it.
 type OverrideEffect struct {
-	// MatchedRule is the rule whose windows the override changes; Replaces are those of its windows that are not in
-	// effect any more, and Keeps those that still are, in words. Of one key alone.
+	// MatchedRule is the rule whose windows the override changes. Replaces are its windows that are not in effect any
+	// more, and Keeps are those that still are, in words. All three are only for an override of one key.
 	MatchedRule string   `json:"matched_rule,omitempty"`
 	Replaces    []string `json:"replaces,omitempty"`
 	Keeps       []string `json:"keeps,omitempty"`
-	// Covers is how many keys a pattern or a network has; only where nothing was to be set (dry_run).
+	// Covers is how many keys a pattern or a network has; only in the answer to a dry run (dry_run).
 	Covers *Covered `json:"covers,omitempty"`
 	// Warnings say what the operator may not have meant.
 	Warnings []string `json:"warnings,omitempty"`
@@ -175,17 +175,17 @@ type History struct {
 	Entries []HistoryEntry `json:"entries"`
 	// Next is the parameter `before` of the next page; empty: there is none.
 	Next string `json:"next,omitempty"`
-	// LeftOut says what the server could not look at, and why.
+	// LeftOut says what the server could not read, and why.
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
 // maxReasonBytes bounds the reason of an override.
 const maxReasonBytes = 256
 
-// ParseTarget reads the name of what an override is for: a pattern where the text has a * or ?, as
-// in the match of a rule; a network where it has one after a prefix (ip:203.0.113.0/24, see ParseNetwork), which is
-// given as a pattern too; else a key. A \ takes the character after it literally, so
-// that of the key a*b is a\*b; see TargetOfKey. The error wraps ErrBadKey.
+// ParseTarget reads the name of what an override is for. If the text has a * or ?, it is a pattern, as in the match
+// of a rule. If the text has a network after a prefix (ip:203.0.113.0/24, see ParseNetwork), it is a network, which
+// is returned as a pattern too. Otherwise it is a key. A \ makes the character after it literal, so the target of the
+// key a*b is a\*b; see TargetOfKey. The error wraps ErrBadKey.
 func ParseTarget(text string) (key, pattern string, err error) {
 	plain, wild, _, err := unescape(text)
 	if err != nil {
@@ -206,7 +206,7 @@ func ParseTarget(text string) (key, pattern string, err error) {
 
 var escapes = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
 
-// TargetOfKey is the target that means this key alone.
+// TargetOfKey returns the target that means this key alone.
 func TargetOfKey(key string) string {
 	target := escapes.Replace(key)
 	if _, ok, _ := ParseNetwork(target); ok {
@@ -226,7 +226,7 @@ func ValidateReason(reason string) error {
 	return nil
 }
 
-// ParseOverride reads what Redis holds of an override; nil where that is corrupt or foreign.
+// ParseOverride reads an override as Redis holds it; nil if the text is corrupt or foreign.
 func ParseOverride(text string) *Override {
 	var o Override
 	if json.Unmarshal([]byte(text), &o) != nil {

@@ -1,6 +1,7 @@
 package api
 
-// Overview is who is throttled, who is near a limit and what is reserved, from one look. Each list has a bound.
+// Overview lists which keys are throttled, which are near a limit and what is reserved, from one reading. Each list
+// has a bound.
 type Overview struct {
 	Throttled []Throttled      // by rules that are enforced, the first to be released first
 	Next      string           // the `after` of GET /v1/throttled for more of these
@@ -21,6 +22,6 @@ type ReservedKey struct {
 	Reservations int64  `json:"reservations"`
 	FirstMs      int64  `json:"first_ms"` // when the first of them expires
 	LastMs       int64  `json:"last_ms"`
-	// InFlight is how many units the rule lets be reserved at once; 0: it has no such window.
+	// InFlight is how many units may be reserved at once under the rule; 0: it has no such window.
 	InFlight int64 `json:"in_flight,omitempty"`
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// A penalty that the library has not written is an error, which makes a dead letter of its entry.
+// A penalty that the library has not written is an error, and its entry becomes a dead letter.
 func TestForeignPenalties(t *testing.T) {
 	for text, want := range map[string]string{"1,2,3": "", "2,2,3": "", "0,2,3": "step 0", "3,2,3": "step 3",
 		"1,2": "expected", "1,2,3,4": "expected", "1,2,x": "expected", "1,2,-3": "until -3"} {

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// ProblemPrefix is what the types of our problems begin with. The rest is the
-// error's name, which is also the reason of a gRPC error's ErrorInfo.
+// ProblemPrefix is the beginning of the types of our problems. The rest is the error's name, which is also the reason
+// of a gRPC error's ErrorInfo.
 const ProblemPrefix = "urn:streamcounter:"
 
 // ErrorDomain is the domain of that ErrorInfo.
 const ErrorDomain = "streamcounter"
 
-// named are the errors that a caller can branch on, by the names of their
-// problems. Of an error that wraps several the first of these speaks.
+// named are the errors that a caller can branch on, by the names of their problems. If an error wraps several of
+// these, the first one in the list decides its name.
 var named = []struct {
 	name string
 	err  error
@@ -41,8 +41,7 @@ var named = []struct {
 	{"unavailable", ErrUnavailable},
 }
 
-// ErrorNamed gives the error of a problem's type, with or without the prefix,
-// and nil where there is none.
+// ErrorNamed returns the error of a problem's type, with or without the prefix, and nil if there is none.
 func ErrorNamed(typ string) error {
 	name := strings.TrimPrefix(typ, ProblemPrefix)
 	for _, n := range named {
@@ -53,8 +52,7 @@ func ErrorNamed(typ string) error {
 	return nil
 }
 
-// NameOf gives the name of the error that err is or wraps, empty where it is
-// none of these.
+// NameOf returns the name of the error that err is or wraps, empty if it is none of these.
 func NameOf(err error) string {
 	for _, n := range named {
 		if errors.Is(err, n.err) {

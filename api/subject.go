@@ -8,25 +8,24 @@ import (
 )
 
 const (
-	maxPlainToken   = 128 // bytes of a key that stands in a subject as it is
+	maxPlainToken   = 128 // bytes of a key that is in a subject as it is
 	maxEncodedToken = 256 // bytes of the longest encoded token
 )
 
-// ThrottleSubject is where the throttle decisions of one rule and key stand.
+// ThrottleSubject returns the subject of the throttle decisions of one rule and key.
 func ThrottleSubject(prefix, rule, key string) string {
 	return prefix + ".throttle." + rule + "." + KeyToken(key)
 }
 
-// alertSubject is where the alerts of one rule, level (percent) and key stand.
+// alertSubject returns the subject of the alerts of one rule, level (percent) and key.
 func alertSubject(prefix, rule string, level int, key string) string {
 	return prefix + ".alert." + rule + "." + strconv.Itoa(level) + "." + KeyToken(key)
 }
 
-// KeyToken turns a key into one NATS subject token. A key of
-// [A-Za-z0-9_:@=+-] up to 128 bytes stands as it is; any other becomes "~" and
-// base64url without padding, or "~~" and the hex SHA-256 where that would pass
-// 256 bytes. No plain key begins with "~", so the three never meet, and a
-// token never holds ".", "*", ">" or white space.
+// KeyToken turns a key into one NATS subject token. A key of [A-Za-z0-9_:@=+-] up to 128 bytes stays as it is; any
+// other becomes "~" and base64url without padding, or "~~" and the hex SHA-256 if that would be longer than 256
+// bytes. No plain key begins with "~", so two of the three forms are never equal, and a token never contains ".",
+// "*", ">" or white space.
 func KeyToken(key string) string {
 	if isPlain(key) {
 		return key
@@ -38,8 +37,8 @@ func KeyToken(key string) string {
 	return "~~" + hex.EncodeToString(sum[:])
 }
 
-// ParseKeyToken gives the key back, and false where the token is a hash (the
-// payload has the key) or no token of ours.
+// ParseKeyToken returns the key of a token, and false if the token is a hash (the payload has the key) or is not one
+// of ours.
 func ParseKeyToken(token string) (string, bool) {
 	if len(token) == 0 || (len(token) > 1 && token[:2] == "~~") {
 		return "", false
@@ -48,7 +47,7 @@ func ParseKeyToken(token string) (string, bool) {
 		return token, isPlain(token)
 	}
 	key, err := base64.RawURLEncoding.DecodeString(token[1:])
-	// The decoder passes over line ends and odd last bits: such a token is not ours.
+	// The decoder ignores line ends and odd last bits: such a token is not ours.
 	if err != nil || len(key) == 0 || KeyToken(string(key)) != token {
 		return "", false
 	}

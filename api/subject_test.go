@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// The three forms are written out here again, from the contract.
+// The three forms are implemented here a second time, from the contract.
 func encoded(key string) string { return "~" + base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 func hashed(key string) string {
@@ -82,7 +82,7 @@ func TestEveryKeyTokenIsOneToken(t *testing.T) {
 func TestKeyTokensDiffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := anyKey.Draw(t, "a"), anyKey.Draw(t, "b")
-		// What a token looks like is the likeliest key to meet it.
+		// The key that is most likely to have the same token is one that looks like the token.
 		for _, other := range []string{b, api.KeyToken(a), api.KeyToken(api.KeyToken(a)), "~" + a, a + "="} {
 			if a != other && api.KeyToken(a) == api.KeyToken(other) {
 				t.Fatalf("%q and %q share the token %s", a, other, api.KeyToken(a))
@@ -91,7 +91,7 @@ func TestKeyTokensDiffer(t *testing.T) {
 	})
 }
 
-// Whatever is parsed is a token that KeyToken makes: nothing has two tokens.
+// KeyToken makes every token that can be parsed: no key has two tokens.
 func TestParsedTokensAreOurs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		token := rapid.StringMatching(`~?[A-Za-z0-9_=~.\n-]{0,12}`).Draw(t, "token")

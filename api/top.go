@@ -13,7 +13,7 @@ type TopKeys struct {
 	SinceMs int64 `json:"since_ms"`
 	// Units of all keys of the rule since then.
 	Units int64 `json:"units"`
-	// UnlistedAtMost is what any key that is not listed has at most.
+	// UnlistedAtMost is the most units that a key that is not listed can have.
 	UnlistedAtMost int64    `json:"unlisted_at_most"`
 	Keys           []TopKey `json:"keys"`
 }

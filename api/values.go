@@ -13,7 +13,7 @@ const (
 	maxFieldBytes = 64
 )
 
-// IsEventField says whether every event may have a field of this name for something else than a value.
+// IsEventField reports whether events have a field of this name that is not a value.
 func IsEventField(name string) bool {
 	return slices.Contains([]string{"key", "count", "id", "traceparent", "tracestate"}, name)
 }
@@ -24,7 +24,7 @@ func ValidateValue(field, value string) error {
 	return validateText(value, maxValueBytes, fmt.Errorf("%w of %s", ErrBadValue, Shorten(field)))
 }
 
-// ValidateValues does so for all values of a check or an event, at most 16.
+// ValidateValues validates all values of a check or an event, at most 16.
 func ValidateValues(values map[string]string) error {
 	if len(values) > maxValues {
 		return fmt.Errorf("%w: there are %d values, at most %d are allowed", ErrBadValue, len(values), maxValues)

@@ -7,7 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// answer puts a decision into the wire's form, an entry per request, and counts it.
+// answer converts a decision to the wire format, one entry per request, and counts it.
 func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 	out := api.ChecksAnswer{Allowed: d.Allowed, Atomic: d.Atomic, Replayed: d.Replayed,
 		Checks: make([]api.CheckAnswer, len(c.requests))}
@@ -22,8 +22,8 @@ func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
 	return out
 }
 
-// noteShare explains a denial by this process's own count: the cost fits the limit, and not the share of this
-// process. It sets no wait, as Redis may admit the cost once it is back.
+// noteShare explains a denial by this process's own count: the cost is within the limit, but above this process's
+// share of it. It sets no wait, because Redis may admit the cost once it is back.
 func (s *Service) noteShare(a *api.CheckAnswer) {
 	if a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
 		a.RetryAfterMs = 0
@@ -32,7 +32,7 @@ func (s *Service) noteShare(a *api.CheckAnswer) {
 	}
 }
 
-// answer is that to request i.
+// answer returns the answer to request i.
 func (c *call) answer(i int, d decision) api.CheckAnswer {
 	r := c.requests[i]
 	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{},
@@ -69,7 +69,7 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	tellClient(&out, r.Plan)
 	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
 		a := c.asks[charge]
-		if a.Mode == api.ModeCharge { // counted by itself, whatever became of the others
+		if a.Mode == api.ModeCharge { // it is counted alone, even if the others are denied
 			out.Allowed = state.RetryAfter == 0
 		}
 		out.Charged = !out.Allowed && a.Cost > 0 && a.ChargesDenied()
@@ -80,8 +80,8 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	return out
 }
 
-// state is where the key of request i stands, nil where the counter was not asked
-// or could not answer.
+// state returns the state of the key of request i. It is nil if the key was not checked, or if the counter could not
+// answer.
 func (c *call) state(i int, d decision) *windows.KeyState {
 	switch {
 	case c.refunded != nil && c.refunded[i] != nil:
@@ -92,7 +92,7 @@ func (c *call) state(i int, d decision) *windows.KeyState {
 	return nil
 }
 
-// count counts what became of request i, for each rule of its plan.
+// count counts the outcome of request i, for each rule of its plan.
 func (s *Service) count(c *call, i int, d decision) {
 	r := c.requests[i]
 	switch {
@@ -123,14 +123,14 @@ func (s *Service) count(c *call, i int, d decision) {
 	for n, state := range state.Shadows {
 		name, would := r.Plan.Shadows[n].Name, state.RetryAfter == 0
 		s.config.Metrics.check(name, outcome+"shadow_"+outcomeOf(would))
-		if exempt := r.Plan.Exempt(); exempt != nil && n == 0 { // it is the rule that decides, and admits all
+		if exempt := r.Plan.Exempt(); exempt != nil && n == 0 { // the live rule of an exempt key: it admits all
 			would = true
 		}
 		s.record(name, r, would)
 	}
 }
 
-// record tells Activity of a request, unless it only looked.
+// record reports a request to Activity, unless it only looks.
 func (s *Service) record(rule string, r Request, allowed bool) {
 	if s.config.Activity != nil && rule != "" && r.Cost > 0 && r.Mode != api.ModeLook {
 		s.config.Activity.Checks(rule, r.Key, 1, r.Cost, allowed)

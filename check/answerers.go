@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// answerer decides calls without a check in Redis. A call goes down the list of them (NewService), and the first that
-// can decides. The rest goes to Redis. If Redis does not answer, on_error decides (resolve).
+// answerer decides calls without a check in Redis. NewService makes the list of answerers. A call is passed to them
+// in order, and the first one that can decide it does. If none can, the call goes to Redis. If Redis does not answer,
+// on_error decides (resolve).
 type answerer interface {
-	// answer decides a call that came at `came`, or passes it on (false). It may wait for Redis until the
+	// answer decides a call that came at `came`, or returns false to pass it on. It may wait for Redis until the
 	// deadline; a zero deadline forbids that.
 	answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool)
-	// changed hears of each key that this process has changed, or may have changed.
+	// changed is called for each key that this process has changed, or may have changed.
 	changed(key string, how change)
 }
 
@@ -19,11 +20,11 @@ type answerer interface {
 type change int
 
 const (
-	freed change = iota // units came back: by a refund, or as a reservation was settled
-	reset               // its count, or its limits: by a reset, or by what an operator sets
+	freed change = iota // units came back: by a refund, or because a reservation was settled
+	reset               // its count or its limits changed: by a reset, or by an operator
 )
 
-// answerFromMemory goes down the list; false where Redis is to decide.
+// answerFromMemory tries the answerers in order. It returns false if Redis must decide.
 func (s *Service) answerFromMemory(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	for _, a := range s.answerers {
 		if d, ok := a.answer(ctx, c, came, deadline); ok {
@@ -33,7 +34,7 @@ func (s *Service) answerFromMemory(ctx context.Context, c *call, came, deadline 
 	return decision{}, false
 }
 
-// changed tells all answerers.
+// changed calls changed of all answerers.
 func (s *Service) changed(key string, how change) {
 	for _, a := range s.answerers {
 		a.changed(key, how)

@@ -19,7 +19,7 @@ type Request struct {
 	// Cost in units; 0 charges nothing and asks whether one unit would be admitted.
 	Cost int64
 	Mode api.Mode // empty: api.ModeTake
-	// Never: the limit is 0. It denies the whole call, and nothing is counted for it.
+	// Never: the limit is 0. The whole call is denied, and nothing is counted for this request.
 	Never bool
 	// AboveLimit: a cost that the rule can never admit is denied, with RetryAfterMs
 	// below 0; otherwise it is an error (api.ErrCostExceedsLimit).
@@ -29,7 +29,7 @@ type Request struct {
 	EachState bool
 	// Refund gives Cost units back, once the rest of the call is admitted.
 	Refund bool
-	// Values are the fields of which rules count the different values.
+	// Values are the fields whose different values the rules count.
 	Values map[string]string
 
 	overridden
@@ -37,9 +37,9 @@ type Request struct {
 	reserves bool // the cost is reserved, not charged
 }
 
-// Check answers one key. The error wraps api.ErrBadKey, ErrBadCount or
-// ErrCostExceedsLimit where no answer can be given, and api.ErrUnavailable,
-// together with an answer, where Redis is away and the rule says deny.
+// Check answers one key. If no answer can be given, the error wraps api.ErrBadKey, ErrBadCount or
+// ErrCostExceedsLimit. If Redis is away and the rule says deny, the error wraps api.ErrUnavailable, and there is an
+// answer too.
 func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
 	if answer, ok := s.answerHot(ctx, &req); ok {
 		return answer, nil
@@ -51,8 +51,7 @@ func (s *Service) Check(ctx context.Context, req api.CheckRequest) (api.CheckAns
 	return all.Checks[0], err
 }
 
-// CheckAll answers several keys, all or nothing. Costs of a key that stands in
-// several checks are added up.
+// CheckAll answers several keys, all or nothing. If a key is in several checks, its costs are added up.
 func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	if len(reqs) == 1 {
 		if one, ok := s.answerHot(ctx, &reqs[0]); ok {
@@ -77,10 +76,10 @@ func (s *Service) checkAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 	return s.decideUnder(ctx, rules, matched)
 }
 
-// CheckEach answers several keys, each by itself, in one step where it can.
+// CheckEach answers several keys independently of each other, in one step if possible.
 func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.Each {
 	began := time.Now()
-	rules := s.config.Rules() // the same for all: under two rules a key would need two scripts
+	rules := s.config.Rules() // the same for all: under two sets of rules a key would need two scripts
 	out := make([]api.Each, len(reqs))
 	var calls []*call
 	var index []int // call → its request
@@ -113,9 +112,9 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	return out
 }
 
-// Decide answers requests whose rules are known, all or nothing. A denied call charges no
-// key, except keys whose rule has on_deny: charge, and it refunds nothing. The answers are in
-// the order of the requests. The error is as of Check.
+// Decide answers requests whose rules are known, all or nothing. A denied call charges no key, except keys whose rule
+// has on_deny: charge, and it refunds nothing. The answers are in the order of the requests. The error is like that
+// of Check.
 func (s *Service) Decide(ctx context.Context, reqs []Request) (api.ChecksAnswer, error) {
 	return s.decideUnder(ctx, s.config.Rules(), reqs)
 }
@@ -152,11 +151,11 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 	return out, nil
 }
 
-// call is one call on its way: its requests, and what the counter is asked.
+// call is one call while it is decided: its requests, and what is sent to the counter.
 type call struct {
 	requests []Request
 	asks     []counters.Request // each key once, with its costs added up
-	index    []int              // request → its ask, -1 where it has none
+	index    []int              // request → its ask, -1 if it has none
 	never    bool               // one of the requests is never admitted: the call only looks
 	refunded []*windows.KeyState
 }
@@ -189,8 +188,7 @@ func newCall(reqs []Request) (*call, error) {
 	return c, nil
 }
 
-// ask gives the index of the ask for a key, which stands once however often it is
-// checked, and under one plan.
+// ask returns the index of the ask for a key. A key has one ask with one plan, even if several requests check it.
 func (c *call) ask(r Request) (int, error) {
 	values, err := r.Plan.Values(func(field string) string { return r.Values[field] })
 	if err != nil {
@@ -219,8 +217,8 @@ func (c *call) ask(r Request) (int, error) {
 	return len(c.asks) - 1, nil
 }
 
-// giveBack returns units one request after the other: where one fails, those
-// before it have theirs.
+// giveBack returns units, one request after the other. If one fails, the units of the requests before it have been
+// returned.
 func (s *Service) giveBack(ctx context.Context, c *call) error {
 	for i, r := range c.requests {
 		if !r.Refund || r.Plan == nil || r.Cost == 0 {

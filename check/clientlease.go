@@ -14,13 +14,13 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// tellClient tells a client whether it may lease the key.
+// tellClient sets in an answer how long the client may lease the key; 0: it may not.
 func tellClient(out *api.CheckAnswer, p *windows.Plan) {
 	out.LeaseMs = clientLeaseTime(p).Milliseconds()
 }
 
-// clientLeaseTime is how long a client may lease a key of a plan. If shadow rules or on_deny: charge have to see each
-// check, it may not.
+// clientLeaseTime returns how long a client may lease a key of a plan. It is 0 if the client may not lease it, for
+// example because shadow rules or on_deny: charge need each check.
 func clientLeaseTime(p *windows.Plan) time.Duration {
 	if p == nil || len(p.Shadows) > 0 || p.Live == nil || p.Live.OnDeny == windows.OnDenyCharge {
 		return 0
@@ -28,8 +28,8 @@ func clientLeaseTime(p *windows.Plan) time.Duration {
 	return p.LeaseTime()
 }
 
-// Lease takes, renews or ends a lease of a client, in one step in Redis. This process keeps nothing of it. The error
-// wraps api.ErrUnavailable where Redis is away; the client must not use the lease any more then.
+// Lease takes, renews or ends a lease of a client, in one step in Redis. This process stores nothing about it. If
+// Redis is away, the error wraps api.ErrUnavailable, and the client must not use the lease any more.
 func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	req.Least = cmp.Or(req.Least, 1)
 	rules := s.config.Rules()
@@ -75,7 +75,7 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	return out, nil
 }
 
-// leaseError says what may have become of a lease.
+// leaseError adds to an error what may have happened to the lease.
 func leaseError(err error) error {
 	if errors.Is(err, api.ErrNotSent) {
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
@@ -83,23 +83,23 @@ func leaseError(err error) error {
 	return fmt.Errorf("%w: %w: the lease may not be used any more: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
 }
 
-// recordLeased tells Activity of the units that a client used. How many checks they are for is not known.
+// recordLeased reports the units that a client used to Activity. It is not known how many checks they are for.
 func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got reservations.Leased) {
 	if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood {
 		s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
 	}
 }
 
-// clientLeaseWord is how the ids of the leases of a key begin: no other key's do.
+// clientLeaseWord returns the beginning of the ids of a key's leases. No other key's ids begin like this.
 func clientLeaseWord(key string) string { return "lease" + hash("lease", key)[:16] }
 
-// validate refuses what no client asks that keeps to the last answer.
+// validate refuses a request that does not fit the last answer that the client received.
 func (l *leases) validate(req api.LeaseRequest) error {
 	most := req.Had - req.Used
 	if req.Want == 0 {
 		most = 0
 	}
-	leastWanted := int64(0) // which ends a lease
+	leastWanted := int64(0) // 0 ends a lease
 	if req.ID == "" && req.Had == 0 {
 		leastWanted = 1
 	}

@@ -13,23 +13,23 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ErrPartlyCharged: of a call over several shards some are charged, and another
-// did not answer.
+// ErrPartlyCharged means that a call over several shards was charged in some of them, and another shard did not
+// answer.
 var ErrPartlyCharged = errors.New("some keys may be charged")
 
-// decision is what became of one call: the verdict of Redis, or of on_error.
+// decision is the outcome of one call: the verdict of Redis, of an answerer, or of on_error.
 type decision struct {
 	counters.Verdict
 	source api.Source
-	// outcome is the metric's label, or its beginning where the counter answered.
+	// outcome is the metric's label, or only its beginning if the counter answered.
 	outcome string
 	err     error
-	// unasked says of which items nothing is known, as another key of the call is denied
-	// from memory; nil: of none.
+	// unasked marks the items of which nothing is known, because another key of the call is denied from memory. nil:
+	// there are none.
 	unasked []bool
 }
 
-// decide asks Redis within the timeout; where it cannot answer, on_error decides.
+// decide decides a call from memory or in Redis, within the timeout. If Redis cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, c *call) decision {
 	if len(c.asks) == 0 {
 		return decision{Verdict: counters.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
@@ -73,8 +73,8 @@ func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
 	return asks
 }
 
-// decideEach decides calls of one request each, independently of each other, those
-// of one shard together.
+// decideEach decides calls of one request each, independently of each other. Calls of the same shard are sent
+// together.
 func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	came, until := s.denials.now(), time.Now().Add(s.config.Timeout)
 	out := make([]decision, len(calls))
@@ -112,10 +112,10 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	return out
 }
 
-// onlyShard is all there are where Redis is one server.
+// onlyShard is the list of shards if Redis is one server.
 var onlyShard = []int{0}
 
-// shardsOf gives the shards that answer for the keys, each once.
+// shardsOf returns the shards of the keys, each shard once.
 func (s *Service) shardsOf(asks []counters.Request) []int {
 	if len(s.shards) == 1 {
 		return onlyShard
@@ -139,14 +139,13 @@ func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
 	return verdicts[0], nil
 }
 
-// askShards decides asks of several shards: all are looked at first, and only if all
-// would be admitted they are charged, one shard after the other. A race can then
-// charge some keys of a call that is denied in the end, so Atomic is false. Each
-// shard is asked behind its own breaker, and remembers what it charged in the call's
-// Memory: asked again, it counts as admitted.
+// askShards decides asks of several shards. It looks at all of them first. Only if all would be admitted, it charges
+// them, one shard after the other. Because of a race, some keys of a call can be charged although the call is denied
+// in the end, so Atomic is false. Each shard is behind its own breaker. It remembers what it charged in the call's
+// Memory: if the call is sent again, the charge counts as admitted.
 func (s *Service) askShards(ctx context.Context, until time.Time, shards []int,
 	asks []counters.Request) (counters.Verdict, error) {
-	if asks[0].Mode == api.ModeCharge { // nothing depends on what the others say
+	if asks[0].Mode == api.ModeCharge { // no answer depends on another shard
 		v := counters.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
 		return v, s.charge(ctx, until, shards, asks, &v, false)
 	}
@@ -160,8 +159,9 @@ func (s *Service) askShards(ctx context.Context, until time.Time, shards []int,
 	return v, s.charge(ctx, until, shards, asks, &v, true)
 }
 
-// charge charges asks of several shards, one shard after the other, into the verdict. With
-// stop it ends at the first one that denies: then of the others those are charged that say so.
+// charge charges asks of several shards, one shard after the other, into the verdict. With stop it ends at the first
+// shard that denies. In the shards after it, only the asks that are charged even if denied (ChargesDenied) are then
+// charged.
 func (s *Service) charge(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
 	v *counters.Verdict, stop bool) error {
 	replayed := 0
@@ -192,8 +192,8 @@ func (s *Service) charge(ctx context.Context, until time.Time, shards []int, ask
 	return nil
 }
 
-// chargeDenied charges those asks of a denied call that count all the same, in these shards. Their
-// states are then those after the charge.
+// chargeDenied charges the asks of a denied call that count anyway (ChargesDenied), in these shards. In the verdict,
+// their states become those after the charge.
 func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
 	v *counters.Verdict) error {
 	for _, shard := range shards {
@@ -225,8 +225,8 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 	return nil
 }
 
-// look answers asks without charging any, each shard by itself: what each key
-// would be told now. If the Memory of the call has an answer, it gives that.
+// look answers asks without charging any, each shard separately: the answer that each key would get now. If the
+// Memory of the call has an answer, look returns that.
 func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	asks []counters.Request) (counters.Verdict, error) {
 	v := counters.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
@@ -252,7 +252,7 @@ func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	return v, nil
 }
 
-// asksOf gives the asks of a shard, and where they stand among all.
+// asksOf returns the asks of a shard, and their indexes in asks.
 func (s *Service) asksOf(shard int, asks []counters.Request) (at []int, some []counters.Request) {
 	for i, a := range asks {
 		if s.config.Counter.Shard(a.Key) == shard {
@@ -265,8 +265,8 @@ func (s *Service) asksOf(shard int, asks []counters.Request) (at []int, some []c
 	return at, some
 }
 
-// refund gives units back and tells where the key stands, nil where Redis cannot
-// answer and on_error does not say deny: then they may not be back.
+// refund gives units back and returns the state of the key. If Redis cannot answer and on_error does not say deny,
+// the state and the error are nil, and the units may not be back.
 func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, units int64) (*windows.KeyState, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()

@@ -13,41 +13,43 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// How long what is remembered may serve.
+// How long remembered denials may be used.
 const (
-	// freshFor bounds the age of the knowledge that nothing came back before its time: since
-	// Redis gave the denial, or since the partition's mark was read again. A client may remember
-	// an answer for 10 ms more (client/denials.go): 50 in all.
+	// freshFor is how long it counts as known that no units came back early: since the denial was asked for in Redis,
+	// or since the partition's mark was read again. A client may remember an answer for 10 ms more
+	// (client/denials.go): 50 ms in all.
 	freshFor = 40 * time.Millisecond
 	// readEvery is the least time from one reading of marks to the next, unless a call waits for it.
 	readEvery = 30 * time.Millisecond
-	// mostAge bounds what no mark tells: a counter that somebody deleted, a failover, a clock
-	// that was set, and how old the units used in an answer may be.
+	// mostAge bounds the effect of what no mark shows: a counter that somebody deleted, a failover, a clock that was
+	// set. It also bounds how old the used units in an answer may be.
 	mostAge = time.Second
 )
 
-// denials remembers keys that Redis denied, and answers for them without Redis. It is exact: a window frees units only
-// with time, so a key that is denied n units is denied n or more until the wait has passed. It does not remember keys
-// of rules that count values, because another value may be admitted. A reset or a refund by any process frees units
-// earlier. It changes the mark of the key's partition, which is read while answers come from here. Changed rules make
-// another plan. All times are this process's monotonic clock. Safe for use by several goroutines.
+// denials remembers keys that Redis denied, and answers for them without Redis. It is exact: a window frees units
+// only with time, so a key that is denied n units is denied n or more until the wait has passed. It does not remember
+// keys of rules that count values, because another value may be admitted. A reset or a refund by any process frees
+// units earlier. A reset and a refund change the mark of the key's partition, and the marks are read while answers
+// come from here. A change of the rules makes another plan. All times are this process's monotonic clock. Safe for
+// use by several goroutines.
 type denials struct {
 	counter marks
 	leased  bool // only keys whose rule has lease are remembered
 	now     func() time.Time
-	start   func(read func()) // runs read beside the caller
+	start   func(read func()) // runs read without blocking the caller
 	timeout time.Duration     // of a reading
-	// patience bounds how long calls wait for a reading since it began: a check must fit in afterwards.
+	// patience bounds how long calls wait for a reading, counted from its start: there must be time for a check
+	// afterwards.
 	patience time.Duration
 
-	used       atomic.Bool // something was remembered once
+	used       atomic.Bool // something was remembered at least once
 	mu         sync.Mutex
 	keys       *simplelru.LRU[string, *denial] // hashicorp/golang-lru, as in package client
 	partitions []partition
 	shards     []shardMarks
 }
 
-// marks is what a counters.Redis has of the marks.
+// marks has the methods of counters.Redis that are about marks.
 type marks interface {
 	Shards() int
 	Shard(key string) int
@@ -56,35 +58,36 @@ type marks interface {
 	Freed(ctx context.Context, partitions []int) ([]string, error)
 }
 
-// denial is what Redis said of one key.
+// denial is Redis's denial of one key.
 type denial struct {
 	plan      *windows.Plan
 	partition int
 	shard     int
-	cost      int64 // at least 1; as much, and more, is denied until then
+	cost      int64 // at least 1; this cost and every higher one are denied until then
 	until     time.Time
 	state     windows.KeyState
-	// It was asked for and answered then: Redis decided in between.
+	// When the request was sent, and when the answer came: Redis decided between the two.
 	asked, answered time.Time
 }
 
-// partition is what is known of a partition's mark.
+// partition is what is known about a partition's mark.
 type partition struct {
 	mark string
-	// since is when this mark, or the end of an own reset or refund, was first known: denials
-	// that were asked for before it are forgotten. asked is when the mark was last read.
+	// since is when this mark was first known, or when a reset or refund by this process ended: denials that were
+	// asked for before since are not used. asked is when the last reading of the mark began.
 	since, asked time.Time
-	wanted       bool // an answer was given from here since it was read
+	wanted       bool // a denial was looked up here since the mark was read
 }
 
 // shardMarks is the state of readings from one shard.
 type shardMarks struct {
-	over   chan struct{} // of the reading under way, closed when it is over; nil: none is
+	over   chan struct{} // closed when the reading under way is over; nil: there is none
 	last   time.Time     // when the last one began
-	failed bool          // the last one, so nobody waits for the next
+	failed bool          // the last reading failed, so no call waits for the next
 }
 
-// newDenials remembers so many keys; with 0 only some that may have leases.
+// newDenials makes denials that remember up to size keys. If size is 0, they remember only keys whose rule has lease,
+// up to maxLeases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
 	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout, patience: min(freshFor, timeout/4),
 		start:      func(read func()) { go read() },
@@ -96,8 +99,8 @@ func newDenials(counter marks, size int, now func() time.Time, timeout time.Dura
 	return d
 }
 
-// remember notes whom a run denied that was sent at `asked`. An answer which Redis gave before a
-// reset, and which comes after it, serves nobody: the partition's since is later than asked then.
+// remember records the keys that a run denied. The run was sent at `asked`. An answer that Redis gave before a reset,
+// but that arrives after the reset, is not used: the partition's since is then later than asked.
 func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdict, asked time.Time) {
 	answered := d.now()
 	for i, v := range verdicts {
@@ -111,7 +114,7 @@ func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdi
 	}
 }
 
-// add notes that Redis denies a request, if it does; its waits begin at a moment.
+// add records that Redis denies a request, if it does. The waits in the state begin at `from`.
 func (d *denials) add(request counters.Request, state windows.KeyState, from, asked, answered time.Time) {
 	if request.ChargesDenied() || len(request.Values) > 0 || d.leased && request.Plan.LeaseTime() == 0 {
 		return
@@ -120,7 +123,7 @@ func (d *denials) add(request counters.Request, state windows.KeyState, from, as
 		until: from.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
-		case s.RetryAfter == 0: // it is free, or a shadow rule admits it, which charges of others may change
+		case s.RetryAfter == 0: // the key is free, or a shadow rule admits it, and other charges may change that
 			return
 		case s.RetryAfter > 0:
 			if end := from.Add(s.RetryAfter); end.Before(one.until) {
@@ -134,11 +137,11 @@ func (d *denials) add(request counters.Request, state windows.KeyState, from, as
 		(asked.Before(known.asked) || asked.Equal(known.asked) && known.cost < one.cost) {
 		return
 	}
-	d.keys.Add(strings.Clone(request.Key), one) // it may be a part of a long request
+	d.keys.Add(strings.Clone(request.Key), one) // the key may be a part of a long request
 	d.used.Store(true)
 }
 
-// certainty is what is known of a request's denial.
+// certainty is how certain the denial of a request is.
 type certainty int
 
 const (
@@ -147,7 +150,8 @@ const (
 	certain
 )
 
-// find gives the denial of the key of a request, whose call came at a moment, nil where there is none. Under mu.
+// find returns the denial of the request's key, for a call that came at `came`. It is nil if there is none. mu must
+// be held.
 func (d *denials) find(request counters.Request, came, now time.Time) (*denial, certainty) {
 	one, ok := d.keys.Get(request.Key)
 	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {
@@ -159,13 +163,14 @@ func (d *denials) find(request counters.Request, came, now time.Time) (*denial, 
 		return one, unknown
 	case now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(came):
 		return one, certain
-	case p.asked.IsZero(): // the first reading only begins to know
+	case p.asked.IsZero(): // the first reading has no older mark to compare with
 		return one, unknown
 	}
 	return one, old
 }
 
-// lookup gives where the key of a request stands that is denied for certain.
+// lookup returns the state of the request's key if the request is denied for certain. It starts a reading of the
+// marks if one is due.
 func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyState, certainty) {
 	now := d.now()
 	d.mu.Lock()
@@ -182,14 +187,14 @@ func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyS
 	if known != certain {
 		return windows.KeyState{}, known
 	}
-	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied all the same
+	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied anyway
 		now = last
 	}
 	return one.state.After(now.Sub(one.answered)), certain
 }
 
-// await gives what is closed when marks have been read that tell whether an old denial is certain, and for how long it
-// is worth waiting for; nil where it is not.
+// await returns a channel that is closed when the marks have been read that show whether an old denial is certain,
+// and how long to wait for it at most. The channel is nil if it is not worth waiting.
 func (d *denials) await(request counters.Request, came time.Time) (reading <-chan struct{}, atMost time.Duration) {
 	now := d.now()
 	d.mu.Lock()
@@ -216,10 +221,11 @@ func (d *denials) await(request counters.Request, came time.Time) (reading <-cha
 	return reading, atMost
 }
 
-// closed is a reading that is over.
+// closed is the channel of a reading that is over.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// begin notes that marks of a shard are read from now on; false where they are already. Under mu.
+// begin records that a reading of a shard's marks begins now. It returns false if one is already under way. mu must
+// be held.
 func (d *denials) begin(shard int, now time.Time) bool {
 	l := &d.shards[shard]
 	if l.over != nil {
@@ -229,7 +235,7 @@ func (d *denials) begin(shard int, now time.Time) bool {
 	return true
 }
 
-// read reads the marks of the partitions of a shard from which answers were given.
+// read reads the marks of the partitions of a shard in which denials were looked up.
 func (d *denials) read(shard int) {
 	d.mu.Lock()
 	var wanted []int
@@ -251,7 +257,7 @@ func (d *denials) read(shard int) {
 	close(l.over)
 	l.over, l.failed = nil, err != nil
 	if err != nil {
-		return // what is not fresh is asked for again
+		return // marks that are not fresh are read again
 	}
 	for i, n := range wanted {
 		p := &d.partitions[n]

@@ -117,7 +117,7 @@ func (o *others) sweep() {
 	testkit.Must(o.T, err)
 }
 
-// check has the one process check, and tells whether it denied from memory. Redis denies then.
+// check makes the one process check, and returns whether it denied from memory. Then Redis denies too.
 func (o *others) check(cost int64) bool {
 	a, err := o.Check(context.Background(), api.CheckRequest{Key: "k", Cost: cost})
 	testkit.Must(o.T, err)
@@ -133,7 +133,7 @@ func (o *others) check(cost int64) bool {
 	return true
 }
 
-// Whatever becomes of leases and reservations, no denial from memory is false for longer than marks may take.
+// Whatever happens to leases and reservations, no denial from memory is false for longer than marks may take.
 func TestReservationsLeaveDenialsTrue(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	timelines, fromMemory := 0, 0
@@ -173,7 +173,7 @@ func TestReservationsLeaveDenialsTrue(t *testing.T) {
 	}
 }
 
-// Units that a lease charges before it would have expired may leave earlier than a denial was told.
+// Units that a lease charges before it would have expired may leave earlier than a denial said.
 func TestALeaseThatIsChargedSoon(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	for _, algorithm := range windows.Algorithms {
@@ -183,7 +183,8 @@ func TestALeaseThatIsChargedSoon(t *testing.T) {
 	}
 }
 
-// chargedSoon has a check denied while most is leased, and soon charged, and compares with Redis until it is not.
+// chargedSoon makes a check that is denied while most units are leased, and soon charged. It compares with Redis
+// until the check is not denied any more.
 func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	clock := int64(1_700_000_000_000) - 100 // of a fixed window
 	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
@@ -227,7 +228,7 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	t.Error("denied after all has left")
 }
 
-// Units that are free at the end of their reservation are so earlier where that is renewed to end earlier.
+// Units that are free at the end of their reservation are free earlier if the reservation is renewed to end earlier.
 func TestAReservationThatIsToEndEarlier(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	clock := int64(1_700_000_000_000)

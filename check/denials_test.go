@@ -20,8 +20,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// process is one that checks, over a prefix of its own, and by a clock that the test moves: it is
-// Redis's and the process's. Marks are read at once, and not beside the caller.
+// process is a process that checks, under its own prefix, and by a clock that the test moves. Redis and the process
+// have the same clock. Marks are read at once, in the caller's goroutine.
 type process struct {
 	*Service
 	rules *windows.Rules
@@ -47,7 +47,7 @@ func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules 
 	return p
 }
 
-// newService is one over c, under a prefix of its own, with these rules and what else config has.
+// newService makes a Service over c, under its own prefix, with these rules and what else config has.
 func newService(t testing.TB, c *redis.Client, config Config, rules ...*windows.Rule) *Service {
 	t.Helper()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
@@ -70,8 +70,8 @@ func rule(match string, ws ...windows.Window) *windows.Rule {
 	return &windows.Rule{Name: "r-" + strings.Trim(match, ":*"), Match: match, Windows: ws}
 }
 
-// The same timeline, with denials from memory and without, allows the same checks. The wait
-// told from memory is never longer, and the same where nothing was charged meanwhile.
+// The same timeline, with denials from memory and without, allows the same checks. The wait in an answer from memory
+// is never longer, and is the same if nothing was charged in the meantime.
 func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
 	shadow := rule("s:*", windows.Window{Limit: 3, Per: 100 * time.Millisecond})
 	shadow.Shadow, shadow.Name = true, "watch"
@@ -113,7 +113,7 @@ func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
 	}
 }
 
-// step does the same in both processes, and gives how many answers came from memory.
+// step does the same in both processes, and returns how many answers came from memory.
 func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Rules, what int, key string,
 	cost int64) (fromMemory int) {
 	ctx := context.Background()
@@ -187,7 +187,7 @@ func compare(rt *rapid.T, a, b api.ChecksAnswer, errA, errB error) (fromMemory i
 	return fromMemory
 }
 
-// one is a process whose key user:1, of 10 a minute, has spent them, and what Redis was asked since.
+// one returns a process whose key user:1 has spent its 10 units a minute, and the calls of Redis since then.
 func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() int) {
 	t.Helper()
 	clock := int64(1_700_000_000_000)
@@ -206,7 +206,7 @@ func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() 
 	return p, &clock, asked
 }
 
-// countScripts gives what tells how many scripts were run since it was asked before.
+// countScripts returns a function that returns how many scripts were run since its last call.
 func countScripts(c *redis.Client) func() int {
 	n := 0
 	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
@@ -237,7 +237,8 @@ func (p *process) known(t testing.TB, clock *int64) {
 	}
 }
 
-// A key that knocks on and on costs Redis one check a second, and the answers are as Redis gives them.
+// A key that is asked for all the time costs Redis one check a second, and the answers are the same as those of
+// Redis.
 func TestADeniedKeyIsAnsweredFromMemory(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -265,7 +266,7 @@ func TestADeniedKeyIsAnsweredFromMemory(t *testing.T) {
 	}
 }
 
-// Less than what was denied may be admitted; as much and more is denied.
+// A lower cost than the denied one may be admitted; the same cost and higher ones are denied.
 func TestOfWhichCostADenialIs(t *testing.T) {
 	p, clock, asked := one(t)
 	_, err := p.Reset(t.Context(), "user:1")
@@ -317,7 +318,7 @@ func TestWhatIsGivenBackIsKnown(t *testing.T) {
 	}
 }
 
-// An answer that Redis gave before a reset and that comes after it is not remembered.
+// An answer that Redis gave before a reset, and that arrives after it, is not remembered.
 func TestAnAnswerFromBeforeAReset(t *testing.T) {
 	p, clock, _ := one(t)
 	p.known(t, clock)
@@ -337,7 +338,7 @@ func TestAnAnswerFromBeforeAReset(t *testing.T) {
 	}
 }
 
-// Of another key of a denied call nothing is known, and its shadow rules are evaluated.
+// Nothing is known about the other keys of a denied call, and their shadow rules are evaluated.
 func TestACallOfSeveralKeys(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -358,7 +359,7 @@ func TestACallOfSeveralKeys(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded, and other rules are other denials.
+// The number of remembered denials is bounded, and after a change of the rules they are not used.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	p, clock, asked := one(t)
 	for i := range 300 {
@@ -379,8 +380,8 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// What a shadow rule says is always true: a denial that it would have admitted is Redis's to
-// give, and one that it would have denied holds as long as the wait of both.
+// The answer of a shadow rule is always true. If the shadow rule would have admitted a denied check, Redis must
+// answer it. If it would have denied it too, the denial holds for as long as both waits.
 func TestShadowRulesOfADeniedKey(t *testing.T) {
 	for _, s := range []struct {
 		limit  int64
@@ -406,8 +407,8 @@ func TestShadowRulesOfADeniedKey(t *testing.T) {
 	}
 }
 
-// A denial holds from when it was asked for, less the millisecond of Redis's clock: Redis decided
-// some time between the question and the answer.
+// A denial holds from the time when it was asked for, less the millisecond of Redis's clock: Redis decided at some
+// time between the request and the answer.
 func TestUntilWhenADenialHolds(t *testing.T) {
 	p, clock, _ := one(t)
 	asked := p.denials.now()

@@ -15,36 +15,35 @@ import (
 	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
-// Bounds of a gatherer. (What a run sends at a time is bounded where it is made: internal/counters/many.go.)
+// Bounds of a gatherer. (internal/counters/many.go bounds what a run sends at a time.)
 const (
 	maxGathered = 256    // calls of one run
 	maxWaiting  = 20_000 // calls that wait for one
-	// A run that takes longer than its callers wait is lost for all of them, and counts as a failure of
-	// Redis: 256 calls of 100 keys were one, and then on_error decided nearly all.
+	// If a run takes longer than its callers wait, it is lost for all of them and counts as a failure of Redis. One
+	// run of 256 calls with 100 keys each was such a run, and on_error then decided nearly all calls.
 	maxGatheredKeys = 6400
 )
 
 var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNotSent)
 
-// gatherer lets calls that wait for the same server at the same time share one
-// run of the script. While none is under way a call goes at once and by itself;
-// what comes meanwhile goes together when it ends. So it adds no latency to a
-// quiet server, and the busier it is the less a call costs.
+// gatherer lets calls that wait for the same server at the same time share one run of the script. If no run is under
+// way, a call is sent at once and alone. Calls that come during a run are sent together when it ends. So a gatherer
+// adds no latency to a quiet server, and the busier the server is, the less a call costs.
 type gatherer struct {
 	run     func(context.Context, [][]counters.Request) ([]counters.Verdict, error)
-	timeout time.Duration // of a run that was gathered
+	timeout time.Duration // of a shared run
 	tracer  trace.Tracer  // may be nil
 
 	mu      sync.Mutex
 	busy    bool // a run is under way
 	waiting []*waiter
-	calls   int       // those of waiting
-	running []*waiter // those of the run under way
+	calls   int       // number of calls in waiting
+	running []*waiter // the callers of the run under way
 	// took holds the durations of the last two answered runs. Under overload both are long. After one slow moment
 	// only one is.
 	took [2]time.Duration
-	// ends is when timer looks for callers whose time has passed; zero: it does not. One timer for all of
-	// them costs a twentieth less of the server than one for each (decision 54).
+	// ends is when timer looks for callers whose time has passed; zero: it does not run. One timer for all callers
+	// costs the server a twentieth less than one timer for each (decision 54).
 	ends  time.Time
 	timer *time.Timer
 }
@@ -68,10 +67,9 @@ func newGatherer(timeout time.Duration, tracer trace.Tracer,
 	return &gatherer{run: run, timeout: timeout, tracer: tracer}
 }
 
-// ask answers calls. With an error come the verdicts of those that were answered
-// nevertheless (counters.Verdict.Answered). Where ctx ends first, or `until` passes, calls may be
-// charged all the same, if they were sent already; the error wraps api.ErrNotSent
-// where they certainly were not.
+// ask answers calls. If it returns an error, it also returns the verdicts of the calls that were answered
+// nevertheless (counters.Verdict.Answered). If ctx ends or `until` passes first, calls that were already sent may be
+// charged anyway. If they were certainly not sent, the error wraps api.ErrNotSent.
 func (g *gatherer) ask(ctx context.Context, until time.Time, calls [][]counters.Request) (verdicts []counters.Verdict,
 	err error) {
 	g.mu.Lock()
@@ -144,7 +142,7 @@ func (w *waiter) finish(answered bool) {
 	}
 }
 
-// endsAt sees to it that a caller is woken then. g.mu is held.
+// endsAt sets the timer so that a caller is woken at `until`. g.mu is held.
 func (g *gatherer) endsAt(until time.Time) {
 	if !g.ends.IsZero() && !until.Before(g.ends) {
 		return
@@ -176,7 +174,7 @@ func (g *gatherer) endCalls() {
 	}
 }
 
-// drop takes out those who wait and whose time has passed by then. g.mu is held.
+// drop removes and wakes the waiting callers whose time will have passed at `by`. g.mu is held.
 func (g *gatherer) drop(by time.Time) {
 	g.waiting = slices.DeleteFunc(g.waiting, func(w *waiter) bool {
 		if w.until.After(by) {
@@ -189,7 +187,7 @@ func (g *gatherer) drop(by time.Time) {
 	})
 }
 
-// next ends a run and begins that of the calls which came meanwhile.
+// next ends a run and starts the next one, with the calls that came during it.
 func (g *gatherer) next() {
 	if some := g.take(); some != nil {
 		go func() {
@@ -200,8 +198,8 @@ func (g *gatherer) next() {
 	}
 }
 
-// take gives the calls of the next run, nil if nobody waits. It leaves out callers with less time than a run
-// takes: they would be charged without an answer, and under overload that would be everybody.
+// take returns the callers of the next run, nil if nobody waits. It leaves out callers that have less time left than
+// a run takes: they would be charged without an answer, and under overload that would happen to all callers.
 func (g *gatherer) take() []*waiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,20 +233,20 @@ func (g *gatherer) askFor(some []*waiter) {
 	verdicts, err := g.timed(ctx, span, calls)
 	for _, w := range some {
 		w.ran = span
-		if w.err = err; len(verdicts) > 0 { // none where nothing was sent
+		if w.err = err; len(verdicts) > 0 { // empty if nothing was sent
 			w.verdicts, verdicts = verdicts[:len(w.calls):len(w.calls)], verdicts[len(w.calls):]
 		}
 		if err != nil {
-			// One key's counter is broken, say. A script that is refused has charged nobody, so
-			// each may be asked by itself, and the others get their answers.
+			// For example, one key's counter is broken. A script that is refused has charged nothing, so the calls of
+			// each caller can be sent separately, and the other callers get their answers.
 			g.askUnanswered(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
 		}
 		w.finish(true)
 	}
 }
 
-// startShared starts the span of a run for several callers: in the trace of the first of them that is
-// sampled, and linked with the others.
+// startShared starts the span of a run for several callers. The span is in the trace of the first caller that is
+// sampled, and is linked with the other callers.
 func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (context.Context, tracing.Span) {
 	if g.tracer == nil {
 		return ctx, tracing.Span{}
@@ -266,8 +264,8 @@ func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (c
 	return ctx, span
 }
 
-// askUnanswered is for a waiter of a run that failed. If all its calls were answered, it has no error. The others
-// are asked by themselves if `repeat` says that they can be.
+// askUnanswered handles a waiter of a run that failed. If all its calls were answered, it gets no error. Otherwise,
+// if repeat is true, the calls without an answer are sent again, without those of other waiters.
 func (g *gatherer) askUnanswered(ctx context.Context, w *waiter, repeat bool) {
 	var left []int
 	var calls [][]counters.Request

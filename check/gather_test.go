@@ -28,7 +28,7 @@ type server struct {
 	// bad is a key whose counter is broken: a run that holds it fails, with `failure` if that is set.
 	bad     string
 	failure error
-	// partly: what stands before it is answered nevertheless.
+	// partly: the calls before it are answered nevertheless.
 	partly bool
 
 	began time.Time
@@ -75,7 +75,7 @@ func (s *server) run(_ context.Context, calls [][]counters.Request) ([]counters.
 			}
 			return nil, err
 		}
-		// Transitions tell whose it is.
+		// Transitions shows whose verdict it is.
 		out[i] = counters.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
 	}
 	return out, nil
@@ -85,7 +85,7 @@ func single(key string, cost int64) [][]counters.Request {
 	return [][]counters.Request{{{Key: key, Cost: cost}}}
 }
 
-// calls has a caller come with calls, of which the first names him.
+// calls starts a caller with calls. The first call is the name of the caller.
 func (s *server) calls(ctx context.Context, within time.Duration, calls [][]counters.Request) {
 	until := time.Now().Add(within)
 	go func() {
@@ -125,7 +125,8 @@ func (s *server) takes(err error, want ...string) {
 	synctest.Wait()
 }
 
-// answered expects who was answered, and with his own cost; the others' errors wrap one.
+// answered expects which callers were answered, each with its own cost. The errors of the others wrap the given
+// error.
 func (s *server) answered(keys string, failed error) {
 	s.t.Helper()
 	for key, one := range s.told {
@@ -164,7 +165,7 @@ func TestACallThatWasNotSentIsTakenBack(t *testing.T) {
 	})
 }
 
-// The deadline of a call holds also where the run that it waits for, or is part of, hangs.
+// The deadline of a call also holds if the run that it waits for, or is part of, hangs.
 func TestACallEndsInTimeBesideARunThatHangs(t *testing.T) {
 	gathered(t, time.Minute, nil, func(t *testing.T, s *server) {
 		s.ask(time.Minute, "first")
@@ -191,7 +192,8 @@ func TestACallEndsInTimeBesideARunThatHangs(t *testing.T) {
 	})
 }
 
-// One broken key takes the answer from nobody else; a server that does not answer is not asked once more for each.
+// One broken key does not prevent the answers of other callers. A server that does not answer is not asked again for
+// each caller.
 func TestABrokenKeyOfARun(t *testing.T) {
 	gathered(t, time.Minute, nil, func(t *testing.T, s *server) {
 		s.bad = "broken"

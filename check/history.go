@@ -11,20 +11,21 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Transitions tells what became known of a key. alerts.History does.
+// Transitions returns the alerts and decisions of a key. alerts.History implements it.
 type Transitions interface {
-	// Alerts gives the newest n before a place, the newest first, and their places; before "": of all.
+	// Alerts returns the newest n alerts before a place, the newest first, and their places. If before is "", it
+	// returns the newest n of all.
 	Alerts(ctx context.Context, key, before string, n int) (list []api.Transition, places []string, err error)
-	// Decisions gives the last throttle decision of each rule, the newest first.
+	// Decisions returns the last throttle decision of each rule, the newest first.
 	Decisions(ctx context.Context, key string) ([]api.Transition, error)
 }
 
-// HistoryRequest is for a page of what happened to a key or a pattern.
+// HistoryRequest asks for a page of the history of a key or a pattern.
 type HistoryRequest struct {
 	Key, Pattern string
 	N            int
-	Before       string // Next of the page before; "": the newest
-	// Changes that operators made are wanted, too.
+	Before       string // Next of the previous page; "": the newest page
+	// Changes: the changes that operators made are wanted too.
 	Changes bool
 }
 
@@ -34,15 +35,15 @@ const (
 	natsAway      = "alerts and decisions: NATS does not answer"
 )
 
-// source is one of the lists that a history is merged of, the newest first.
+// source is one of the lists that are merged into a history, the newest first.
 type source struct {
 	entries []api.HistoryEntry
 	places  []string // of entries
-	reached string   // the place of the last that was taken
+	reached string   // the place of the last entry that was taken
 }
 
-// History merges the alerts, the last decisions and the changes that operators made of a key, the newest
-// first. What it cannot look at it names.
+// History merges the alerts, the last decisions and the changes that operators made of a key, the newest first.
+// LeftOut names the parts that it could not read.
 func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History, error) {
 	out := api.History{Entries: []api.HistoryEntry{}}
 	out.Key, out.Pattern, out.Network = api.SplitTarget(req.Key, req.Pattern)
@@ -62,7 +63,7 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 		out.LeftOut = append(out.LeftOut, noChanges)
 	}
 	switch {
-	case req.Pattern != "": // has none of its own
+	case req.Pattern != "": // a pattern has no alerts or decisions
 	case s.config.Transitions == nil:
 		out.LeftOut = append(out.LeftOut, noTransitions)
 	default:
@@ -113,7 +114,7 @@ func olderDecision(a, b string) bool {
 	return x < y || x == y && aRule < bRule
 }
 
-// mergeHistory takes the newest n of all sources, and says whether there are more.
+// mergeHistory takes the newest n entries of all sources, and reports whether there are more.
 func mergeHistory(sources []source, n int) (out []api.HistoryEntry, more bool) {
 	out = []api.HistoryEntry{}
 	for {

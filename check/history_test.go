@@ -64,7 +64,8 @@ func (t transitions) Alerts(context.Context, string, string, int) ([]api.Transit
 
 func (t transitions) Decisions(context.Context, string) ([]api.Transition, error) { return nil, nil }
 
-// A place that the source of transitions does not know is the caller's mistake; that NATS is away is not.
+// A place that the source of transitions does not know is the caller's mistake. It is not the caller's mistake if
+// NATS is away.
 func TestHistoryTellsMistakesFromOutages(t *testing.T) {
 	ask := func(err error) (api.History, error) {
 		s := &Service{config: Config{Transitions: transitions{err}}}

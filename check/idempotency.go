@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// remember gives a call the key of its caller, if there is one. What is no charge in Redis is
-// not remembered: a call of which nothing is counted, and units that are given back.
+// remember gives a call the idempotency key of its caller, if there is one. Only charges in Redis are remembered: not
+// a call of which nothing is counted, and not units that are given back.
 func (c *call) remember(ctx context.Context, retention time.Duration) {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" || len(c.asks) == 0 {
@@ -27,7 +27,8 @@ func (c *call) remember(ctx context.Context, retention time.Duration) {
 	c.asks[0].Memory = &counters.Memory{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
 }
 
-// fingerprint tells calls apart by what they ask for: 128 bits of a SHA-256.
+// fingerprint returns 128 bits of a SHA-256 of what a call asks for. It differs between calls that ask for different
+// things.
 func (c *call) fingerprint() string {
 	var text []byte
 	for _, r := range c.requests {
@@ -48,7 +49,7 @@ var (
 		api.ErrIdempotencyKeyReused)
 )
 
-// reservationWords gives the word that its id begins with, and one for what it asks.
+// reservationWords returns the word that the id of a reservation begins with, and a fingerprint of what it asks for.
 func reservationWords(ctx context.Context, reqs []api.CheckRequest, ttlMs int64) (word, fingerprint string) {
 	if !api.Repeatable(ctx) {
 		return strings.ToLower(rand.Text()), "-"

@@ -5,14 +5,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Latencies are how many calls took at most so many seconds, since the process started.
+// Latencies count how many calls took at most a number of seconds, since the process started.
 type Latencies struct {
 	Seconds []float64 // upper bounds, rising
-	Calls   []uint64  // up to each of them
+	Calls   []uint64  // how many took at most each bound
 	All     uint64
 }
 
-// Latencies sums the calls of all rules and outcomes; nothing without metrics.
+// Latencies sums the calls of all rules and outcomes. It is empty if there are no metrics.
 func (s *Service) Latencies() (out Latencies) {
 	if s.config.Metrics == nil {
 		return out
@@ -25,7 +25,7 @@ func (s *Service) Latencies() (out Latencies) {
 	for one := range each {
 		var m dto.Metric
 		if one.Write(&m) != nil {
-			continue // it is ours, and can be written
+			continue // cannot happen: the metric is ours
 		}
 		h := m.GetHistogram()
 		if out.Seconds == nil {
@@ -40,7 +40,7 @@ func (s *Service) Latencies() (out Latencies) {
 	return out
 }
 
-// Since leaves out the calls of before.
+// Since subtracts the calls that are in before.
 func (l Latencies) Since(before Latencies) Latencies {
 	out := Latencies{Seconds: l.Seconds, Calls: append([]uint64{}, l.Calls...), All: l.All - before.All}
 	for i := range before.Calls {
@@ -49,8 +49,8 @@ func (l Latencies) Since(before Latencies) Latencies {
 	return out
 }
 
-// Quantile is below which share of the calls stayed, in seconds: between the bounds of a bucket as if they were spread
-// evenly. 0: there were none.
+// Quantile returns the time in seconds below which this share of the calls stayed. It assumes that calls are spread
+// evenly between the bounds of a bucket. It is 0 if there were no calls.
 func (l Latencies) Quantile(share float64) float64 {
 	rank, from, below := share*float64(l.All), 0.0, uint64(0)
 	for i, n := range l.Calls {
@@ -59,5 +59,5 @@ func (l Latencies) Quantile(share float64) float64 {
 		}
 		from, below = l.Seconds[i], n
 	}
-	return from * min(1, float64(l.All)) // slower than the last bound
+	return from * min(1, float64(l.All)) // the call is slower than the last bound
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// slowRenewals says when a renewal begins, and has it wait.
+// slowRenewals reports when a renewal begins, and makes it wait.
 type slowRenewals struct {
 	*reservations.Store
 	begun, goOn chan struct{}
@@ -83,7 +83,7 @@ func TestLeasesEnd(t *testing.T) {
 	})
 }
 
-// override sets one of a key by another process, or clears it, and has this one know it.
+// override sets the override of a key in another process, or clears it, and lets this process load it.
 func (l *lessees) override(one *lessee, key string, set api.Override) {
 	l.t.Helper()
 	by, ctx := l.other.NewOverrides(nil), context.Background()
@@ -97,7 +97,7 @@ func (l *lessees) override(one *lessee, key string, set api.Override) {
 	testkit.Must(l.t, one.overrides.Poll(ctx))
 }
 
-// limitOf asks, and gives the limit that was decided by and who decided.
+// limitOf checks a key, and returns the limit of the decision and its source.
 func (l *lessees) limitOf(one *lessee, key string) (int64, api.Source) {
 	l.t.Helper()
 	a, err := one.Check(context.Background(), api.CheckRequest{Key: key})
@@ -169,7 +169,7 @@ func TestOverridesEndLeases(t *testing.T) {
 	})
 }
 
-// Activity has every answer, whoever gave it.
+// Activity has every answer, whatever its source.
 func TestActivityHasLeases(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	l, one := hotKey(t, c, 1)
@@ -193,7 +193,7 @@ func TestActivityHasLeases(t *testing.T) {
 
 // silentRedis is a client of a server that takes commands and never answers.
 func silentRedis(t *testing.T) *redis.Client {
-	// A name would be looked up, outside of any bubble.
+	// A host name would be looked up, outside of the bubble.
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true,
 		DisableIdentity: true,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {

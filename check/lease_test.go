@@ -23,7 +23,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// lessees are processes that answer for the same keys from leases, by a clock that the test moves.
+// lessees are processes that answer checks of the same keys from leases, by a clock that the test moves.
 type lessees struct {
 	t        rapid.TB
 	redis    *redis.Client
@@ -254,8 +254,8 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 	}
 }
 
-// Whoever is frozen, crashes or ends when, whatever is reset and reloaded: no window of Redis has less as used
-// than was admitted, and none holds more than the limit.
+// Whichever process is frozen, crashes or ends, and whatever is reset and reloaded: every window in Redis has at
+// least the admitted units as used, and no more than the limit.
 func TestLeasesEqualTheRecount(t *testing.T) {
 	// The others are estimates, or count by the windows of the clock.
 	for _, algorithm := range append(lua.Exact(), windows.SlidingBuckets) {
@@ -282,7 +282,7 @@ func TestLeasesEqualTheRecount(t *testing.T) {
 	}
 }
 
-// hotKey gives one process with a lease on a key, and a rule of 1000 in a second.
+// hotKey returns one process with a lease on a key, and a rule of 1000 in a second.
 func hotKey(t *testing.T, c *redis.Client, n int) (*lessees, *lessee) {
 	t.Helper()
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
@@ -391,8 +391,8 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// exhaust gives one process that remembers so many denials, and a key that may be leased, of which a window of 5 s has
-// no units left; and what Redis was asked since.
+// exhaust returns a process that remembers so many denials, a key that may be leased and has no units left in a
+// window of 5 s, and the calls of Redis since then.
 func exhaust(t *testing.T, c *redis.Client, denials int) (*lessees, *lessee, func() int) {
 	t.Helper()
 	hot := rule("*", windows.Window{Limit: 100, Per: 5 * time.Second})

@@ -11,12 +11,12 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Close gives back what this process has leased of hot keys: what was used is charged, the rest is free. Call
-// it when no more checks come; those that come all the same ask Redis.
+// Close gives back the units that this process has leased for hot keys: used units are charged, the rest becomes
+// free. Call it when no more checks come. Checks that come later are decided in Redis.
 func (s *Service) Close() { s.leases.Close() }
 
-// answer decides a call of one key from this process's lease, and takes or renews the lease where the key
-// is asked for often. Where it gives false Redis decides.
+// answer decides a call of one key from this process's lease, and takes or renews the lease if the key is asked for
+// often. If it returns false, the call is passed on.
 func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if len(c.asks) != 1 || c.never {
 		return decision{}, false
@@ -24,7 +24,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 	a := c.asks[0]
 	if a.Plan.LeaseTime() == 0 {
 		if one := l.Find(a.Key); one != nil {
-			one.GiveBack() // its rule had lease
+			one.GiveBack() // its rule had lease before
 		}
 		return decision{}, false
 	}
@@ -35,7 +35,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 	if one == nil {
 		return decision{}, false
 	}
-	if p := planOf(one.Grant()); p != nil && p.Plan != a.Plan { // other rules, or other limits of an operator
+	if p := planOf(one.Grant()); p != nil && p.Plan != a.Plan { // the rules changed, or an operator's limits
 		one.GiveBack()
 		return decision{}, false
 	}
@@ -47,7 +47,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 		Items: []windows.KeyState{leasedState(got)}}, source: api.SourceLease, outcome: "lease_"}, true
 }
 
-// leasedState gives the state of the key after an answer from its lease.
+// leasedState returns the state of the key after an answer from its lease.
 func leasedState(a lease.Answer) windows.KeyState {
 	g := a.Grant
 	state := windows.KeyState{NowMs: g.Answer.NowMs, Shadows: planOf(g).shadows}.After(g.Age(a.Now))
@@ -55,8 +55,8 @@ func leasedState(a lease.Answer) windows.KeyState {
 	return state
 }
 
-// answerHot answers a plain check of one key from its lease, where nothing but the lease has to be asked. It is
-// answer without what other calls need: most answers of a hot key come from here.
+// answerHot answers a plain check of one key from its lease, if the lease alone can decide it. It does the same as
+// answer without what other calls need: most answers for a hot key come from here.
 func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if !s.leases.Used() {
 		return api.CheckAnswer{}, false
@@ -82,7 +82,7 @@ func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.Che
 	return answer, true
 }
 
-// giveBackUnits gives back what is leased of a key that is blocked.
+// giveBackUnits gives back the leased units of a key that is blocked.
 func (s *Service) giveBackUnits(key string) {
 	if one := s.leases.Find(key); one != nil {
 		one.GiveBack()

@@ -12,7 +12,7 @@ import (
 // watchResets is how often the marks of resets are read while there are leases. A renewal reads them too.
 const watchResets = 40 * time.Millisecond
 
-// watch begins to read the marks of resets, as a lease has units whose mark was read at a moment.
+// watch starts reading the marks of resets, because a lease has units. The mark of its partition was read at `read`.
 func (l *leases) watch(p *leasePlan, read time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -23,7 +23,8 @@ func (l *leases) watch(p *leasePlan, read time.Time) {
 	}
 }
 
-// look reads the marks of resets where that was not done for watchResets, and tells of the answers given.
+// look reads the marks of resets if they have not been read for watchResets, and reports the answers given from
+// leases.
 func (l *leases) look() {
 	standing, next := l.standing()
 	for _, one := range standing {
@@ -43,8 +44,8 @@ func (l *leases) look() {
 	}
 }
 
-// standing gives the leases that have units, and in how long the marks are to be read: when those of one
-// of them are older than watchResets.
+// standing returns the leases that have units, and the time until the marks must be read again: until the mark of one
+// of the leases is older than watchResets.
 func (l *leases) standing() (standing []*lease.Lease, next time.Duration) {
 	now := l.Now()
 	next = watchResets

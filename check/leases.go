@@ -17,11 +17,11 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// maxLeases is how many leases there are at most, and of how many other keys the rates are known.
+// maxLeases is the largest number of leases, and also of other keys whose rates are known.
 const maxLeases = 10_000
 
-// leases are those of this process, and what it leases to clients (clientlease.go). Units are reserved in Redis. Only
-// keys whose rule has lease are here. Safe for use by several goroutines.
+// leases holds the leases of this process, and grants leases to clients (clientlease.go). Leased units are reserved
+// in Redis. Only keys whose rule has lease are here. Safe for use by several goroutines.
 type leases struct {
 	*lease.List
 	counter  *counters.Redis
@@ -37,7 +37,7 @@ type leases struct {
 	watching bool
 }
 
-// leaseStore is what a reservations.Store has of leases.
+// leaseStore has the methods of reservations.Store that are about leases.
 type leaseStore interface {
 	RenewLease(ctx context.Context, plan *windows.Plan, lease reservations.Lease, ask reservations.Renewal) (
 		reservations.Leased, error)
@@ -55,25 +55,26 @@ func newLeases(c Config, held leaseStore, onShard func(shard int, ask func() err
 type leasePlan struct {
 	*windows.Plan // nil: the key has none
 	key           string
-	// rules have the plan as long as they are of that version; nil where it may end before (windows.Rules.Lasting).
+	// rules are the rules with this plan: it is valid while they have this version. nil: it may end before
+	// (windows.Rules.Lasting).
 	rules   *windows.Rules
 	version uint64
 
 	shadows []windows.KeyState
 	resets  int64
 	answers *leaseAnswers
-	// The metrics of its answers; nil without.
+	// The metrics of its answers; nil if there are no metrics.
 	allowed, refused prometheus.Counter
 	took             *ruleLatencies
 }
 
-// leaseAnswers are what metrics and Activity do not have yet of the answers from a lease.
+// leaseAnswers counts the answers from a lease that metrics and Activity have not received yet.
 type leaseAnswers struct {
 	given, denied tally
 	checked       time.Time // when the mark of resets was last read; under leases.mu
 }
 
-// tally counts answers, and the units beyond one that each was for.
+// tally counts answers, and the units above one of each answer.
 type tally struct{ answers, more atomic.Int64 }
 
 func (t *tally) add(units int64) {
@@ -83,24 +84,23 @@ func (t *tally) add(units int64) {
 	}
 }
 
-// take gives what was counted, and counts anew.
+// take returns what was counted, and sets the counts to 0.
 func (t *tally) take() (answers, units int64) {
 	answers = t.answers.Swap(0)
 	return answers, answers + t.more.Swap(0)
 }
 
-// Denies implements lease.Plan: else Redis has something to say or to count.
+// Denies implements lease.Plan. It is false if Redis must evaluate shadow rules, or count a denial (on_deny: charge).
 func (p *leasePlan) Denies() bool {
 	return len(p.Shadows) == 0 && p.Live.OnDeny != windows.OnDenyCharge
 }
 
-// decides tells whether a key still has the plan under these rules, as far as that is known without a look
-// at the key.
+// decides reports whether the key certainly still has this plan under these rules. It does not match the key again.
 func (p *leasePlan) decides(rules *windows.Rules) bool {
 	return p.rules == rules && p.version == rules.Version()
 }
 
-// planOf gives the plan that a key was leased under; nil without a grant.
+// planOf returns the plan that a key was leased under; nil without a grant.
 func planOf(g *lease.Grant) *leasePlan {
 	if g == nil {
 		return nil
@@ -108,7 +108,7 @@ func planOf(g *lease.Grant) *leasePlan {
 	return g.Plan.(*leasePlan)
 }
 
-// match gives the plan of a key, and for how long it is known to have it.
+// match returns the plan of a key, and the version of the rules for which the key certainly has it.
 func (l *leases) match(key string) *leasePlan {
 	rules := l.rules()
 	plan, version, lasts := rules.Lasting(key)
@@ -148,13 +148,14 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	case got.Units > 0:
 		l.watch(p, now)
 	default:
-		// Until it is asked again, which may be later by less than a millisecond than Redis's clock would have it.
+		// The denial is used until the key may be asked for again. That may be up to a millisecond later than by
+		// Redis's clock.
 		l.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now, l.Now())
 	}
 	return out, p, err
 }
 
-// leaseAnswer is what Redis said, as far as it is the same for whoever leases.
+// leaseAnswer returns the parts of Redis's answer that are the same for leases of this process and of clients.
 func leaseAnswer(id string, got reservations.Leased) api.LeaseAnswer {
 	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Stood, NowMs: got.State.NowMs}
 	if got.Units > 0 {
@@ -164,7 +165,7 @@ func leaseAnswer(id string, got reservations.Leased) api.LeaseAnswer {
 	return out
 }
 
-// newID makes an id of a new lease, which begins with a word.
+// newID makes the id of a new lease. The id begins with word.
 func (l *leases) newID(word, key string) string {
 	return l.held.ID(word+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
 }
@@ -185,20 +186,20 @@ func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest
 // Ended implements lease.Source.
 func (l *leases) Ended(plan lease.Plan) { l.report(plan.(*leasePlan)) }
 
-// count counts an answer under a plan. Metrics and Activity have it within watchResets, or when the lease ends.
+// count counts an answer under a plan. Metrics and Activity receive it within watchResets, or when the lease ends.
 func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool) {
 	if allowed {
 		p.answers.given.add(units)
 	} else {
 		p.answers.denied.add(units)
 	}
-	if one.Grant() == nil { // nobody else does it any more
+	if one.Grant() == nil { // the lease has ended: look does not report it any more
 		l.report(p)
 	}
 }
 
-// report tells metrics and Activity of the answers since the last time. It takes less than a microsecond to
-// answer, so each is observed as 0 s.
+// report reports the answers since the last report to metrics and Activity. An answer from a lease takes less than a
+// microsecond, so each is observed as 0 s.
 func (l *leases) report(p *leasePlan) {
 	for _, allowed := range []bool{true, false} {
 		t := &p.answers.denied
@@ -226,8 +227,8 @@ func (l *leases) report(p *leasePlan) {
 	}
 }
 
-// changed ends the lease of a key that was reset, if there is one: it is asked for anew. The next
-// renewal finds units that came back.
+// changed ends the lease of a key that was reset, if there is one, so that units are asked for again. If units only
+// came back, it does nothing, because the next renewal finds them.
 func (l *leases) changed(key string, how change) {
 	if how == freed {
 		return

@@ -18,8 +18,7 @@ import (
 var localRule = &windows.Rule{Name: "local", Match: "*", OnError: windows.OnErrorLocal,
 	Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}
 
-// While Redis is away a server counts by itself, and does not grow with the keys
-// that are asked for.
+// While Redis is away, a server counts alone, and its memory does not grow with the keys that are asked for.
 func TestLocalCountsAreBounded(t *testing.T) {
 	s := newService(t, streamtest.Connect(t, "127.0.0.1:1"), Config{}, localRule)
 	const many = maxLocalKeys + 1000
@@ -59,7 +58,8 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
-// A caller that leaves Redis no time, or that goes, opens no breaker for the others. Nor does what Redis refuses.
+// A caller that leaves Redis no time, or that goes away, does not open the breaker for the others. Nor does a refusal
+// by Redis.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {}, nil, nil)
 	slow := errors.New("i/o timeout")

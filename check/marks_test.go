@@ -16,7 +16,7 @@ type noMarks struct{ marks }
 
 func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }
 
-// Who asks more rarely than marks hold costs Redis a reading, and not a check.
+// A caller that asks more rarely than marks are valid costs Redis a reading of marks, and not a check.
 func TestADenialWhoseMarkIsOldAwaitsIt(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -67,7 +67,7 @@ func TestOldMarksAreReadAtOnce(t *testing.T) {
 	}
 }
 
-// Of several old denials of a call the first whose mark is known is enough.
+// If a call has several old denials, the first one whose mark is known is enough.
 func TestACallOfSeveralOldDenials(t *testing.T) {
 	p, clock, asked := one(t)
 	reqs := []api.CheckRequest{{Key: "user:2", Cost: 10}, {Key: "user:3", Cost: 10}, {Key: "user:4", Cost: 10}}
@@ -88,7 +88,7 @@ func TestACallOfSeveralOldDenials(t *testing.T) {
 	}
 }
 
-// marksRead is told when marks were read, before the reader is.
+// marksRead receives when marks were read, before the reader does.
 type marksRead struct {
 	marks
 	then func()
@@ -100,8 +100,8 @@ func (m marksRead) Freed(ctx context.Context, parts []int) ([]string, error) {
 	return got, err
 }
 
-// A reading tells those whose call came before it what stood then, however long it takes; others once it is
-// less than freshFor ago.
+// A reading of marks decides for calls that came before it, however long it takes. For later calls it decides while
+// it is less than freshFor old.
 func TestAReadingThatTakesLong(t *testing.T) {
 	p, clock, _ := one(t)
 	p.known(t, clock)
@@ -124,7 +124,7 @@ func TestAReadingThatTakesLong(t *testing.T) {
 	}
 }
 
-// Who waits until the denial has ended was denied when he came, and is to wait for a millisecond at least.
+// A caller that waits until the denial has ended was denied when it came, and must wait for a millisecond at least.
 func TestADenialThatEndsWhileItsMarkIsRead(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -155,7 +155,7 @@ func (m heldMarks) Freed(context.Context, []int) ([]string, error) {
 	return nil, errors.New("no")
 }
 
-// Nobody waits for marks that could not be read the last time: Redis, which is asked, may be well.
+// No call waits for marks that could not be read the last time. The check goes to Redis, which may work.
 func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -182,8 +182,8 @@ func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Marks that do not come are awaited for a part of the time that a check may take: Redis, which is asked then, may be
-// well.
+// A call waits for marks that do not come for only a part of the time that a check may take. Then the check goes to
+// Redis, which may work.
 func TestMarksThatDoNotCome(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
@@ -211,7 +211,7 @@ func TestMarksThatDoNotCome(t *testing.T) {
 	}
 }
 
-// marksOfShards has each partition be a shard, of which one does not answer.
+// marksOfShards makes each partition a shard, of which one does not answer.
 type marksOfShards struct {
 	marks
 	silent int
@@ -228,7 +228,7 @@ func (m *marksOfShards) Freed(ctx context.Context, parts []int) ([]string, error
 	return m.marks.Freed(ctx, parts)
 }
 
-// Of two keys of a call one is denied for certain, though the marks of the other's shard do not come.
+// A call has two keys. One is denied for certain, although the marks of the other key's shard do not come.
 func TestAShardWhoseMarksDoNotCome(t *testing.T) {
 	for _, silent := range []string{"user:1", "user:2"} {
 		p, clock, asked := one(t)
@@ -266,7 +266,7 @@ func (m *counted) Freed(ctx context.Context, parts []int) ([]string, error) {
 	return m.marks.Freed(ctx, parts)
 }
 
-// Calls that do not await marks, and those that are decided without, have none read before it is time.
+// Calls that do not wait for marks, and calls that are decided without them, cause no reading before it is due.
 func TestMarksThatNobodyAwaits(t *testing.T) {
 	p, clock, _ := one(t)
 	reqs := make([]api.CheckRequest, p.config.Counter.Partitions()) // one in each

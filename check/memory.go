@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// answer denies a call without a check in Redis where a key of it is denied for certain. Where that is so unless
-// something came back lately, it waits for the marks that tell it, until the deadline, if there is one. The marks cost
-// Redis less than a check, and take no longer. Where they do, Redis is asked.
+// answer denies a call without a check in Redis if one of its keys is denied for certain. If a key is denied unless
+// units came back lately, answer waits until the deadline, if there is one, for the marks that show whether they did.
+// Reading the marks costs Redis less than a check, and takes no longer. If it does take longer, Redis decides.
 func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a counters.Request) bool {
 		return a.ChargesDenied() || a.Memory != nil
@@ -36,10 +36,10 @@ func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time)
 	}
 }
 
-// denied is the answer to a call of which a key is denied for certain. Of its other keys nothing may be known; then
-// unasked says so. Where one of these has shadow rules, or the caller wants to know where each key stands, Redis must
-// evaluate them. Without Items there is no answer. If isOld is 0 or more, newer marks
-// may give one for that request.
+// denied returns the answer to a call if one of its keys is denied for certain. If nothing is known of its other
+// keys, unasked marks them. If one of those has shadow rules, or the caller wants the state of each key, Redis must
+// evaluate them. If out has no Items, there is no answer. If isOld is 0 or more, newer marks may give an answer for
+// the ask with that index.
 func (d *denials) denied(c *call, came time.Time) (out decision, isOld int) {
 	out, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
 	out.Atomic = true // nothing is charged anywhere

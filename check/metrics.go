@@ -17,17 +17,17 @@ type Metrics struct {
 	checks  *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 
-	mu     sync.Mutex                                // of who adds to byRule
+	mu     sync.Mutex                                // held while byRule is replaced
 	byRule atomic.Pointer[map[string]*ruleLatencies] // of seconds; never changed in place
 }
 
-// ruleLatencies are the histograms of one rule, by what became of the call.
+// ruleLatencies are the histograms of one rule, by the outcome of the call.
 type ruleLatencies struct{ allowed, denied, failed prometheus.Observer }
 
 // maxRuleLabels bounds the histograms: calls of more rules share one with the rule "other".
 const maxRuleLabels = 100
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
@@ -49,8 +49,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// latencies gives the histograms of a rule. Looking labels up in the vector at each call would take
-// three times as long.
+// latencies returns the histograms of a rule. Looking labels up in the vector at each call would take three times as
+// long.
 func (m *Metrics) latencies(rule string) *ruleLatencies {
 	if l := (*m.byRule.Load())[rule]; l != nil {
 		return l
@@ -71,12 +71,12 @@ func (m *Metrics) latencies(rule string) *ruleLatencies {
 	return more[rule]
 }
 
-// of is the counter of a rule's checks with one outcome.
+// of returns the counter of a rule's checks with one outcome.
 func (m *Metrics) of(rule, outcome string) prometheus.Counter {
 	return m.checks.WithLabelValues(rule, outcome)
 }
 
-// check counts one check by its rule's name and what became of it.
+// check counts one check by its rule's name and its outcome.
 func (m *Metrics) check(rule, outcome string) {
 	if m != nil {
 		m.checks.WithLabelValues(rule, outcome).Inc()

@@ -12,21 +12,20 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// outage tells the log, once, that on_error decides checks because Redis does not
-// answer, and when that has ended. It begins when the first breaker of the process
-// opens, or where checks are too few for that, when Redis has answered none for
-// outageAfter since one failed; it ends when all breakers are closed and Redis has
+// outage logs once that on_error decides checks because Redis does not answer, and once that this has ended. It
+// begins when the first breaker of the process opens. If there are too few checks for that, it begins when a check
+// failed and Redis has answered none for outageAfter since. It ends when all breakers are closed and Redis has
 // answered. Safe to use from several goroutines.
 type outage struct {
 	log   *slog.Logger
 	rules func() *windows.Rules
-	after func(time.Duration, func()) // calls a function later; time.AfterFunc but in tests
+	after func(time.Duration, func()) // calls a function later; time.AfterFunc except in tests
 
-	failing atomic.Bool // decided is not empty: what a check asks that Redis has answered
+	failing atomic.Bool // decided is not empty; read without mu after each answer of Redis
 	mu      sync.Mutex
 	open    map[int]bool // shards whose breaker is not closed
-	begun   bool         // the log has the beginning
-	failure int          // number of the failure that no answer of Redis has followed yet
+	begun   bool         // the beginning has been logged
+	failure int          // number of the last failure that followed an answer of Redis
 	since   time.Time
 	decided map[windows.OnError]int // policy → checks, one per key
 }
@@ -62,8 +61,7 @@ func (o *outage) unanswered(failure int) {
 	}
 }
 
-// byRedis says that Redis answered: where no breaker is open the outage is over, if
-// what failed before was one.
+// byRedis records that Redis answered. If no breaker is open, this ends the outage, if there is one.
 func (o *outage) byRedis() {
 	if !o.failing.Load() {
 		return
@@ -75,7 +73,7 @@ func (o *outage) byRedis() {
 	}
 }
 
-// changed follows the breaker of a shard.
+// changed records the new state of a shard's breaker.
 func (o *outage) changed(shard int, to gobreaker.State) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,7 +92,8 @@ func (o *outage) changed(shard int, to gobreaker.State) {
 	}
 }
 
-// now gives since when on_error decides, and how many checks; the zero time: it does not.
+// now returns the time since which on_error decides, and how many checks it decided. The time is zero if on_error
+// does not decide.
 func (o *outage) now() (since time.Time, checks map[windows.OnError]int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

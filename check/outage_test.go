@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	streamtest.Main(m)
 }
 
-// An outage is told once, with what on_error does, and its end with what it did. A
-// second one is told again.
+// An outage is logged once, with what on_error does, and its end with what on_error did. A second outage is logged
+// again.
 func TestAnOutageIsToldOnce(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	ruleOf := func(name string, o windows.OnError) *windows.Rule {
@@ -95,8 +95,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 	}
 }
 
-// One check that fails is told too, where Redis answers no other within a second: a
-// process with little to do opens no breaker. A slow answer among good ones is no outage.
+// One check that fails is logged too, if Redis answers no other check within a second: a process with little to do
+// opens no breaker. A slow answer among good ones is no outage.
 func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
 		Windows: []windows.Window{{Limit: 1, Per: time.Hour}}}})

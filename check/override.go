@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// overridden is what a request has of an override.
+// overridden is the part of a request that comes from an override.
 type overridden struct {
 	override *overrides.Override // in effect for the key, nil: none
 	written  *windows.Plan       // Plan without it
@@ -25,8 +25,7 @@ func (s *Service) countBlocked(r Request) {
 	s.record(api.OverrideRule, r, false)
 }
 
-// apply puts what operators have set into requests. A block is never admitted, and costs
-// no call of Redis.
+// apply puts the overrides of operators into requests. A blocked key is never admitted, and needs no check in Redis.
 func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 	if !rules.Overrides().Any() {
 		return
@@ -37,7 +36,7 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 			continue
 		}
 		r.written = r.Plan
-		// An override may change meanwhile, and a key has one plan in a call.
+		// An override may change in the meantime, but a key must have one plan in a call.
 		same := func(e Request) bool { return e.Key == r.Key && e.written == r.written }
 		if j := slices.IndexFunc(reqs[:i], same); j >= 0 {
 			r.Plan, r.override = reqs[j].Plan, reqs[j].override
@@ -48,12 +47,12 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 		if r.override.Blocks() {
 			s.giveBackUnits(r.Key)
 		}
-		// What has happened counts also for a blocked key.
+		// Mode charge counts what has already happened, also for a blocked key.
 		r.Never = r.Never || r.blocked() && !r.Refund && r.Mode != api.ModeCharge
 	}
 }
 
-// setFor gives what an operator has set for a key.
+// setFor returns what an operator has set for a key.
 func (s *Service) setFor(plan *windows.Plan, key string) (set api.SetByOperator) {
 	if _, o := s.config.Rules().Apply(plan, key); o != nil && api.ValidateKey(key) == nil {
 		one := o.API()
@@ -80,12 +79,12 @@ func (r *Request) worded(out *api.CheckAnswer) {
 	case r.Plan.Exempt() != nil:
 		out.Rule, out.Note = r.Plan.Exempt().Name, "an override exempts this key from its limits"
 		if len(out.Shadow) > 0 {
-			out.Shadow = out.Shadow[1:] // the rule itself
+			out.Shadow = out.Shadow[1:] // without the rule itself
 		}
 	}
 }
 
-// longest gives the longer of two waits; below 0 no wait helps.
+// longest returns the longer of two waits. Below 0 means that no wait helps.
 func longest(a, b int64) int64 {
 	if a < 0 || b < 0 {
 		return -1
@@ -96,12 +95,12 @@ func longest(a, b int64) int64 {
 // ParseSpan reads a span of time as a rules file has it: 90s, 1h, 7d12h.
 func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuration(text) }
 
-// TargetAfter is the `after` of Overrides for the page after a key or a pattern.
+// TargetAfter returns the `after` of Overrides for the page after a key or a pattern.
 func TargetAfter(key, pattern string) string {
 	return overrides.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
 }
 
-// overrides gives those that the rules are under.
+// overrides returns the overrides that apply to the rules.
 func (s *Service) overrides() (*overrides.All, error) {
 	all := s.config.Rules().Overrides()
 	if all == nil {
@@ -110,9 +109,9 @@ func (s *Service) overrides() (*overrides.All, error) {
 	return all, nil
 }
 
-// SetOverride sets the override of a key or a pattern: in this process before it returns, in others
-// within a second. What follows for decisions is written at once. lasts, if above 0, is how long it
-// is to stand, in place of UntilMs.
+// SetOverride sets the override of a key or a pattern: in this process before it returns, in others within a second.
+// The decisions that change with it are written at once. If lasts is above 0, the override is valid for that long, in
+// place of UntilMs.
 func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.OverrideSet, error) {
 	o, err := s.overrides()
 	if err != nil {
@@ -125,7 +124,8 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 	return api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}, unavailable(err)
 }
 
-// PreviewOverride says what SetOverride would do, and how many keys a pattern or a network covers. It sets nothing.
+// PreviewOverride returns what SetOverride would do, and how many keys a pattern or a network covers. It sets
+// nothing.
 func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.OverrideSet, error) {
 	out := api.OverrideSet{Override: one}
 	if _, err := s.overrides(); err != nil {
@@ -143,7 +143,7 @@ func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.Ov
 	return out, unavailable(err)
 }
 
-// ClearOverride removes an override, and says whether there was one.
+// ClearOverride removes an override, and reports whether there was one.
 func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason string) (bool, error) {
 	o, err := s.overrides()
 	if err != nil {
@@ -156,8 +156,7 @@ func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason st
 	return had, unavailable(err)
 }
 
-// restate writes the decisions of a key whose override changed as they are now. Those of the keys
-// of a pattern are for workers.
+// restate writes the current decisions of a key whose override changed. Workers write those of the keys of a pattern.
 func (s *Service) restate(ctx context.Context, key string) error {
 	if key == "" {
 		return nil
@@ -184,7 +183,7 @@ func (s *Service) addChanges(ctx context.Context, req HistoryRequest, into *sour
 	return unavailable(err)
 }
 
-// Override gives that of a key or a pattern; false where there is none.
+// Override returns the override of a key or a pattern, and false if there is none.
 func (s *Service) Override(ctx context.Context, key, pattern string) (api.Override, bool, error) {
 	o, err := s.overrides()
 	if err != nil {
@@ -197,7 +196,7 @@ func (s *Service) Override(ctx context.Context, key, pattern string) (api.Overri
 	return one.API(), true, nil
 }
 
-// Overrides gives the first n overrides after one, by target; see overrides.All.Page.
+// Overrides returns the first n overrides after one, ordered by target; see overrides.All.Page.
 func (s *Service) Overrides(n int, after string) ([]api.Override, error) {
 	o, err := s.overrides()
 	if err != nil {
@@ -206,7 +205,7 @@ func (s *Service) Overrides(n int, after string) ([]api.Override, error) {
 	return o.Page(n, after), nil
 }
 
-// unavailable words an error that is none of the caller's.
+// unavailable wraps an error that the caller did not cause with api.ErrUnavailable.
 func unavailable(err error) error {
 	if err == nil || api.NameOf(err) != "" {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
-// announcer writes the decisions of keys that the pattern of a block denies: which keys fit it is not
-// known before they are asked for.
+// announcer writes the decisions of keys that the pattern of a block denies. It is not known which keys match the
+// pattern before checks ask for them.
 type announcer struct {
 	mu    sync.Mutex
 	known *simplelru.LRU[string, announced]
@@ -22,8 +22,8 @@ type announced struct {
 	at       time.Time
 }
 
-// announceAgain is when a key is announced again that is still asked for: its decision may have been
-// ended meanwhile.
+// announceAgain is the time after which a key that is still asked for is announced again: its decision may have been
+// ended in the meantime.
 const announceAgain = time.Minute
 
 func newAnnouncer() *announcer {
@@ -32,7 +32,7 @@ func newAnnouncer() *announcer {
 	return a
 }
 
-// takes says whether a key is to be announced now.
+// takes reports whether a key must be announced now.
 func (a *announcer) takes(key string, o *overrides.Override) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,7 +43,7 @@ func (a *announcer) takes(key string, o *overrides.Override) bool {
 	return true
 }
 
-// announce writes the decision of a key that a pattern blocks, beside the caller.
+// announce writes the decision of a key that a pattern blocks, without blocking the caller.
 func (s *Service) announce(key string, o *overrides.Override) {
 	if !o.Blocks() || !o.OfPattern() || !s.announcer.takes(key, o) {
 		return

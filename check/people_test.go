@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A reset and a look at a key wait for Redis longer than a check does, as a person asked for them.
+// A reset and a look at a key wait for Redis longer than a check does, because a person asked for them.
 func TestAPersonWaitsLongerThanACheck(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
 	s := newService(t, c, Config{Timeout: time.Second}, rule("*", windows.Window{Limit: 1, Per: time.Hour}))

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// lateRenewals are answered 60 ms after Redis did.
+// lateRenewals are answered 60 ms after Redis has answered.
 type lateRenewals struct {
 	*reservations.Store
 	clock *int64
@@ -30,7 +30,7 @@ func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one re
 	return got, err
 }
 
-// nearlyFree gives a process that has a lease of a key whose window is full by others for 10 ms more, and whose
+// nearlyFree returns a process with a lease of a key. Others have filled the key's window for 10 ms more, and
 // renewals are answered 60 ms late.
 func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	t.Helper()
@@ -52,14 +52,14 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	return l, one, renewals
 }
 
-// charge has others use units, whatever there is room for.
+// charge makes others use units, even if there is no room for them.
 func (l *lessees) charge(key string, units int64) {
 	_, err := l.other.Check(context.Background(), []counters.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
 		Mode: api.ModeCharge}})
 	testkit.Must(l.t, err)
 }
 
-// Who waited for a renewal is decided by it, though it came later than the next one is due.
+// A renewal decides the calls that waited for it, even if its answer came after the next one is due.
 func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
 	_, one, renewals := nearlyFree(t)
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
@@ -73,7 +73,8 @@ func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
 	}
 }
 
-// Who came while its answer was under way, after the pause that it asks for, is decided by the next one.
+// A call that came while the answer of a renewal was under way, but after the pause that it asks for, is decided by
+// the next renewal.
 func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 	for after, allowed := range map[time.Duration]bool{20 * time.Millisecond: false, 50 * time.Millisecond: true} {
 		l, one, renewals := nearlyFree(t)
@@ -89,7 +90,7 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 	}
 }
 
-// Whose units came when the lease was over, as the answer took so long, is not told that there were none.
+// If units come when the lease is already over, because the answer took so long, the call is not denied.
 func TestUnitsThatComeTooLate(t *testing.T) {
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 	hot.Lease = 10 * time.Millisecond
@@ -111,7 +112,8 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	t.Error("it took no lease")
 }
 
-// A renewal that is not answered is awaited for a part of the time that a check may take: Redis is asked then.
+// A call waits for a renewal that is not answered for only a part of the time that a check may take. Then the check
+// goes to Redis.
 func TestARenewalThatIsNotAnswered(t *testing.T) {
 	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
 	one.config.Timeout = 4 * time.Second

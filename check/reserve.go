@@ -15,15 +15,14 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// defaultTTL is how long a reservation stands under a rule without in_flight windows, unless
-// its request says otherwise.
+// defaultTTL is how long a reservation is valid under a rule without in_flight windows, unless its request says
+// otherwise.
 const defaultTTL = time.Minute
 
-// Reserve reserves the costs of one key or of several, all or none. The answer has an entry
-// per check, and no id where it is denied. If the context is api.Repeatable, the same
-// request may be sent again and reserves once. The error wraps api.ErrUnavailable where Redis
-// is away: then on_error decides nothing, as nobody could hold what is reserved, and the
-// outcome is unknown unless it wraps api.ErrNotSent too.
+// Reserve reserves the costs of one key or of several, all or none. The answer has an entry per check, and no id if
+// it is denied. If the context is api.Repeatable, the same request may be sent again and reserves once. If Redis is
+// away, the error wraps api.ErrUnavailable. on_error decides nothing then, because nothing else can hold the reserved
+// units. The outcome is unknown unless the error wraps api.ErrNotSent too.
 func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out api.ReservationOfAll, err error) {
 	reqs := req.Checks
 	if reqs == nil {
@@ -63,9 +62,9 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	return out, nil
 }
 
-// reserve reserves in one shard after the other; where one denies, what the others gave is
-// taken back. A shard that does not answer is an error: what others gave then stands until it expires,
-// or the same id is asked for again.
+// reserve reserves in one shard after the other. If a shard denies, what was reserved in the shards before it is
+// taken back. If a shard does not answer, reserve returns an error. What was reserved before then stays reserved
+// until it expires, or until the same id is asked for again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	asks []counters.Request,
 ) (reservations.Reservation, error) {
@@ -126,7 +125,7 @@ func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
 	return newCall(matched)
 }
 
-// ttlOf gives how long a reservation is to stand.
+// ttlOf returns how long a reservation is valid.
 func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
 	most, inFlight := windows.MaxReservation, ""
 	for _, a := range asks {
@@ -145,7 +144,7 @@ func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, validateTTL(ms, most, inFlight)
 }
 
-// validateTTL refuses a ttl_ms that is too short, or longer than the most; why says what bounds that.
+// validateTTL refuses a ttl_ms that is too short, or longer than most; why is the reason for that bound.
 func validateTTL(ms int64, most time.Duration, why string) error {
 	if ms < windows.MinWindow.Milliseconds() || ms > most.Milliseconds() {
 		return fmt.Errorf("%w: ttl_ms is %d, expected %d to %d%s", api.ErrBadRequest, ms,
@@ -154,20 +153,20 @@ func validateTTL(ms int64, most time.Duration, why string) error {
 	return nil
 }
 
-// hash is a word of 128 bits for values.
+// hash returns 128 bits of a SHA-256 of values, in hex.
 func hash(values ...any) string {
 	text, _ := json.Marshal(values) // strings, numbers and lists of them
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
 }
 
-// ofShard runs what is asked of one shard behind its breaker.
+// ofShard runs ask behind the breaker of a shard.
 func (s *Service) ofShard(shard int, ask func() error) error {
 	_, err := s.shards[shard].execute(context.Background(), func() ([]counters.Verdict, error) { return nil, ask() })
 	return err
 }
 
-// onShard runs what is asked of one shard behind its breaker; `within` is ctx with the deadline.
+// onShard runs ask behind the breaker of a shard; `within` is ctx with the deadline.
 func (s *Service) onShard(ctx, within context.Context, shard int, ask func() error) error {
 	var refused error // of a request that is wrong: the server has answered
 	_, err := s.shards[shard].execute(within, func() ([]counters.Verdict, error) {

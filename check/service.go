@@ -24,45 +24,45 @@ type Config struct {
 	Counter *counters.Redis
 	Rules   func() *windows.Rules // with the changes of operators (windows.Under), if there can be any
 	Metrics *Metrics              // nil: nothing is counted
-	// Activity records what is asked for by key; nil: nobody does.
+	// Activity records the requests by key; nil: nothing is recorded.
 	Activity Activity
-	// Transitions tells a key's history; nil: it has what operators set alone.
+	// Transitions returns the alerts and decisions of a key's history; nil: a history has only the changes of
+	// operators.
 	Transitions Transitions
 	// Timeout bounds one check; default 250ms. After it the rule's on_error decides.
 	Timeout time.Duration
-	// Instances is how many processes share the limits of rules with on_error: local while they count by
-	// themselves; default 1. Each admits the limit divided by this, rounded down, at least 1 unit.
+	// Instances is how many processes share the limits of rules with on_error: local while each of them counts alone;
+	// default 1. Each admits the limit divided by this, rounded down, at least 1 unit.
 	Instances int
-	// NoAnswer gives the error of a call that Redis did not decide, in place of
-	// on_error and the breakers: for a caller that has policies of its own. It is
-	// given an error that wraps api.ErrNotSent where nothing was sent, and
-	// ErrPartlyCharged where something was charged. Nil: on_error decides.
+	// NoAnswer returns the error of a call that Redis did not decide, in place of on_error and the breakers. It is
+	// for a caller that has its own policies. Its argument wraps api.ErrNotSent if nothing was sent, and
+	// ErrPartlyCharged if something was charged. Nil: on_error decides.
 	NoAnswer func(error) error
-	// Denials is how many keys that are denied are remembered, to be denied without Redis until
-	// their wait has passed (denials.go); of more, those asked for longest ago are forgotten. 0: only
-	// keys whose rule has lease.
+	// Denials is how many denied keys are remembered, to be denied without Redis until their wait has passed
+	// (denials.go). If there are more, the ones that were asked for longest ago are forgotten. 0: only keys whose
+	// rule has lease are remembered.
 	Denials int
 	// Retention is how long the answers to api.Repeatable calls are remembered, unless the
 	// caller wants less; default 10m.
 	Retention time.Duration
-	// Now stands in for this process's clock in tests, as far as Denials and leases go by it.
+	// Now replaces this process's clock in tests, for Denials and leases.
 	Now func() time.Time
 	// Tracer starts a span for each script call, below the span of the caller's context; nil: none.
 	Tracer trace.Tracer
-	// Log receives when Redis stops answering, and when it answers again; default slog.Default().
+	// Log receives a record when Redis stops answering, and when it answers again; default slog.Default().
 	Log *slog.Logger
 }
 
 // Activity records who asks for how much.
 type Activity interface {
-	// Checks are answers for one key, and the units that all of them asked for.
+	// Checks records answers for one key, and the units that all of them asked for.
 	Checks(rule, key string, answers, units int64, allowed bool)
 }
 
 const defaultRetention = 10 * time.Minute
 
-// maxLocalKeys bounds what the counts of this process take while Redis is away,
-// some 40 MB, whoever asks for how many keys (docs/decisions/0021-client-fallback-policies).
+// maxLocalKeys bounds the memory of this process's counts while Redis is away: some 40 MB, however many keys are
+// asked for (docs/decisions/0021-client-fallback-policies).
 const maxLocalKeys = 100_000
 
 // Service answers checks. While Redis cannot answer, a breaker keeps callers
@@ -110,7 +110,8 @@ func NewService(c Config) (*Service, error) {
 	return s, nil
 }
 
-// Peek says where a key stands; the error wraps api.ErrNoRule where no rule matches.
+// Peek returns the state of a key. If no rule matches and no operator has set anything for the key, the error wraps
+// api.ErrNoRule.
 func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return s.peek(ctx, key, 0)
 }
@@ -145,12 +146,11 @@ func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeySta
 	return s.peek(ctx, key, n)
 }
 
-// forPeople is how long a person waits for an answer. No request is held up meanwhile, and a script may have to be
-// compiled first.
+// forPeople is the timeout of an answer that a person waits for. No request is held up in that time, and a script may
+// have to be compiled first.
 func (s *Service) forPeople() time.Duration { return 4 * s.config.Timeout }
 
-// Reset forgets what a key has used and ends its levels; it says whether there
-// was anything to forget.
+// Reset forgets what a key has used and ends its levels; it reports whether there was anything to forget.
 func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	plan, err := s.planOf(key)
 	if err != nil {
@@ -166,25 +166,25 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	return had, nil
 }
 
-// Throttled gives the first n that are over a limit or blocked after one, by until when and by key, and
-// the `after` of the next page; see counters.Redis.ThrottledPage.
+// Throttled returns the first n decisions after one that a key is over a limit or blocked, ordered by their end and
+// then by key, and the `after` of the next page; see counters.Redis.ThrottledPage.
 func (s *Service) Throttled(ctx context.Context, n int, after string, keep func(api.Throttled) bool) ([]api.Throttled,
 	string, error) {
 	list, next, err := s.config.Counter.ThrottledPage(ctx, s.config.Rules(), n, after, keep)
 	return list, next, unavailable(err)
 }
 
-// Overview gives who is throttled, who is near a limit, and what is reserved; see api.Overview.
+// Overview returns which keys are throttled, which are near a limit, and what is reserved; see api.Overview.
 func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 	out, err := s.config.Counter.Overview(ctx, s.config.Rules(), n)
 	return out, unavailable(err)
 }
 
-// Outage says since when on_error decides checks of this process, as Redis does not answer, and how many it
-// decided by each policy; the zero time where Redis decides.
+// Outage returns the time since which on_error decides checks of this process because Redis does not answer, and how
+// many checks each policy decided. The time is zero if Redis decides.
 func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
 
-// AllThrottled gives all that are over a limit or blocked, in no order; one may come twice.
+// AllThrottled returns all keys that are over a limit or blocked, in no order. A key may come twice.
 func (s *Service) AllThrottled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	return s.config.Counter.ThrottledUnder(ctx, s.config.Rules())
 }
@@ -200,7 +200,7 @@ func (s *Service) planOf(key string) (*windows.Plan, error) {
 	return plan, nil
 }
 
-// HasRule says whether there is a rule with this name.
+// HasRule reports whether there is a rule with this name.
 func (s *Service) HasRule(name string) bool {
 	return slices.ContainsFunc(s.config.Rules().List(), func(r *windows.Rule) bool { return r.Name == name })
 }

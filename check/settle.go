@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Commit charges what a reservation really cost, above what was reserved too, and frees the
-// rest. It may be sent again with the same costs. The error wraps api.ErrNoReservation,
-// api.ErrReservationExpired or api.ErrReservationSettled where the reservation does not stand.
+// Commit charges what a reservation really cost, even if that is more than was reserved, and frees the rest. It may
+// be sent again with the same costs. If the reservation is not open, the error wraps api.ErrNoReservation,
+// api.ErrReservationExpired or api.ErrReservationSettled.
 func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
 	costs := map[string]int64{}
 	for i, c := range req.Checks {
@@ -62,7 +62,7 @@ func (s *Service) areKeysOf(ctx context.Context, id string, costs []api.CommitCo
 		keys = append(keys, some...)
 		return true, err
 	})
-	if err != nil || len(keys) == 0 { // an id that nobody knows is told by who settles it
+	if err != nil || len(keys) == 0 { // settle reports an unknown id
 		return err
 	}
 	for i, c := range costs {
@@ -74,8 +74,8 @@ func (s *Service) areKeysOf(ctx context.Context, id string, costs []api.CommitCo
 	return nil
 }
 
-// onShardsOf asks the shards that have parts of a reservation, one after the other, until one says
-// no more.
+// onShardsOf calls ask for each shard that has parts of a reservation, one after the other, until ask returns false
+// or an error.
 func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within context.Context, parts []int) (bool,
 	error),
 ) error {
@@ -94,12 +94,12 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 	return nil
 }
 
-// Cancel frees all that a reservation holds; nothing is charged. The rest is as of Commit.
+// Cancel frees all units that a reservation holds; nothing is charged. Otherwise it is like Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
 	return s.settle(ctx, id, reservations.Cancel, 0, nil, "-")
 }
 
-// Renew has a reservation stand ttl_ms from now; 0 means as long as before. The rest is as of Commit.
+// Renew makes a reservation valid for ttl_ms from now; 0 means as long as before. Otherwise it is like Commit.
 func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err

@@ -14,9 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// shard asks one server, or on a Cluster the one of a partition. Each has its own
-// breaker, as a partition that moves or fails over must not take the answer from
-// the others: what one shard does counts for that shard alone.
+// shard sends calls to one server, or on a Cluster to the server of one partition. Each shard has its own breaker: a
+// partition that moves or fails over must not stop the answers of the others, so the failures of a shard count for
+// that shard alone.
 type shard struct {
 	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
 	breaker *gobreaker.CircuitBreaker[[]counters.Verdict]
@@ -24,12 +24,11 @@ type shard struct {
 	*gatherer
 }
 
-// errHurried: the caller's deadline left the shard too little time for its
-// failure to say anything.
+// errHurried means that the caller's deadline left so little time that the failure says nothing about the shard.
 var errHurried = errors.New("too little time was left to ask Redis")
 
-// newShard makes one. If breaks is false, its breaker never opens. changed receives each new
-// state of the breaker, and denials the keys that a run denied. tracer may be nil.
+// newShard makes a shard. If breaks is false, its breaker never opens. changed receives each new state of the
+// breaker, and denials the keys that a run denied. tracer may be nil.
 func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
 	denials *denials, tracer trace.Tracer) *shard {
 	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]counters.Verdict](gobreaker.Settings{
@@ -56,8 +55,8 @@ func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, chang
 	return h
 }
 
-// execute asks Redis behind the breaker. While it is open nothing is sent, and the
-// error wraps api.ErrNotSent.
+// execute runs ask behind the breaker. While the breaker is open, nothing is sent, and the error wraps
+// api.ErrNotSent.
 func (h *shard) execute(ctx context.Context, ask func() ([]counters.Verdict, error)) ([]counters.Verdict, error) {
 	verdicts, err := h.breaker.Execute(func() ([]counters.Verdict, error) {
 		start := time.Now()

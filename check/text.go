@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ErrorText is the text of err for a caller. What Redis or the network said of a
-// failure, with addresses, users and key names, is for the operator.
+// ErrorText returns the text of err for a caller. It leaves out what Redis or the network reported, with addresses,
+// users and key names: that is for the operator.
 func ErrorText(err error) string {
 	switch {
 	case errors.Is(err, api.ErrBacklog), errors.Is(err, context.Canceled):

@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 )
 
-// What Redis says is not for callers; what is wrong with their request is.
+// Callers do not see messages of Redis. They see what is wrong with their request.
 func TestErrorText(t *testing.T) {
 	redis := errors.New("NOPERM this user has no permissions to access key sc:{3}:log:x at 10.0.0.7:6379")
 	for _, err := range []error{fmt.Errorf("%w: %w", api.ErrUnavailable, redis),

@@ -62,8 +62,8 @@ func TestSharedRunIsLinked(t *testing.T) {
 	}
 }
 
-// Without traces a call on its way to Redis allocates what it did before there were any: four times for its
-// deadline, and once for who comes next.
+// Without traces, a call to Redis allocates no more than before traces existed: four times for its deadline, and once
+// for the next caller.
 func TestNoTracesAllocateNothingMore(t *testing.T) {
 	verdicts, never := []counters.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
 	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]counters.Request) ([]counters.Verdict, error) {

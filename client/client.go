@@ -20,65 +20,59 @@ import (
 type Config struct {
 	// HTTP is for the transport that Dial opens. New does not read it: there the transport is the caller's.
 	HTTP HTTPConfig
-	// Timeout is how long one call may take, all its attempts together, before the
-	// policy decides; default 250ms. A context that ends earlier ends the call with
-	// its own error, and no policy answers whoever has gone.
+	// Timeout is how long one call may take, all its attempts together, before the policy decides; default 250ms. A
+	// context that ends earlier ends the call with its own error. Then no policy answers, because the caller is gone.
 	Timeout time.Duration
-	// Retries is how often a call is sent again where it certainly charged nothing, or
-	// carries an idempotency key; default 2, below 0 never.
+	// Retries is how often a call is sent again if it certainly charged nothing, or carries an idempotency key;
+	// default 2, below 0 never.
 	Retries int
-	// NoIdempotency turns off that each check carries an idempotency key, by which it is sent
-	// again also where its answer was lost, and charged once. A key costs the server's
-	// Redis about as much as the check, and some 250 B for a minute (docs/client.md). A context
-	// that has a key of the caller's (api.WithIdempotency) keeps it in either case.
+	// NoIdempotency turns off the idempotency key that each check carries. With a key, a check is sent again even if
+	// its answer was lost, and is charged once. A key costs the server's Redis about as much as the check, and some
+	// 250 B for a minute (docs/client.md). A key that the caller put into the context (api.WithIdempotency) is kept
+	// in either case.
 	NoIdempotency bool
-	// Policy decides where nobody answers; default Allow.
+	// Policy decides if nobody answers; default Allow.
 	Policy Policy
 	// RulePolicies: name of a rule → the policy for its keys, instead of Policy.
 	RulePolicies map[string]Policy
-	// Instances is how many processes share the limits while they count by
-	// themselves (Local); default 1. Each gets the limit divided by this, rounded
-	// down, at least 1 unit.
+	// Instances is how many processes share the limits while each of them counts alone (Local); default 1. Each gets
+	// the limit divided by this, rounded down, at least 1 unit.
 	Instances int
-	// RuleOf gives the rule of a key, and false where it does not know. Nil, and
-	// for keys that it does not know or gives no valid limits for: what earlier
-	// answers said.
+	// RuleOf returns the rule of a key, and false if it does not know it. If RuleOf is nil, does not know the key, or
+	// returns no valid limits, the rule from earlier answers is used.
 	RuleOf func(key string) (Rule, bool)
-	// UnknownKeys is the policy where Local is asked for a key whose rule is not
-	// known; Allow (the default) or Deny.
+	// UnknownKeys is the policy if Local must decide a key whose rule is not known; Allow (the default) or Deny.
 	UnknownKeys Policy
 	// UnmatchedKeys is the policy for a key that no rule of the server matches, shadow rules included: Allow
 	// (the default: such a key has no limit) or Deny (RetryAfterMs is below 0).
 	UnmatchedKeys Policy
 	// MaxWait is how long Wait may take; default 0: until its context ends.
 	MaxWait time.Duration
-	// Releases wakes Wait when the key is released earlier than the last answer said; guard.Guard is one.
-	// Nil: Wait asks when that time has passed.
+	// Releases wakes Wait when the key is released earlier than the last answer said; guard.Guard is one. Nil: Wait
+	// asks again when that time has passed.
 	Releases Releases
-	// KnownKeys is of how many keys the rule is remembered, LocalKeys how many keys
-	// Local counts, each under its rule; of more, those that were asked for longest ago
-	// are forgotten, among LocalKeys nearly so.
+	// KnownKeys is how many keys are remembered with their rule. LocalKeys is how many keys Local counts, each under
+	// its rule. If there are more, the ones that were asked for longest ago are forgotten (for LocalKeys, nearly so).
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
-	// Denials is how many denied keys are remembered, to be denied again without asking anybody for
-	// up to 10ms; of more, those asked for longest ago are forgotten. Default 0: none.
+	// Denials is how many denied keys are remembered. They are denied again without a call for up to 10ms. If there
+	// are more, the ones that were asked for longest ago are forgotten. Default 0: none.
 	Denials int
 	// Leases is how many hot keys the client leases at most: it spends their units from memory. It needs a Leaser
-	// (client.HTTP) and a rule with lease. Close gives the rest back. Default 0: none.
+	// (client.HTTP) and a rule with lease. Close gives unspent units back. Default 0: none.
 	Leases int
 	// OnFallback is called with the reason each time that a policy decides, on the caller's
 	// goroutine. For metrics and logs; may be nil.
 	OnFallback func(p Policy, why error)
-	// Now replaces the clock of Local and Leases in tests; it gives ms since 1970.
+	// Now replaces the clock of Local and Leases in tests; it returns ms since 1970.
 	Now func() int64
 }
 
-// Client asks a Checker within a deadline, behind a circuit breaker, and has a
-// policy for when nobody answers. It is a Checker itself, and a Reserver where that is
-// one, and safe for use by many goroutines.
+// Client calls a Checker within a deadline and behind a circuit breaker, and has a policy for when nobody answers. It
+// is a Checker itself, and a Reserver if its Checker is one. Safe for use by many goroutines.
 //
-// An answer of a policy says so: its Source is policy or local. Its error is nil
-// but under Deny, and where the server refused our credentials.
+// The Source of an answer of a policy is policy or local. Its error is nil, except under Deny and if the server
+// refused our credentials.
 type Client struct {
 	*shared
 	policy Policy // 0: that of the rule, or the default
@@ -93,29 +87,29 @@ type shared struct {
 	denials *denials // nil: none are remembered
 	leases  *leases  // nil: there are none
 	waiting *queues
-	close   func() // nil: the Checker is the caller's to close
+	close   func() // nil: the caller closes the Checker
 }
 
 const (
 	defaultTimeout = 250 * time.Millisecond
 	defaultKeys    = 100_000
-	// openFor is how long nobody is asked after tripAfter failures in a row; then
-	// one call tries. It is what bounds how late a server that is back is noticed.
+	// openFor is how long no call is sent after tripAfter failures in a row; then one call tries. It bounds how late
+	// the client notices that a server is back.
 	openFor   = 500 * time.Millisecond
 	tripAfter = 5
 	// firstPause is before the first retry; each next one waits twice as long.
 	firstPause = 5 * time.Millisecond
-	// rememberFor is how long the server need remember our keys: longer than anything of a
-	// call that has ended can be on its way.
+	// rememberFor is how long the server must remember our keys: longer than a request of a call that has ended can
+	// be on its way.
 	rememberFor = time.Minute
 )
 
-// errCallerGone: the caller's own context ended the call. It says nothing about
-// the server, so it opens no breaker: whoever may choose a deadline, as a gRPC
-// client may, could otherwise have everybody answered by policy.
+// errCallerGone means that the caller's own context ended the call. It says nothing about the server, so it does not
+// open the breaker. Otherwise a caller that can choose a deadline, such as a gRPC client, could make the policy
+// answer everybody.
 var errCallerGone = errors.New("the caller is gone")
 
-// New puts a Client around a Checker, which stays the caller's to close.
+// New makes a Client of a Checker. The caller closes the Checker.
 func New(checker Checker, c Config) (*Client, error) {
 	if err := c.validate(checker); err != nil {
 		return nil, err
@@ -171,8 +165,8 @@ func (c *Config) validate(checker Checker) error {
 	return nil
 }
 
-// Close gives back what is leased (Config.Leases), and closes the idle connections that Dial has opened. The Checker
-// of New stays the caller's to close.
+// Close gives leased units back (Config.Leases), and closes the idle connections that Dial has opened. It does not
+// close the Checker of New.
 func (c *Client) Close() {
 	c.leases.giveBack()
 	if c.close != nil {
@@ -180,8 +174,8 @@ func (c *Client) Close() {
 	}
 }
 
-// With is the same client, all it knows included, with another policy for the
-// calls made through it, whatever the rule.
+// With returns the same client, with all that it remembers, but with another policy for the calls made through it,
+// whatever the rule.
 func (c *Client) With(p Policy) *Client {
 	if !p.valid() {
 		p = 0
@@ -215,8 +209,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	return all.Checks[0], err
 }
 
-// CheckAll implements Checker. Where policies differ the strictest decides for
-// all: Deny, then Local, then Allow.
+// CheckAll implements Checker. If policies differ, the strictest decides for all: Deny, then Local, then Allow.
 func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	if all, ok := c.denials.answer(reqs); ok {
 		return all, nil
@@ -232,7 +225,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 	for _, a := range all.Checks {
 		c.known.update(a)
 	}
-	if len(all.Checks) == 1 { // of several, costs of a key were added up
+	if len(all.Checks) == 1 { // in a call of several, the costs of a key were added up
 		c.denials.remember(all.Checks[0], asked)
 	}
 	return c.refuseAllUnmatched(all, reqs), nil
@@ -268,7 +261,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]api.Each, error) {
 		list, err := c.checker.CheckEach(ctx, reqs)
 		if err == nil && allFailed(list) {
-			return list, list[0].Err // one at a time, they do not fail as a whole: the breaker is to hear of it
+			return list, list[0].Err // checks sent one by one have no common error, and the breaker needs one
 		}
 		if at := slices.IndexFunc(list, unknown); at >= 0 && err == nil && api.Repeatable(ctx) {
 			return list, list[at].Err // all are sent again, and those that were answered charge nothing
@@ -317,8 +310,8 @@ func allFailed(list []api.Each) bool {
 	return len(list) > 0
 }
 
-// ask calls within the deadline and behind the breaker, and again where the call
-// certainly charged nothing, or carries an idempotency key.
+// ask calls within the deadline and behind the breaker. It calls again if the call certainly charged nothing, or
+// carries an idempotency key.
 func ask[T any](caller context.Context, s *shared, call func(context.Context) (T, error)) (answer T, err error) {
 	ctx, repeatable := s.repeatable(caller)
 	return send(ctx, s, repeatable, call)

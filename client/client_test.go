@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
-// stub answers by a function, and counts how often it was asked.
+// stub answers by a function, and counts its calls.
 type stub struct {
 	asked  int
 	answer func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error)
@@ -46,8 +46,7 @@ func (s *stub) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return api.KeyState{Key: key}, err
 }
 
-// admits answers as a server does whose rule is the part of the key before the
-// colon, with the limits given.
+// admits answers like a server whose rule is the part of the key before the colon, with the given limits.
 func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
 	return func(_ context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 		all := api.ChecksAnswer{Allowed: true, Atomic: true}
@@ -79,8 +78,8 @@ var (
 	lost    = fails(transport.Lost(errGone))
 )
 
-// taught gives a client that has seen keys of the rules allow, deny, local and
-// other, all 10 per minute and 30 per hour, before its server went away.
+// taught returns a client that has seen keys of the rules allow, deny, local and other, all 10 per minute and 30 per
+// hour, before its server went away.
 func taught(t *testing.T, c client.Config) (*client.Client, *stub) {
 	t.Helper()
 	s := &stub{answer: admits(api.WindowState{Limit: 10, WindowMs: 60_000},
@@ -126,7 +125,7 @@ func TestThePolicyOfTheCallTheRuleAndTheClient(t *testing.T) {
 	}
 }
 
-// Local goes on at the limit divided by the instances, in all windows, exactly.
+// Local continues at the limit divided by the instances, in all windows, exactly.
 func TestLocalCountsItsShare(t *testing.T) {
 	now := int64(1_700_000_000_000)
 	n, _ := taught(t, client.Config{Instances: 4, Now: func() int64 { return now }}) // 10 and 30 in 4: 2 and 7
@@ -149,7 +148,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
-// Of a limit that many share, each instance has one unit at least. Config.RuleOf knows it without a server.
+// If many instances share a limit, each has one unit at least. Config.RuleOf returns the limit without a server.
 func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
 	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Instances: 1000,
 		RuleOf: func(string) (client.Rule, bool) {
@@ -199,7 +198,7 @@ func TestCheckEachFallsBackOneByOne(t *testing.T) {
 	}
 }
 
-// What is the request's own fault no policy answers; nor what the server says itself.
+// No policy answers a request that is wrong, or an error that the server returns itself.
 func TestErrorsThatNoPolicyAnswers(t *testing.T) {
 	for _, why := range []error{api.ErrBadKey, api.ErrBadCount, api.ErrCostExceedsLimit, api.ErrUnavailable,
 		api.ErrBadRequest} {
@@ -217,7 +216,7 @@ func TestErrorsThatNoPolicyAnswers(t *testing.T) {
 	}
 }
 
-// A wrong token must not go unnoticed: the error stands beside the policy's answer.
+// A wrong token must be noticed: the error is returned together with the policy's answer.
 func TestRefusedCredentialsAreTold(t *testing.T) {
 	for _, why := range []error{api.ErrUnauthenticated, api.ErrForbidden} {
 		n := newClient(t, &stub{answer: fails(why)}, client.Config{})
@@ -245,8 +244,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// After five failures nobody is asked any more, but now and then one is, and
-// when that is answered all are.
+// After five failures no call is sent any more, except one now and then. When that one is answered, all calls are
+// sent.
 func TestBreaker(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer,
 		error){"not sent": down, "lost": lost} {
@@ -274,8 +273,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// A caller who leaves gets its own error, no policy, and opens no breaker: else
-// whoever may choose a deadline could have all others answered by policy.
+// A caller that leaves gets its own error, no policy, and opens no breaker. Otherwise a caller that can choose a
+// deadline could make the policy answer all others.
 func TestCallersWhoLeave(t *testing.T) {
 	s := &stub{answer: func(ctx context.Context, _ []api.CheckRequest) (api.ChecksAnswer, error) {
 		<-ctx.Done()
@@ -320,7 +319,7 @@ func TestLocalLeavesOutInFlightWindows(t *testing.T) {
 	}
 }
 
-// What is remembered of keys and counted of them is bounded; the oldest go.
+// The number of keys that are remembered and counted is bounded; the oldest are removed.
 func TestKeysAreBounded(t *testing.T) {
 	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
 	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, KnownKeys: 2, LocalKeys: 1,
@@ -345,7 +344,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// When the server's rule has changed, Local goes on with the new limits.
+// When the server's rule has changed, Local continues with the new limits.
 func TestLocalLearnsNewLimits(t *testing.T) {
 	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
 	n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})

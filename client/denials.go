@@ -11,12 +11,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
-// denialAge is how long a denial is remembered at most, since it was asked for. The server's
-// own knowledge may be 40 ms old (--denial-cache): what gives units back early is known here within 50 ms.
+// denialAge is how long a denial is remembered at most, since it was asked for. The server's own denial may be 40 ms
+// old (--denial-cache), so units that come back early are noticed here within 50 ms.
 const denialAge = 10 * time.Millisecond
 
-// denials remembers keys that were denied: a window frees units only with time, so who is denied n
-// units is denied as many, and more, until the wait has passed.
+// denials remembers keys that were denied: a window frees units only with time, so a key that is denied n units is
+// denied n or more until the wait has passed.
 type denials struct {
 	now func() time.Time // monotonic
 
@@ -29,7 +29,7 @@ type denial struct {
 	asked, answered time.Time
 }
 
-// newDenials gives nil where none are to be remembered.
+// newDenials returns nil if no keys are remembered.
 func newDenials(keys int) *denials {
 	if keys == 0 {
 		return nil
@@ -39,7 +39,7 @@ func newDenials(keys int) *denials {
 	return d
 }
 
-// start is when a check is asked for.
+// start returns the time at which a check is asked for.
 func (d *denials) start() (asked time.Time) {
 	if d != nil {
 		asked = d.now()
@@ -47,8 +47,9 @@ func (d *denials) start() (asked time.Time) {
 	return asked
 }
 
-// remember notes an answer to what was asked for at `asked`. A denial without a wait is that of
-// another key of the call. What shadow rules say of later checks is not known, nor whether another value is admitted.
+// remember stores the answer to a check that was asked for at `asked`, if it is a denial. A denial without a wait is
+// not stored: another key of the call caused it. Nor are answers of shadow rules and of values: it is not known what
+// shadow rules say about later checks, nor whether another value is admitted.
 func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 	if d == nil || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
 		a.Source != api.SourceRedis && a.Source != api.SourceCache ||
@@ -60,14 +61,14 @@ func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 	d.keys.Add(a.Key, &denial{a, asked, d.now()})
 }
 
-// answer gives that to a call of which a key is denied for certain. Of its other keys nothing is
-// known. What is no valid request the transport refuses.
+// answer returns the answer to a call if one of its keys is denied for certain. Nothing is known of its other keys.
+// Invalid requests are left to the transport, which refuses them.
 func (d *denials) answer(reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
 	if d == nil {
 		return all, false
 	}
 	reqs, err := transport.ValidateAll(reqs)
-	if err != nil || reqs[0].Mode == api.ModeCharge { // what happened is counted by the server
+	if err != nil || reqs[0].Mode == api.ModeCharge { // the server counts what happened
 		return all, false
 	}
 	all = api.ChecksAnswer{Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
@@ -83,8 +84,8 @@ func (d *denials) answer(reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool
 	return all, ok
 }
 
-// lookup gives the answer to a check that is denied for certain. A cost above a limit is the
-// server's to refuse.
+// lookup returns the answer to a check that is denied for certain. A cost above a limit is left to the server, which
+// refuses it.
 func (d *denials) lookup(req api.CheckRequest) (a api.CheckAnswer, ok bool) {
 	d.mu.Lock()
 	one, ok := d.keys.Get(req.Key)
@@ -106,7 +107,7 @@ func (d *denials) lookup(req api.CheckRequest) (a api.CheckAnswer, ok bool) {
 		if req.Cost > w.Limit {
 			return a, false
 		}
-		a.Windows[i] = a.WindowInForce(w.After(passed), w.NextFreeMs-passed) // w has how long that lasts
+		a.Windows[i] = a.WindowInForce(w.After(passed), w.NextFreeMs-passed) // w.NextFreeMs has how long that lasts
 	}
 	return a, true
 }

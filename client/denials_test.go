@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// counted counts what is asked of a Checker.
+// counted counts the calls of a Checker.
 type counted struct {
 	client.Checker
 	n atomic.Int64

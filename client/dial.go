@@ -1,7 +1,7 @@
 package client
 
-// Dial makes a Client that asks the server at url over HTTP, as in http://127.0.0.1:8080. It connects when
-// it is used, so a server that is away is no error here: Config.Policy answers until it is there.
+// Dial makes a Client that calls the server at url over HTTP, such as http://127.0.0.1:8080. It connects when it is
+// used, so a server that is away is not an error here: Config.Policy answers until the server is there.
 //
 // It is NewHTTP with Config.HTTP, and New around it.
 func Dial(url string, c Config) (*Client, error) {

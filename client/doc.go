@@ -3,7 +3,6 @@
 // (Dial; or New, around any transport). It imports neither gRPC nor NATS nor a Redis client.
 // Client has the calls: Check answers at once, Wait blocks until the key is admitted.
 //
-// Package grpc is the same over gRPC, direct asks Redis without a server, guard
-// knows from NATS who is throttled without asking, and httpmw and grpcmw are
-// middleware.
+// Package grpc does the same over gRPC. direct uses Redis without a server. guard receives the throttled keys from
+// NATS and needs no call to look one up. httpmw and grpcmw are middleware.
 package client

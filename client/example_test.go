@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/client"
 )
 
-// A check over HTTP that goes on with a third of each limit while the server is away.
+// A check over HTTP that continues with a third of each limit while the server is away.
 func ExampleDial() {
 	checker, err := client.Dial("http://127.0.0.1:8080", client.Config{Policy: client.Local, Instances: 3})
 	if err != nil {
@@ -59,7 +59,7 @@ func ExampleClient_Wait() {
 	// Output: sent
 }
 
-// At most so many jobs at once over all machines, by a rule with a window as {limit: 20, in_flight: 30s}.
+// A bound on the jobs at the same time on all machines, by a rule with a window such as {limit: 20, in_flight: 30s}.
 func ExampleClient_Acquire() {
 	server := httptest.NewServer(oneSlot()) // of a server at work, its URL
 	defer server.Close()
@@ -100,7 +100,7 @@ func render(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// oneSlot answers as a server whose rule "job" has {limit: 1, in_flight: 30s}.
+// oneSlot answers like a server whose rule "job" has {limit: 1, in_flight: 30s}.
 func oneSlot() http.Handler {
 	var taken atomic.Bool
 	mux := http.NewServeMux()

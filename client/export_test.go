@@ -9,7 +9,7 @@ import (
 // Leases are for tests that move the clock: their timers, and how to end them as a killed process does.
 func (c *Client) Leases() *lease.List { return c.leases.List }
 
-// SetLeaseTimers has a test run the timers of renewals.
+// SetLeaseTimers lets a test run the timers of renewals.
 func (c *Client) SetLeaseTimers(after func(time.Duration, func()) lease.Stopper) {
 	c.leases.After = after
 }

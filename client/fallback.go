@@ -8,12 +8,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
-// fallback answers by policy where nobody else did, and else gives the error on.
+// fallback answers by policy if nobody else did. Otherwise it returns the error.
 func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why error) (api.ChecksAnswer, error) {
 	if ctx.Err() != nil || !unanswered(why) {
 		return api.ChecksAnswer{}, why
 	}
-	reqs, err := transport.ValidateAll(reqs) // the breaker may have stood before the transport's own look
+	reqs, err := transport.ValidateAll(reqs) // an open breaker acts before the transport validates
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -39,7 +39,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	return all, nil
 }
 
-// strictest is the policy for keys of these rules together.
+// strictest returns the common policy for keys of these rules.
 func (c *Client) strictest(rules []*Rule) Policy {
 	p := Allow
 	for _, r := range rules {
@@ -63,7 +63,7 @@ func (c *Client) strictest(rules []*Rule) Policy {
 	return p
 }
 
-// decide is the answer of Allow or Deny, and what Local begins with.
+// decide returns the answer of Allow or Deny, and the answer that Local begins with.
 func decide(p Policy, reqs []api.CheckRequest, rules []*Rule, why error) api.ChecksAnswer {
 	all := api.ChecksAnswer{Allowed: p != Deny, Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
 	for i, r := range reqs {

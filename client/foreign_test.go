@@ -25,7 +25,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// What else may stand at the other end of HTTP: proxies, other servers, servers to come.
+// What else may be at the other end of HTTP: proxies, other servers, later servers.
 func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 	problem := func(name string) string {
 		return fmt.Sprintf(`{"type":"urn:streamcounter:%s","title":"x","status":400,"detail":"it says so"}`, name)
@@ -88,7 +88,7 @@ func TestHTTPRefusesURLs(t *testing.T) {
 	}
 }
 
-// Tokens go with each request, and the token of the moment.
+// Each request carries a token: the one that is current at that moment.
 func TestTokens(t *testing.T) {
 	token := "first"
 	var got []string
@@ -139,7 +139,7 @@ func (s shouldRateLimit) ShouldRateLimit(ctx context.Context, req *rls.RateLimit
 		Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(req.Descriptors))}, s(ctx)
 }
 
-// Statuses without our detail, of proxies and servers to come.
+// Statuses without our detail, of proxies and later servers.
 func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 	for code, want := range map[codes.Code][]error{
 		codes.Unauthenticated:  {api.ErrUnauthenticated},

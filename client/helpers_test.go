@@ -9,5 +9,5 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// patience is how long a test waits for what must come; nothing is to take it.
+// patience is how long a test waits for what must come. Nothing should take that long.
 const patience = 20 * time.Second

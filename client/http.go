@@ -23,14 +23,13 @@ import (
 
 // HTTPConfig: zero values are defaults.
 type HTTPConfig struct {
-	// Token is asked for the bearer token of each request; nil sends none. See StaticToken.
+	// Token returns the bearer token of each request; nil sends none. See StaticToken.
 	Token func() string
 	// TLS is for https URLs: roots, client certificates. Nil takes the system's roots.
 	TLS *tls.Config
 	// MaxIdle is how many connections are kept open between requests; default 64.
 	MaxIdle int
-	// DialTimeout bounds making a connection; default 1s. The call's own deadline
-	// comes first where it is shorter.
+	// DialTimeout bounds making a connection; default 1s. The call's own deadline applies if it is shorter.
 	DialTimeout time.Duration
 }
 
@@ -46,11 +45,10 @@ type HTTP struct {
 	client    *http.Client
 }
 
-// maxBody bounds what is read of an answer: 100 checks of 8 windows are a tenth of it.
+// maxBody bounds what is read of an answer: 100 checks of 8 windows need a tenth of it.
 const maxBody = 1 << 20
 
-// NewHTTP asks the server at base, as in http://127.0.0.1:8080. It connects when
-// it is used.
+// NewHTTP makes an HTTP for the server at base, such as http://127.0.0.1:8080. It connects when it is used.
 func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 	u, err := url.Parse(base)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
@@ -62,8 +60,8 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 			api.Shorten(redact.URL(base)))
 	}
 	idle, dial := cmp.Or(max(c.MaxIdle, 0), 64), cmp.Or(max(c.DialTimeout, 0), time.Second)
-	// HTTP/1.1 on purpose: there a request that times out takes its connection
-	// with it, so one that leads nowhere is not used again.
+	// HTTP/1.1 on purpose: a request that times out closes its connection, so a connection that leads nowhere is not
+	// used again.
 	t := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dial}).DialContext,
 		TLSClientConfig:     c.TLS,
@@ -74,7 +72,7 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 	}
 	h := &HTTP{base: strings.TrimSuffix(base, "/"), token: c.Token, transport: t}
 	h.client = &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // a check that is redirected would be asked twice
+		return http.ErrUseLastResponse // a redirected check would be sent twice
 	}}
 	return h, nil
 }
@@ -165,15 +163,15 @@ func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) err
 	return r.decode(into)
 }
 
-// reply is an answer that has come whole.
+// reply is an answer that was read to its end.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
-	look   bool // it answers a look, which charged nothing whatever became of it
+	look   bool // it answers a look, which charges nothing
 }
 
-// do sends one request, and says whether it may have reached the server.
+// do sends one request, and reports whether it may have reached the server.
 func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply, bool, error) {
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})

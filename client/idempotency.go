@@ -9,9 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Idempotent is a Checker of which a check with the idempotency key of an earlier one, in the
-// context (api.WithIdempotency), charges nothing again and has the same answer. HTTP, grpc.Client
-// and direct.Redis are.
+// Idempotent is a Checker that takes idempotency keys from the context (api.WithIdempotency): a check with the key of
+// an earlier one charges nothing again and has the same answer. HTTP, grpc.Client and direct.Redis are Idempotent.
 type Idempotent interface {
 	Checker
 	TakesIdempotency() bool
@@ -32,7 +31,7 @@ func (s *shared) repeatable(ctx context.Context) (context.Context, bool) {
 	return withKey(ctx, max(rememberFor, 2*s.config.Timeout)), true
 }
 
-// withKey gives the context a random key, where it has none.
+// withKey gives the context a random key, if it has none.
 func withKey(ctx context.Context, retention time.Duration) context.Context {
 	if api.Repeatable(ctx) {
 		return ctx

@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Replies are lost at random. Every check is answered in the end, and what the answers say was
-// charged is what stands in Redis: no more, and no less.
+// Replies are lost at random. Every check is answered in the end, and Redis has exactly what the answers say was
+// charged: no more, and no less.
 func TestEachCheckIsChargedOnce(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		n := newClient(t, c, client.Config{Timeout: patience, Retries: 10})

@@ -13,8 +13,8 @@ import (
 // knownRules bounds how many rules are remembered; a server has a few dozen.
 const knownRules = 10_000
 
-// known remembers from answers which key has which rule, and what limits that
-// has, so that Local can go on with them.
+// known remembers from answers which rule each key has, and which limits the rule has, so that Local can continue
+// with them.
 type known struct {
 	ruleOf func(key string) (Rule, bool) // the user's own, or nil
 
@@ -30,8 +30,8 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 	return k
 }
 
-// update records what an answer says. Only one with windows from the shared count
-// has all of the rule's. In-flight windows count reservations, and others values: no policy knows either.
+// update records the rule and the limits of an answer. Only an answer of the shared count has all windows of the
+// rule. Windows that count reservations (in flight) or values are left out: a policy cannot count them.
 func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
@@ -54,7 +54,7 @@ func (k *known) update(a api.CheckAnswer) {
 	k.keys.Add(a.Key, r.Name)
 }
 
-// is tells whether the rule has the limits of the answer: those of its windows that a policy can count.
+// is reports whether the rule has the limits of the answer's windows, as far as a policy can count them.
 func (r *Rule) is(a api.CheckAnswer) bool {
 	left := r.Limits
 	for _, w := range a.Windows {
@@ -73,7 +73,7 @@ func limitOf(w api.WindowState) Limit {
 	return Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
 }
 
-// rule gives the key's, nil where it is not known.
+// rule returns the rule of a key, nil if it is not known.
 func (k *known) rule(key string) *Rule {
 	if k.ruleOf != nil {
 		if r, ok := k.ruleOf(key); ok && r.validate() == nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/lease"
 )
 
-// Leaser is a Checker that gives units of a hot key to spend without asking it; HTTP is. (direct.Redis does so by
-// itself: its rules say which keys.)
+// Leaser is a Checker that leases units of a hot key, which are spent without a call. HTTP is a Leaser. (direct.Redis
+// leases without this: its rules say which keys.)
 type Leaser interface {
 	Checker
-	// Lease takes, renews or ends a lease. It may not be sent again: after an error that does not wrap
-	// api.ErrNotSent nothing of the lease may be spent any more.
+	// Lease takes, renews or ends a lease. It may not be sent again. After an error that does not wrap
+	// api.ErrNotSent, no unit of the lease may be spent any more.
 	Lease(ctx context.Context, req api.LeaseRequest) (api.LeaseAnswer, error)
 }
 
@@ -28,14 +28,14 @@ func (h *HTTP) Lease(ctx context.Context, req api.LeaseRequest) (a api.LeaseAnsw
 	return a, nil
 }
 
-// leases are those of a Client, over its Leaser: which keys are asked for often, and the units that it has of them.
+// leases holds the leases of a Client: which keys are asked for often, and the units of them that its Leaser granted.
 type leases struct {
 	*lease.List
 	client *shared
 	leaser Leaser
 }
 
-// useLeases has the client lease keys, if Config.Leases says so.
+// useLeases makes the client lease keys, if Config.Leases says so.
 func (s *shared) useLeases() error {
 	if s.config.Leases == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (s *shared) useLeases() error {
 	return nil
 }
 
-// leasePlan is what the last answer said of a key's rule.
+// leasePlan is what the last answer said about a key's rule.
 type leasePlan struct{ lease, shortest time.Duration }
 
 func (p leasePlan) LeaseTime() time.Duration      { return p.lease }
@@ -62,7 +62,7 @@ func (p leasePlan) ShortestWindow() time.Duration { return p.shortest }
 // Denies implements lease.Plan. The server offers no leases of keys whose denials have to be counted.
 func (leasePlan) Denies() bool { return true }
 
-// planOf gives what an answer says; a shortest window of 0 where it has none.
+// planOf returns the plan of an answer. The shortest window is 0 if the answer has no windows.
 func planOf(a *api.CheckAnswer) leasePlan {
 	p := leasePlan{lease: time.Duration(a.LeaseMs) * time.Millisecond}
 	for _, w := range a.Windows {
@@ -73,13 +73,13 @@ func planOf(a *api.CheckAnswer) leasePlan {
 	return p
 }
 
-// Plan implements lease.Source: the server says with each renewal what it is.
+// Plan implements lease.Source. The plan stays the same until the server sends a new one with a renewal.
 func (l *leases) Plan(_ string, before lease.Plan) (plan lease.Plan, ends bool) { return before, false }
 
 // Ended implements lease.Source.
 func (l *leases) Ended(lease.Plan) {}
 
-// Renew implements lease.Source. It is within the deadline and behind the breaker of all calls.
+// Renew implements lease.Source. It uses the deadline and the breaker of all calls.
 func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, lease.Plan, error) {
 	got, err := send(context.Background(), l.client, false, func(ctx context.Context) (api.LeaseAnswer, error) {
 		return l.leaser.Lease(ctx, ask)
@@ -96,7 +96,8 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	return got, plan, err
 }
 
-// answer decides a check of one key from its lease, and renews that where it has to; false where the server decides.
+// answer decides a check of one key from its lease, and renews the lease if it has to. It returns false if the server
+// must decide.
 func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if l == nil || !l.Used() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
 		req.Values != nil || req.Cost < 0 || api.Repeatable(ctx) {
@@ -123,7 +124,7 @@ func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAn
 		ByOperator: last.ByOperator}, true
 }
 
-// asked notes an answer of the server, for a key that may be leased.
+// asked records an answer of the server, for a key that may be leased.
 func (l *leases) asked(a *api.CheckAnswer) {
 	if l == nil || a.LeaseMs <= 0 || a.Replayed {
 		return
@@ -133,7 +134,7 @@ func (l *leases) asked(a *api.CheckAnswer) {
 	}
 }
 
-// giveBack gives back what is leased; nothing is leased afterwards.
+// giveBack gives leased units back. Nothing is leased afterwards.
 func (l *leases) giveBack() {
 	if l != nil {
 		l.Close()

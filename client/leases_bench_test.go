@@ -24,9 +24,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// BenchmarkLeases is what one check of a hot key over HTTP costs with leases of the client and without: four clients
-// of 16 callers each that ask all they can, of a limit of 10,000 a second. part is the part of the limit that they
-// were given, p50-ns the median of the answers from memory.
+// BenchmarkLeases measures what one check of a hot key over HTTP costs, with leases of the client and without: four
+// clients of 16 callers each that ask all they can, of a limit of 10,000 a second. part is the part of the limit that
+// they were given, p50-ns the median of the answers from memory.
 func BenchmarkLeases(b *testing.B) {
 	const limit, clients, callers = 10_000, 4, 16
 	for _, lease := range []time.Duration{0, 500 * time.Millisecond} {
@@ -63,7 +63,7 @@ func BenchmarkLeases(b *testing.B) {
 	}
 }
 
-// serveRule gives the address of a server with one rule.
+// serveRule returns the address of a server with one rule.
 func serveRule(b *testing.B, c *redis.Client, rule *windows.Rule) string {
 	keys, err := stream.NewKeys(streamtest.Prefix(b), 16)
 	testkit.Must(b, err)

@@ -56,7 +56,7 @@ type lessee struct {
 	timers []*testTimer
 }
 
-// badNetwork is a transport, and what becomes of its next renewals.
+// badNetwork is a transport, and what happens to its next renewals.
 type badNetwork struct {
 	*client.HTTP
 	in            *lessees
@@ -291,7 +291,7 @@ func TestClientLeasesEqualTheRecount(t *testing.T) {
 	}
 }
 
-// hot gives a client with a lease of h:1, of which it was asked for 15 units.
+// hot returns a client with a lease of h:1, of which it was asked for 15 units.
 func hot(t *testing.T, rules ...*windows.Rule) (*lessees, *lessee) {
 	t.Helper()
 	if rules == nil {

@@ -7,10 +7,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
 
-// countLocally answers in this process, all or nothing, what decide has begun, at
-// this instance's share of each limit. It knows of nothing that was charged elsewhere
-// or before. Keys without a rule (nil) are admitted: strictest has seen to those that
-// must not be.
+// countLocally completes the answer that decide has begun: it counts in this process, all or nothing, with this
+// instance's share of each limit. It does not know what was charged elsewhere or before. Keys without a rule (nil)
+// are admitted; strictest has already refused those that must not be.
 func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.Mode) {
 	var reqs []inprocess.Request
 	var index []int // in reqs → in rules
@@ -29,7 +28,7 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.
 	}
 	for j, i := range index {
 		c := &all.Checks[i]
-		if modes[i] == api.ModeCharge { // each is counted by itself
+		if modes[i] == api.ModeCharge { // each is counted alone
 			c.Allowed = states[j].RetryAfterMs == 0
 			c.Charged = !c.Allowed
 		}
@@ -42,7 +41,7 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.
 	}
 }
 
-// share is what one of n instances may spend.
+// share returns the rule with the share of one of n instances.
 func (r *Rule) share(n int) inprocess.Rule {
 	out := inprocess.Rule{Name: r.Name, Windows: make([]inprocess.Window, len(r.Limits))}
 	for i, l := range r.Limits {

@@ -50,11 +50,10 @@ func newClient(t testing.TB, c client.Checker, config client.Config) *client.Cli
 	return n
 }
 
-// A check whose reply was lost has been charged, and without an idempotency key is not sent again.
+// A check whose reply was lost has been charged. Without an idempotency key it is not sent again.
 func TestALostReplyIsNotSentAgain(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
-		// lose asks, and cuts the connection when the check is charged and before
-		// anything of that comes back.
+		// lose sends a check, and cuts the connection when the check is charged and before any reply comes back.
 		lose := func(charged int64, ask func()) {
 			p.HoldReplies()
 			done := make(chan struct{})
@@ -113,8 +112,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// The server says nothing any more, and nobody hears of an end: the policy
-// answers at the deadline, and the server again when it is back.
+// The server sends nothing any more, and the connection does not end: the policy answers at the deadline, and the
+// server answers again when it is back.
 func TestAServerThatFallsSilent(t *testing.T) {
 	throughEveryProxy(t, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
 		n := newClient(t, c, client.Config{Timeout: 100 * time.Millisecond,

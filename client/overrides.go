@@ -9,19 +9,19 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// The operator's hand on single keys, over HTTP with a token of the scope admin. A target is a key, or
-// with * or ? a pattern; api.TargetOfKey gives that of a key which has these characters itself. All of
-// these calls may be sent again where their outcome is not known.
+// The overrides of operators, over HTTP with a token of the scope admin. A target is a key, or with * or ? a pattern;
+// api.TargetOfKey returns the target of a key that has these characters itself. All of these calls may be sent again
+// if their outcome is not known.
 
-// SetOverride sets what an operator says of a target: one of Block, Exempt, Rule and Windows, with
-// UntilMs and Reason. It gives what is set, and what that does. The error wraps api.ErrBadOverride where it cannot be.
+// SetOverride sets the override of a target: one of Block, Exempt, Rule and Windows, with UntilMs and Reason. It
+// returns what is set, and the effect. If it cannot be set, the error wraps api.ErrBadOverride.
 func (h *HTTP) SetOverride(ctx context.Context, target string, o api.Override) (set api.OverrideSet, err error) {
 	o.Key, o.Pattern, o.Network, o.By, o.AtMs = "", "", "", "", 0 // the target, the token and Redis's clock say these
 	err = h.ask(ctx, http.MethodPut, "/v1/overrides/"+url.PathEscape(target), o, &set)
 	return set, err
 }
 
-// ClearOverride removes what is set for a target; false: nothing was.
+// ClearOverride removes the override of a target. It returns false if there was none.
 func (h *HTTP) ClearOverride(ctx context.Context, target, reason string) (bool, error) {
 	path := "/v1/overrides/" + url.PathEscape(target)
 	if reason != "" {
@@ -34,14 +34,13 @@ func (h *HTTP) ClearOverride(ctx context.Context, target, reason string) (bool, 
 	return answer.Cleared, err
 }
 
-// Override gives what is set for a target; the error wraps api.ErrNoOverride where nothing is.
+// Override returns the override of a target. If there is none, the error wraps api.ErrNoOverride.
 func (h *HTTP) Override(ctx context.Context, target string) (o api.Override, err error) {
 	err = h.ask(ctx, http.MethodGet, "/v1/overrides/"+url.PathEscape(target), nil, &o)
 	return o, err
 }
 
-// Overrides gives a page of up to n (1 to 1,000) of what is set; after is Next of the page before, "" for
-// the first.
+// Overrides returns a page of up to n (1 to 1,000) overrides. after is Next of the page before, "" for the first.
 func (h *HTTP) Overrides(ctx context.Context, n int, after string) (page api.Overrides, err error) {
 	q := url.Values{"limit": {strconv.Itoa(n)}}
 	if after != "" {
@@ -51,8 +50,8 @@ func (h *HTTP) Overrides(ctx context.Context, n int, after string) (page api.Ove
 	return page, err
 }
 
-// History gives up to n (1 to 1,000) entries of what happened to a target, the newest first: transitions, and
-// changes of what was set. before is "", or Next of the page before.
+// History returns up to n (1 to 1,000) entries of what happened to a target, the newest first: transitions, and
+// changes of its override. before is "", or Next of the page before.
 func (h *HTTP) History(ctx context.Context, target string, n int, before string) (out api.History, err error) {
 	path := "/v1/history/" + url.PathEscape(target) + "?limit=" + strconv.Itoa(n)
 	if before != "" {

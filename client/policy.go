@@ -11,16 +11,16 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Policy answers a check where nobody else does.
+// Policy answers a check if nobody else does.
 type Policy int
 
 // The policies.
 const (
 	// Allow admits.
 	Allow Policy = iota + 1
-	// Deny denies, and gives an error that wraps api.ErrUnavailable beside the answer.
+	// Deny denies, and returns an error that wraps api.ErrUnavailable together with the answer.
 	Deny
-	// Local goes on counting in this process, at the limit divided by Config.Instances.
+	// Local continues to count in this process, at the limit divided by Config.Instances.
 	Local
 )
 
@@ -38,7 +38,7 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= Allow && p <= Local }
 
-// Rule is what Local has to know of a rule of the server's: its name and its limits.
+// Rule is what Local must know about a rule of the server: its name and its limits.
 type Rule struct {
 	Name   string
 	Limits []Limit
@@ -63,8 +63,8 @@ func (r Rule) validate() error {
 	return nil
 }
 
-// failed tells what speaks against the server, for the breaker: it could not be
-// reached or did not answer. One that answers with an error is there.
+// failed reports whether an error is a failure of the server, for the breaker: the server could not be reached or did
+// not answer. A server that answers with an error works.
 func failed(err error) bool {
 	return errors.Is(err, api.ErrNotSent) || errors.Is(err, api.ErrOutcomeUnknown)
 }
@@ -78,8 +78,8 @@ func isBreaker(err error) bool {
 	return errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 }
 
-// isRefusedCredentials: waiting does not fix it, so the error stands beside the
-// policy's answer, whatever that is.
+// isRefusedCredentials reports whether the server refused our credentials. Waiting does not fix this, so the error is
+// returned together with the policy's answer, whatever that is.
 func isRefusedCredentials(err error) bool {
 	return errors.Is(err, api.ErrUnauthenticated) || errors.Is(err, api.ErrForbidden)
 }

@@ -16,10 +16,10 @@ type queues struct {
 	keys map[string]*queue // key → its queue, which is never empty
 }
 
-// queue is in the order of arrival. The first asks the server; the others wait for their turn.
+// queue has the waiters in the order of arrival. The first one asks the server; the others wait for their turn.
 type queue struct {
 	waiters []*waiter
-	until   time.Time       // before that the first is not admitted, by its last answer; zero: it has none
+	until   time.Time       // by its last answer, the first is not admitted before; zero: it has no answer
 	answer  api.CheckAnswer // that answer
 }
 
@@ -28,7 +28,7 @@ type waiter struct {
 	maxWait time.Duration
 	end     time.Time        // how long it can wait; zero: there is no end
 	over    <-chan time.Time // receives when MaxWait has passed; nil without MaxWait
-	turn    chan error       // holds one: nil when it is the first, or why it need not wait on
+	turn    chan error       // receives once: nil when it is the first, or the error that ends its wait
 }
 
 func newWaiter(ctx context.Context, key string, maxWait time.Duration) *waiter {
@@ -76,7 +76,7 @@ func (q *queues) enter(ctx context.Context, w *waiter) error {
 	return err
 }
 
-// leave takes w out, and gives the turn to the next where it was the first.
+// leave takes w out, and gives the turn to the next waiter if w was the first.
 func (q *queues) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,8 +98,8 @@ func (q *queues) leave(w *waiter) {
 	}
 }
 
-// postpone notes for how long the first waiter is denied. It gives an error if the first cannot wait that long, and
-// ends the wait of each other waiter that cannot.
+// postpone records for how long the first waiter is denied. It returns an error if the first cannot wait that long,
+// and ends the wait of each other waiter that cannot.
 func (q *queues) postpone(first *waiter, delay time.Duration, a api.CheckAnswer) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -118,7 +118,7 @@ func (q *queues) postpone(first *waiter, delay time.Duration, a api.CheckAnswer)
 	return line.tooLong(first)
 }
 
-// tooLong gives an error if the first waiter is admitted only after w has to give up.
+// tooLong returns an error if the first waiter is admitted only after w has to give up.
 func (l *queue) tooLong(w *waiter) error {
 	if w.end.IsZero() || !l.until.After(w.end) {
 		return nil

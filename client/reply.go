@@ -9,8 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
-// decode reads an admission or a denial, or gives the error that the answer is.
-// One that our server did not write tells nothing of what became of the check.
+// decode reads an admission or a denial, or returns the error that the answer contains. An answer that our server did
+// not write says nothing about what happened to the check.
 func (r *reply) decode(into any) error {
 	var p api.Problem
 	if r.status != http.StatusOK && r.status != http.StatusCreated {
@@ -33,7 +33,7 @@ func (r *reply) decode(into any) error {
 	return nil
 }
 
-// foreign is an answer of a proxy, or of a server that is not streamcounter.
+// foreign returns the error for an answer of a proxy, or of a server that is not streamcounter.
 func (r *reply) foreign() error {
 	err := fmt.Errorf("status %d, %s: %s", r.status, r.header.Get("Content-Type"), api.Shorten(string(r.body)))
 	switch {
@@ -42,7 +42,7 @@ func (r *reply) foreign() error {
 	case r.status == http.StatusForbidden:
 		return fmt.Errorf("%w: %w", api.ErrForbidden, err)
 	case r.status >= 500, r.status == http.StatusTooManyRequests:
-		return r.lost(err) // a gateway may have handed the check on before it gave up
+		return r.lost(err) // a gateway may have passed the check on before it gave up
 	}
 	return fmt.Errorf("%w: %w: is this a streamcounter server?", api.ErrNoAnswer, err)
 }

@@ -17,7 +17,7 @@ func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.R
 	if err != nil {
 		return a, err
 	}
-	// Of one key too: so the answer has one form.
+	// One key is sent as a list too, so that the answer always has the same form.
 	body := api.ReservationRequest{CheckRequest: api.CheckRequest{Checks: reqs}, TTLMs: req.TTLMs}
 	if err := h.ask(ctx, http.MethodPost, "/v1/reservations", body, &a); err != nil {
 		return api.ReservationOfAll{}, err
@@ -46,7 +46,7 @@ func (h *HTTP) Renew(ctx context.Context, id string, req api.RenewRequest) (api.
 }
 
 func (h *HTTP) settle(ctx context.Context, method, id, verb string, body any) (s api.Settlement, err error) {
-	if id == "" { // that of a denied one
+	if id == "" { // the id of a denied reservation
 		return s, fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
 	}
 	err = h.ask(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)

@@ -20,7 +20,7 @@ var (
 	_ client.Reserver = (*direct.Redis)(nil)
 )
 
-// throughReserversProxy is throughEveryProxy for what takes reservations.
+// throughReserversProxy is throughEveryProxy for transports that take reservations.
 func throughReserversProxy(t *testing.T, rule *windows.Rule,
 	test func(t *testing.T, w *world, c client.Reserver, p *streamtest.Proxy)) {
 	for _, way := range throughProxy {
@@ -48,7 +48,7 @@ func one(key string, cost int64) api.ReservationRequest {
 	return api.ReservationRequest{CheckRequest: api.CheckRequest{Key: key, Cost: cost}}
 }
 
-// What is reserved counts until it is settled; errors say why one cannot be.
+// Reserved units count until the reservation is settled; errors say why one cannot be settled.
 func TestReservations(t *testing.T) {
 	throughReserversProxy(t, tenAMinute, func(t *testing.T, w *world, c client.Reserver, _ *streamtest.Proxy) {
 		ctx, n := t.Context(), newClient(t, c, client.Config{Timeout: patience, Policy: client.Local})
@@ -99,7 +99,7 @@ func TestReservations(t *testing.T) {
 	})
 }
 
-// What no server takes is refused over each transport with the same errors.
+// A request that no server accepts is refused over each transport with the same errors.
 func TestBadReservations(t *testing.T) {
 	slots := rule("job", nil, windows.Window{Limit: 2, Per: time.Minute, InFlight: true})
 	throughReserversProxy(t, slots, func(t *testing.T, _ *world, c client.Reserver, _ *streamtest.Proxy) {
@@ -161,7 +161,7 @@ func TestEachReservationIsMadeAndSettledOnce(t *testing.T) {
 	})
 }
 
-// No policy hands out a reservation.
+// No policy grants a reservation.
 func TestReservationsWhereNobodyAnswers(t *testing.T) {
 	throughReserversProxy(t, tenAMinute, func(t *testing.T, _ *world, c client.Reserver, p *streamtest.Proxy) {
 		p.Refuse()

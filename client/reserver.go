@@ -8,61 +8,60 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Reserver is a Checker that takes reservations too. HTTP and direct.Redis are; grpc.Client is
-// not, as Envoy's rate limit service has no call for it.
+// Reserver is a Checker that takes reservations too. HTTP and direct.Redis are Reservers; grpc.Client is not, because
+// Envoy's rate limit service has no call for it.
 //
-// A denied reservation is an answer (Allowed is false, ID is empty), not an error. The errors
-// of Commit, Cancel and Renew wrap api.ErrNoReservation, api.ErrReservationExpired or
-// api.ErrReservationSettled where the reservation does not stand.
+// A denied reservation is an answer (Allowed is false, ID is empty), not an error. The errors of Commit, Cancel and
+// Renew wrap api.ErrNoReservation, api.ErrReservationExpired or api.ErrReservationSettled if the reservation is not
+// open.
 type Reserver interface {
 	Checker
 	// Reserve reserves the units of one key or of several, all or none. The idempotency key of
 	// the context (api.WithIdempotency) makes it safe to send again.
 	Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error)
-	// Commit charges what it really cost, and frees the rest. It is safe to send again.
+	// Commit charges what the reservation really cost, and frees the rest. It is safe to send again.
 	Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error)
 	// Cancel frees everything and charges nothing. It is safe to send again.
 	Cancel(ctx context.Context, id string) (api.Settlement, error)
-	// Renew has it stand for longer. It is safe to send again.
+	// Renew makes the reservation valid for longer. It is safe to send again.
 	Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error)
 }
 
-// ErrCannotReserve: the Checker of the Client is no Reserver.
+// ErrCannotReserve means that the Checker of the Client is not a Reserver.
 var ErrCannotReserve = errors.New("this transport takes no reservations: use client.HTTP or direct.Redis")
 
-// Reserve implements Reserver. It carries an idempotency key, the context's or one of its own, and is
-// sent again where its outcome is not known, so it reserves once. No policy hands out a
-// reservation: where nobody answers the error wraps api.ErrUnavailable, and api.ErrOutcomeUnknown
-// where something may be reserved; that ends with its ttl.
+// Reserve implements Reserver. It carries an idempotency key, either that of the context or a new one. If its outcome
+// is not known, it is sent again, so it reserves once. No policy grants a reservation: if nobody answers, the error
+// wraps api.ErrUnavailable. It also wraps api.ErrOutcomeUnknown if something may be reserved; that ends with its ttl.
 func (c *Client) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
-	ctx = withKey(ctx, 0) // here it costs the server nothing
+	ctx = withKey(ctx, 0) // here a key costs the server nothing
 	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
 		return r.Reserve(ctx, req)
 	})
 }
 
-// Commit implements Reserver. It is sent again where its outcome is not known.
+// Commit implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
 	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Commit(ctx, id, req)
 	})
 }
 
-// Cancel implements Reserver. It is sent again where its outcome is not known.
+// Cancel implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Cancel(ctx context.Context, id string) (api.Settlement, error) {
 	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Cancel(ctx, id)
 	})
 }
 
-// Renew implements Reserver. It is sent again where its outcome is not known.
+// Renew implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
 	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Renew(ctx, id, req)
 	})
 }
 
-// onReserver calls within the deadline and behind the breaker, and again where nobody answered.
+// onReserver calls within the deadline and behind the breaker, and again if nobody answered.
 func onReserver[T any](ctx context.Context, s *shared, call func(context.Context, Reserver) (T, error)) (T, error) {
 	r, ok := s.checker.(Reserver)
 	if !ok {

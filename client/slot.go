@@ -11,18 +11,19 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// ErrOverLimit is wrapped by the error of Acquire where there is no free slot, and of Wait where the wait would be
-// too long; errors.As finds an OverLimitError in it, which has the answer.
+// ErrOverLimit is wrapped by the error of Acquire if there is no free slot, and by the error of Wait if the wait
+// would be too long. errors.As finds an OverLimitError in it, which has the answer, except if MaxWait passed behind
+// other callers of Wait.
 var ErrOverLimit = errors.New("over the limit")
 
-// ErrSlotLost is the cause (context.Cause) that the context of a slot ends with when it no longer
-// holds: it has expired, somebody else has settled it, or nobody answered until its end.
+// ErrSlotLost is the cause (context.Cause) with which the context of a slot ends when the slot is lost: it has
+// expired, somebody else has settled it, or nobody answered until its end.
 var ErrSlotLost = errors.New("slot lost")
 
 // OverLimitError is a denied slot, or a check that Wait does not wait for. It wraps ErrOverLimit.
 type OverLimitError struct {
-	// Answer says of the key what a denied check says, RetryAfterMs included. If Wait was behind other
-	// callers, it is the answer to the first of them.
+	// Answer has the same fields as the answer to a denied check of the key, including RetryAfterMs. If Wait was
+	// behind other callers, it is the answer to the first of them.
 	Answer api.CheckAnswer
 }
 
@@ -41,11 +42,11 @@ func (e *OverLimitError) Error() string {
 	return text
 }
 
-// Unwrap gives ErrOverLimit.
+// Unwrap returns ErrOverLimit.
 func (e *OverLimitError) Unwrap() error { return ErrOverLimit }
 
-// Slot is a reservation that is renewed in the background until it is released or lost.
-// Whoever acquires one calls Release in any case, as in
+// Slot is a reservation that is renewed in the background until it is released or lost. A caller that acquires one
+// must call Release in any case, as in
 //
 //	slot, err := c.Acquire(ctx, "job:render", 1)
 //	…
@@ -54,7 +55,7 @@ func (e *OverLimitError) Unwrap() error { return ErrOverLimit }
 //
 // Its methods may be called by many goroutines.
 type Slot struct {
-	// Answer is that of the reservation, as of a check.
+	// Answer is the answer to the reservation, in the form of a check's answer.
 	Answer api.CheckAnswer
 
 	client *Client
@@ -62,25 +63,25 @@ type Slot struct {
 	ttl    time.Duration
 	ctx    context.Context
 	end    context.CancelCauseFunc
-	stop   context.CancelFunc // of renewals
+	stop   context.CancelFunc // ends the renewals
 	done   chan struct{}      // closed when no renewal comes any more
 
 	mu     sync.Mutex
-	settle func(context.Context) error // nil until one of Release, Commit, Cancel has said how
+	settle func(context.Context) error // nil until the first Release, Commit or Cancel
 	over   bool                        // it is settled for certain
-	err    error                       // of that
+	err    error                       // the error of settling
 }
 
-// Acquire takes a slot of a key with an in_flight window, of the cost given (0 means 1), and renews it
-// at a third of its time. A key without such a window can be held too: then for a minute
-// at a time, and all that its rule counts is reserved.
+// Acquire takes a slot of a key with an in_flight window, with the given cost (0 means 1). It renews the slot after
+// each third of its time. A key without such a window can be held too: then for a minute at a time, with the cost
+// reserved in all that its rule counts.
 //
-// Where there is none free the error wraps ErrOverLimit and is an OverLimitError. No policy
-// hands out a slot: where nobody answers the error wraps api.ErrUnavailable.
+// If no slot is free, the error wraps ErrOverLimit and is an OverLimitError. No policy grants a slot: if nobody
+// answers, the error wraps api.ErrUnavailable.
 //
-// A ctx that ends meanwhile is an error, and the slot is given back, so it may take until
-// Config.Timeout for Acquire to return. Where even then nobody has answered (api.ErrOutcomeUnknown) a slot may
-// be taken until its time is over.
+// If ctx ends during the call, Acquire waits for the answer, gives the slot back and returns an error. So it may
+// return up to two times Config.Timeout later: one for the answer, one to give the slot back. If nobody has answered
+// even then (api.ErrOutcomeUnknown), a slot may be taken until its time is over.
 func (c *Client) Acquire(ctx context.Context, key string, cost int64) (*Slot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("acquiring a slot: %w", err)
@@ -108,19 +109,19 @@ func (c *Client) Acquire(ctx context.Context, key string, cost int64) (*Slot, er
 	return s, nil
 }
 
-// ID is that of the reservation.
+// ID returns the id of the reservation.
 func (s *Slot) ID() string { return s.id }
 
-// Context is that of Acquire, and ends also when the slot is lost, with a cause (context.Cause) that
-// wraps ErrSlotLost, and when it is released. The slot is held until then: also after
-// the context of Acquire has ended, as what was begun may still be going on.
+// Context returns a context that ends with the context of Acquire, when the slot is lost, with a cause
+// (context.Cause) that wraps ErrSlotLost, and when the slot is released. The slot is held until it is lost or
+// released, also after the context of Acquire has ended, because the work may still be going on.
 func (s *Slot) Context() context.Context { return s.ctx }
 
-// Release gives the slot back and charges what was reserved to the other windows of its rule. The error
-// tells where that was not possible; the slot is then free when its time is over.
+// Release gives the slot back and charges what was reserved to the other windows of its rule. If that was not
+// possible, it returns an error, and the slot is free when its time is over.
 //
-// The first of Release, Commit and Cancel says how the slot ends. A later one, whichever it is, sends
-// that again where its outcome is not known, and else does nothing and gives the same error.
+// The first call of Release, Commit or Cancel decides how the slot ends. A later call of any of them sends the first
+// one again if its outcome is not known. Otherwise it does nothing and returns the same error.
 func (s *Slot) Release(ctx context.Context) error {
 	return s.settleAs(ctx, func(ctx context.Context) error {
 		_, err := s.client.Commit(ctx, s.id, api.CommitRequest{})
@@ -149,7 +150,7 @@ func (s *Slot) settleAs(ctx context.Context, settle func(context.Context) error)
 	<-s.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end(context.Canceled) // but where it was lost before
+	s.end(context.Canceled) // without effect if the slot was lost before
 	if s.over {
 		return s.err
 	}
@@ -165,14 +166,14 @@ func (s *Slot) settleAs(ctx context.Context, settle func(context.Context) error)
 	return nil
 }
 
-// doesNotStand: the server says so, and asking again changes nothing.
+// doesNotStand reports whether the server said that the reservation is not open. Asking again changes nothing.
 func doesNotStand(err error) bool {
 	return errors.Is(err, api.ErrNoReservation) || errors.Is(err, api.ErrReservationExpired) ||
 		errors.Is(err, api.ErrReservationSettled)
 }
 
-// renew keeps the slot until ctx ends or it is lost. It stands from a time that is not after `began`,
-// so that here it ends no later than in Redis.
+// renew keeps the slot until ctx ends or it is lost. Its time in Redis begins at `began` or later, so that it ends
+// here no later than in Redis.
 func (s *Slot) renew(ctx context.Context, began time.Time) {
 	defer close(s.done)
 	defer s.stop()

@@ -19,7 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Two at once, a third is denied; what is given back is free, and the other window is charged.
+// Two slots are held at once, and a third is denied. A slot that is given back is free, and the other window is
+// charged.
 func TestSlots(t *testing.T) {
 	jobs := rule("job", nil, windows.Window{Limit: 2, Per: time.Minute, InFlight: true},
 		windows.Window{Limit: 100, Per: time.Hour})
@@ -59,7 +60,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// The server says at the next renewal that a slot does not stand any more.
+// The server says at the next renewal that a slot does not exist any more.
 func TestASlotIsLost(t *testing.T) {
 	jobs := rule("job", nil, windows.Window{Limit: 2, Per: 600 * time.Millisecond, InFlight: true})
 	throughReserversProxy(t, jobs, func(t *testing.T, w *world, c client.Reserver, _ *streamtest.Proxy) {
@@ -139,8 +140,8 @@ func wantSaid(t *testing.T, h *holder, want ...string) {
 	}
 }
 
-// A slot is renewed at a third of its time until it is released, also when the caller's context
-// has ended: his work may go on.
+// A slot is renewed at a third of its time until it is released, even if the caller's context has ended, because the
+// work may go on.
 func TestRenewals(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -158,7 +159,7 @@ func TestRenewals(t *testing.T) {
 	})
 }
 
-// Renewals that nobody answers are tried again; at the end of its time a slot is lost, not later.
+// Renewals without an answer are tried again. At the end of its time a slot is lost, not later.
 func TestASlotThatNobodyRenews(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
 		h.renew = func(ctx context.Context) error {
@@ -201,7 +202,7 @@ func TestASlotThatNobodyRenews(t *testing.T) {
 	})
 }
 
-// The first end is the one that counts: it is sent again where its outcome is not known.
+// The first end is the one that counts. It is sent again if its outcome is not known.
 func TestTheFirstEndCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
 		slot, err := c.Acquire(t.Context(), "job:1", 1)
@@ -218,7 +219,7 @@ func TestTheFirstEndCounts(t *testing.T) {
 	})
 }
 
-// Who leaves while he waits for a slot leaves none behind.
+// A caller that leaves while it waits for a slot leaves no slot taken.
 func TestACallerWhoLeavesWhileAcquiring(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, _ *client.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -233,7 +234,7 @@ func TestACallerWhoLeavesWhileAcquiring(t *testing.T) {
 	})
 }
 
-// leaver has the caller gone when his reservation is made.
+// leaver makes the caller leave when its reservation is made.
 type leaver struct {
 	*holder
 	leave func()

@@ -26,8 +26,8 @@ var (
 	watched    = rule("shadow", func(r *windows.Rule) { r.Shadow = true }, windows.Window{Limit: 1, Per: time.Minute})
 )
 
-// Another server of Envoy's service says less: one window, not how long to wait, and nothing of shadows. Decisions,
-// and what is wrong with a request, are the same.
+// Another server of Envoy's service returns less: one window, no time to wait, and nothing about shadow rules.
+// Decisions, and errors of a request, are the same.
 func TestAServerWithoutTheDetail(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute, twoWindows, watched)
 	c := overGRPC(t, w.serveGRPC(t, false))
@@ -67,8 +67,8 @@ func TestAServerWithoutTheDetail(t *testing.T) {
 	}
 }
 
-// Where Redis is away and the rule says deny, the server has decided: no policy
-// of ours overrules the operator. Straight to Redis nobody has, so ours does.
+// If Redis is away and the rule says deny, the server has decided, and no policy of the client changes the operator's
+// choice. With package direct there is no server, so the policy of the client decides.
 func TestRedisIsAway(t *testing.T) {
 	denying := rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny },
 		windows.Window{Limit: 5, Per: time.Minute})

@@ -7,14 +7,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// What Config.UnmatchedKeys makes of the answers of a server, which admits a key that no rule matches. Where
-// nobody answered, nothing is known of the rules: Config.Policy decides alone.
+// Config.UnmatchedKeys applies to the answers of a server, which admits a key that no rule matches. If nobody
+// answered, nothing is known about the rules, and Config.Policy alone decides.
 
 func (s *shared) isRefused(a api.CheckAnswer) bool {
 	return s.config.UnmatchedKeys == Deny && a.Allowed && a.Rule == "" && len(a.Shadow) == 0
 }
 
-// unmatched is the denial of a key that no rule matches.
+// unmatched returns the denial of a key that no rule matches.
 func unmatched(key string, cost int64) api.CheckAnswer {
 	return api.CheckAnswer{Key: key, Cost: cmp.Or(cost, 1), Windows: []api.WindowState{}, RetryAfterMs: -1,
 		Source: api.SourcePolicy, Note: "no rule matches this key, and UnmatchedKeys is deny"}
@@ -27,8 +27,8 @@ func (s *shared) refuseUnmatched(a api.CheckAnswer) api.CheckAnswer {
 	return a
 }
 
-// refuseAllUnmatched denies all keys where one is refused. The server has charged the others by then, and
-// their answers say so.
+// refuseAllUnmatched denies all keys if one is refused. The server has already charged the others, and their answers
+// say so.
 func (s *shared) refuseAllUnmatched(all api.ChecksAnswer, reqs []api.CheckRequest) api.ChecksAnswer {
 	if !slices.ContainsFunc(all.Checks, s.isRefused) {
 		return all

@@ -55,7 +55,7 @@ func TestUnmatchedKeys(t *testing.T) {
 		rule("trial", func(r *windows.Rule) { r.Shadow = true }, windows.Window{Limit: 5, Per: time.Minute}))
 }
 
-// Where nobody answers, nothing is known of the rules: Policy decides.
+// If nobody answers, nothing is known about the rules: Policy decides.
 func TestUnmatchedKeysInAnOutage(t *testing.T) {
 	c, err := client.Dial("http://127.0.0.1:1", client.Config{UnmatchedKeys: client.Deny, Retries: -1})
 	testkit.Must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// desk is a Checker that takes a millisecond for each check, and notes how many come at a time.
+// desk is a Checker that takes a millisecond for each check, and records how many come at a time.
 type desk struct {
 	client.Checker
 	answer func(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error)
@@ -54,7 +54,7 @@ func deniedFor(wait time.Duration) api.CheckAnswer {
 	return api.CheckAnswer{Rule: "api", RetryAfterMs: wait.Milliseconds(), Source: api.SourceRedis}
 }
 
-// always gives one answer to every check.
+// always returns one answer to every check.
 func always(a api.CheckAnswer, err error) *desk {
 	return &desk{answer: func(context.Context, api.CheckRequest) (api.CheckAnswer, error) { return a, err }}
 }
@@ -69,7 +69,7 @@ func freeAt(at time.Time) *desk {
 	}}
 }
 
-// start calls Wait beside the test, and returns when that waits for something.
+// start calls Wait in another goroutine, and returns when Wait waits for something.
 func start(ctx context.Context, c *client.Client, key string) (ended chan error) {
 	ended = make(chan error, 1)
 	go func() { ended <- c.Wait(ctx, key, 1) }()
@@ -77,7 +77,7 @@ func start(ctx context.Context, c *client.Client, key string) (ended chan error)
 	return ended
 }
 
-// notYet fails the test where the Wait has ended.
+// notYet fails the test if the Wait has ended.
 func notYet(t *testing.T, name string, ended chan error) {
 	t.Helper()
 	synctest.Wait()
@@ -137,7 +137,7 @@ func TestWaitIsFair(t *testing.T) {
 	})
 }
 
-// releases is a guard: it hands on what the test sends.
+// releases stands in for a guard: it passes on what the test sends.
 type releases struct {
 	mu   sync.Mutex
 	keys map[string]chan struct{}
@@ -230,7 +230,7 @@ func TestACancelledWaitLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// An answer that names a longer wait than there is time ends the wait at once: of who asked, and of those behind.
+// If an answer has a longer wait than there is time, the wait ends at once, for the caller and for those behind it.
 func TestAWaitThatIsTooLong(t *testing.T) {
 	short := func(t *testing.T) context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -329,7 +329,7 @@ func TestWaitNever(t *testing.T) {
 	}
 }
 
-// A caller's idempotency key is charged once, and a denial that it had before is not the answer for ever.
+// A caller's idempotency key is charged once, and an earlier denial with the key is not the answer for ever.
 func TestWaitWithAnIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var keys []string

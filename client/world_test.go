@@ -113,7 +113,7 @@ func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 	return r
 }
 
-// serveHTTP gives the address of a server.
+// serveHTTP returns the address of a server.
 func (w *world) serveHTTP(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewServer(w.server.Handler(nil))
@@ -121,8 +121,8 @@ func (w *world) serveHTTP(t testing.TB) string {
 	return s.Listener.Addr().String()
 }
 
-// serveGRPC gives the address of a server; without detail it is one that does not
-// know of it, as another implementation of Envoy's service.
+// serveGRPC returns the address of a server. Without detail, the server does not have the detail, like another
+// implementation of Envoy's service.
 func (w *world) serveGRPC(t testing.TB, detail bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -22,14 +22,14 @@ import (
 type extractor struct {
 	name    string
 	from    string // fromHeader, fromAddress or fromPath
-	header  string // of the value; that of the path where from is fromPath
+	header  string // of the value; if from is fromPath, of the path
 	prefix  string // of every key
 	hash    bool   // the key has the SHA-256 of the value
 	trusted []netip.Prefix
 	bits    int64 // of an IPv6 address that make the key
 	parts   int64 // of the path that make the key
 	cost    string
-	pass    bool // allow what has no value
+	pass    bool // allow requests without a value
 }
 
 // Where a value comes from.
@@ -39,17 +39,16 @@ const (
 	fromPath    = "path"
 )
 
-// What an extractor may have to say beside what is wrong with a key or a cost.
+// The errors of an extractor besides those of a key or a cost.
 var (
-	// ErrMissing: the request has not what the key is made of.
+	// ErrMissing: the request does not have what the key is made of.
 	ErrMissing = errors.New("the key cannot be determined")
 	// ErrNoExtractor: no extractor has this name.
 	ErrNoExtractor = fmt.Errorf("%w: no extractor", api.ErrBadRequest)
 )
 
-// request gives what to check; the error wraps ErrMissing, api.ErrBadKey,
-// api.ErrBadCount or api.ErrBadRequest. Whatever the headers hold, a key that is
-// given is valid.
+// request returns what to check; the error wraps ErrMissing, api.ErrBadKey, api.ErrBadCount or api.ErrBadRequest. A
+// key that is returned without an error is valid, whatever the headers hold.
 func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
 	req := api.CheckRequest{Cost: 1}
 	value, err := x.value(r)
@@ -99,8 +98,7 @@ func (x *extractor) value(r *http.Request) (string, error) {
 	return one(r.Header, x.header)
 }
 
-// one is a header's only value. Two would be read in one way here and perhaps in
-// another behind the proxy.
+// one returns a header's only value. Two values could be read in one way here and in another way behind the proxy.
 func one(h http.Header, name string) (string, error) {
 	list := h.Values(name)
 	switch {
@@ -112,11 +110,11 @@ func one(h http.Header, name string) (string, error) {
 	return list[0], nil
 }
 
-// parameters are those of a segment (RFC 3986, 3.3), which many backends take away.
+// parameters are the parameters of a path's segment (RFC 3986, 3.3), which many backends remove.
 var parameters = regexp.MustCompile(`;[^/]*`)
 
-// segments are the first parts of a path, as a server would understand it: "/a"
-// for //a/, /./a, /%61, /x/../a, /a;x=1 and \\a alike, or a limit could be walked around.
+// segments returns the first parts of a path, as a server would understand it: "/a" for //a/, /./a, /%61, /x/../a,
+// /a;x=1 and \\a. Otherwise a limit could be avoided with another form of the path.
 func (x *extractor) segments(uri string) (string, error) {
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {

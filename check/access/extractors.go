@@ -17,8 +17,8 @@ import (
 // extractorFiles reloads the file, as tokenFiles does.
 type extractorFiles = reload.Files[map[string]*extractor]
 
-// Extractors say how GET /v1/check?extractor=NAME takes the key from the
-// request that a proxy asks for. A nil one knows none.
+// Extractors say how GET /v1/check?extractor=NAME takes the key from the request that a proxy asks for. A nil
+// *Extractors has none.
 type Extractors struct {
 	*extractorFiles
 }
@@ -31,7 +31,7 @@ type Extractors struct {
 //	    prefix: "ip:"
 //	    trusted_proxies: [127.0.0.1/32, 10.0.0.0/8]
 //
-// Run and Reload keep them fresh.
+// Run and Reload keep them up to date.
 func NewExtractors(path string, log *slog.Logger) (*Extractors, error) {
 	files, err := reload.Open("extractors", log, func(files []reload.File) (map[string]*extractor, error) {
 		return parseExtractors(path, files[0].Data)
@@ -42,10 +42,9 @@ func NewExtractors(path string, log *slog.Logger) (*Extractors, error) {
 	return &Extractors{files}, nil
 }
 
-// Extract takes the key, and the cost, by the extractor of this name. The error
-// wraps ErrMissing where the request has not what the key is made of, and then
-// pass says that the extractor lets such requests pass; else ErrNoExtractor, or
-// api.ErrBadKey, api.ErrBadCount or api.ErrBadRequest.
+// Extract takes the key, and the cost, by the extractor of this name. If the request does not have what the key is
+// made of, the error wraps ErrMissing, and pass says whether the extractor lets such requests pass. Other errors wrap
+// ErrNoExtractor, api.ErrBadKey, api.ErrBadCount or api.ErrBadRequest.
 func (e *Extractors) Extract(name string, r *http.Request) (req api.CheckRequest, pass bool, err error) {
 	var x *extractor
 	if e != nil {
@@ -63,7 +62,7 @@ const maxExtractors = 1000
 // headerForm is a header's name (RFC 9110, a token).
 var headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
 
-// extractorEntry is one as it stands in the file.
+// extractorEntry is one extractor as it is in the file.
 type extractorEntry struct {
 	*extractor
 	missing string
@@ -87,7 +86,7 @@ func (e *extractorEntry) fields(d *document.Document) document.Setter {
 
 const maxSegments = 16
 
-// parseExtractors reads a file strictly: what an extractor would not use is an error.
+// parseExtractors reads a file strictly: a field that an extractor would not use is an error.
 func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 	var list []*extractorEntry
 	d, err := document.Read(name, data, "extractors, a list", func(d *document.Document) document.Setter {
@@ -130,7 +129,7 @@ var useOf = []struct {
 	{"ipv6_prefix", []string{fromAddress}}, {"trusted_proxies", []string{fromAddress}},
 }
 
-// settle fills in defaults and finds what makes no sense.
+// settle fills in defaults and refuses what makes no sense.
 func (e *extractorEntry) settle(d *document.Document, at string) error {
 	bad := func(field, format string, args ...any) error {
 		return d.ErrorAt(at+field, "%s of extractor %s: "+format, append([]any{field, e.name}, args...)...)

@@ -8,14 +8,15 @@ import (
 // maxRefusals bounds what is remembered: names of routes and tokens, never text of callers.
 const maxRefusals = 1000
 
-// Refusals logs the first refusal of each kind. One wrong token in a proxy refuses every request, and without a
-// line in the log nobody knows why; a line for each would fill it. Safe for concurrent use.
+// Refusals logs the first refusal of each kind. If a proxy has a wrong token, every request is refused. Without a
+// line in the log nobody knows why, and a line for each request would fill the log. Safe for concurrent use.
 type Refusals struct {
 	mu   sync.Mutex
 	seen map[string]struct{} // route and reason
 }
 
-// Log logs a refusal at a route for a reason, if it is the first. Both must be of a bounded number.
+// Log logs a refusal at a route for a reason, if it is the first. The number of different routes and reasons must be
+// bounded.
 func (l *Refusals) Log(log *slog.Logger, route, reason string, err error, more ...any) {
 	if log != nil && l.first(route+" "+reason) {
 		log.Warn("a caller was refused; more of the same kind are only counted",

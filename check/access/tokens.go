@@ -19,11 +19,11 @@ import (
 // Scope is what a token may be used for.
 type Scope string
 
-// The scopes. ScopeAny is for what any token will do for: a path that is not there.
+// The scopes. ScopeAny is satisfied by any token; it is for a path that does not exist.
 const (
 	ScopeCheck  Scope = "check"  // ask and charge
 	ScopeAppend Scope = "append" // append events
-	ScopeRead   Scope = "read"   // look at keys, at who is throttled, at metrics
+	ScopeRead   Scope = "read"   // read keys, the throttled keys, and metrics
 	ScopeAdmin  Scope = "admin"  // reset keys, and all of the others
 	ScopeAny    Scope = ""       // whatever scopes a token has
 )
@@ -44,9 +44,8 @@ func (g grant) has(s Scope) bool {
 	return s == ScopeAny || slices.Contains(g.scopes, s) || slices.Contains(g.scopes, ScopeAdmin)
 }
 
-// table finds a token's grant in the same time whatever is presented: it is
-// looked up under a hash with a salt that nobody outside knows, so how long a
-// look-up takes says nothing of how near a guess is (decision 0022).
+// table finds a token's grant in the same time, whatever token is presented. The lookup uses a hash with a secret
+// salt, so its duration does not show how close a guess is (decision 0022).
 type table struct {
 	salt   digest
 	grants map[digest]grant // key of the token's digest → what it may do
@@ -65,11 +64,12 @@ func (t *table) find(bearer string) (grant, bool) {
 	return g, ok && subtle.ConstantTimeCompare(sum[:], g.digest[:]) == 1
 }
 
-// tokenFiles reloads the file. The field of this name is not exported, as reload.Files would be.
+// tokenFiles reloads the file. The alias makes the embedded field unexported; an embedded reload.Files would be
+// exported.
 type tokenFiles = reload.Files[*table]
 
-// Tokens say who may do what. Its methods may be called from any goroutine.
-// A nil *Tokens lets everybody do everything.
+// Tokens decides who may do what. Its methods may be called from any goroutine. A nil *Tokens lets everybody do
+// everything.
 type Tokens struct {
 	*tokenFiles
 	refused *prometheus.CounterVec // reason → how often
@@ -91,7 +91,7 @@ const (
 //	  - {name: gateway, token: 6f1c…, scopes: [check]}
 //	  - {name: prometheus, sha256: 9b74…, scopes: [read]}
 //
-// A file that others may read is warned of. Run and Reload keep it fresh.
+// If other users may read the file, a warning is logged. Run and Reload keep the tokens up to date.
 func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Tokens, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -116,9 +116,8 @@ func NewTokens(path string, reg prometheus.Registerer, log *slog.Logger) (*Token
 	return t, nil
 }
 
-// Allow reports whether a bearer token may be used for scope. The error wraps
-// api.ErrUnauthenticated where there is no token or none that we know, and
-// api.ErrForbidden where it has other scopes.
+// Allow reports whether a bearer token may be used for scope. The error wraps api.ErrUnauthenticated if there is no
+// token or the token is not known, and api.ErrForbidden if the token has other scopes.
 func (t *Tokens) Allow(bearer string, scope Scope) error {
 	if t == nil {
 		return nil

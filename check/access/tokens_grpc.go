@@ -13,16 +13,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Services that need no token, or another scope than check. Whatever else a
-// server has answers nobody without the scope check.
+// Services that need no token, or another scope than check. All other services of a server need the scope check.
 const (
 	healthService     = "/grpc.health.v1.Health/"
 	reflectionService = "/grpc.reflection." // v1 and v1alpha
 )
 
-// UnaryInterceptor refuses calls that the token in the metadata "authorization"
-// (or "x-streamcounter-token") does not allow, with codes.Unauthenticated or
-// codes.PermissionDenied. Health answers everybody.
+// UnaryInterceptor refuses calls that the token in the metadata "authorization" (or "x-streamcounter-token") does not
+// allow, with codes.Unauthenticated or codes.PermissionDenied. The health service answers everybody.
 func (t *Tokens) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
 	if err := t.allowCall(ctx, info.FullMethod); err != nil {

@@ -79,7 +79,7 @@ func TestGRPCCallsWantTheirScope(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			// What is wrong comes with the answer: the stream may have ended before this.
+			// The error comes with the answer: the stream may have ended before this.
 			_ = list.Send(
 				&reflectionpb.ServerReflectionRequest{
 					MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})

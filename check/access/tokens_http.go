@@ -9,15 +9,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// TokenHeader has a token where Authorization is taken: a proxy that asks for
-// its caller hands the caller's own Authorization on, and it is not for us.
+// TokenHeader has the token if Authorization is already in use: a proxy that asks for its caller passes on the
+// caller's own Authorization, which is not for us.
 const TokenHeader = "X-Streamcounter-Token"
 
-// Bearer gives the token of a request, "" where there is none.
+// Bearer returns the token of a request, "" if there is none.
 func Bearer(h http.Header) string { return bearerIn(h.Values) }
 
-// bearerIn takes the first header that has a token: an empty one, which a proxy
-// may add, hides none.
+// bearerIn returns the token of the first header that has one. An empty header, which a proxy may add, is skipped.
 func bearerIn(values func(header string) []string) string {
 	for _, token := range values(TokenHeader) {
 		if token != "" {
@@ -32,8 +31,8 @@ func bearerIn(values func(header string) []string) string {
 	return ""
 }
 
-// NameOf is who sends a request: the name of its token, else the name in its client certificate,
-// which the server has verified; empty where there is neither.
+// NameOf returns the name of the sender of a request: the name of its token, or else the name in its client
+// certificate, which the server has verified. It is empty if there is neither.
 func (t *Tokens) NameOf(r *http.Request) string {
 	if t != nil {
 		if g, ok := t.Value().find(Bearer(r.Header)); ok {
@@ -48,12 +47,12 @@ func (t *Tokens) NameOf(r *http.Request) string {
 
 type callerKey struct{}
 
-// WithCaller notes who sends a request.
+// WithCaller stores the name of the sender of a request in its context.
 func WithCaller(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, callerKey{}, name)
 }
 
-// Caller is who sends a request, as far as WithCaller noted it.
+// Caller returns the name of the sender of a request that WithCaller stored.
 func Caller(ctx context.Context) string {
 	name, _ := ctx.Value(callerKey{}).(string)
 	return name
@@ -61,13 +60,13 @@ func Caller(ctx context.Context) string {
 
 type adminKey struct{}
 
-// WithAdmin notes that the sender of a request has the scope admin, which its route does not ask for.
+// WithAdmin stores that the sender of a request has the scope admin, which its route does not ask for.
 func WithAdmin(ctx context.Context) context.Context { return context.WithValue(ctx, adminKey{}, true) }
 
-// IsAdmin is whether WithAdmin noted that.
+// IsAdmin reports whether WithAdmin stored that.
 func IsAdmin(ctx context.Context) bool { return ctx.Value(adminKey{}) != nil }
 
-// Has says whether a token may be used for a scope. Unlike Allow it counts no refusal.
+// Has reports whether a token may be used for a scope. Unlike Allow it counts no refusal.
 func (t *Tokens) Has(bearer string, scope Scope) bool {
 	if t == nil {
 		return true
@@ -85,7 +84,7 @@ func bearer(authorization string) string {
 	return strings.TrimLeft(token, " ")
 }
 
-// Challenge says what was missing, as RFC 6750 has it: a token, a good one, or a scope.
+// Challenge sets the header that says what was missing, as in RFC 6750: a token, a valid token, or a scope.
 func Challenge(h, request http.Header, err error, scope Scope) {
 	value := `Bearer realm="streamcounter"`
 	switch {

@@ -19,20 +19,20 @@ const (
 	maxTokenBytes = 512
 )
 
-// A name as rules have it, and what may stand after "Bearer" (RFC 6750).
+// The form of a name, as for rules, and of a token, as it may follow "Bearer" (RFC 6750).
 var (
 	nameForm  = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 	tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 )
 
-// tokenEntry is one token as it stands in the file.
+// tokenEntry is one token as it is in the file.
 type tokenEntry struct {
 	name, token, sha256 string
 	scopes              []string
 }
 
-// parseTokens reads the tokens of a file. No error shows a part of one, nor of
-// anything that could be one by a slip, such as a name.
+// parseTokens reads the tokens of a file. No error shows a part of a token, nor of anything that could be a token by
+// mistake, such as a name.
 func parseTokens(name string, data []byte) (*table, error) {
 	var list []*tokenEntry
 	d, err := document.ReadSecret(name, data, "tokens, a list of name, scopes, and token or sha256",
@@ -54,7 +54,7 @@ func parseTokens(name string, data []byte) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An empty list is how the last token is revoked: then nobody is let in.
+	// An empty list revokes the last token: then nobody is let in.
 	if len(list) > maxTokens {
 		return nil, d.ErrorAt("tokens", "there are %d tokens: expected at most %d", len(list), maxTokens)
 	}
@@ -94,7 +94,7 @@ func parseTokens(name string, data []byte) (*table, error) {
 	return t, nil
 }
 
-// digest is the SHA-256 of the entry's token, and the field that gave it.
+// digest returns the SHA-256 of the entry's token, and the field that has it.
 func (e *tokenEntry) digest(d *document.Document, at string) (sum digest, field string, err error) {
 	switch {
 	case (d.Line(at+".token") == 0) == (d.Line(at+".sha256") == 0):
@@ -113,7 +113,7 @@ func (e *tokenEntry) digest(d *document.Document, at string) (sum digest, field 
 	return sha256.Sum256([]byte(e.token)), ".token", nil
 }
 
-// oneOf words a list of names for an error.
+// oneOf formats a list of names for an error.
 func oneOf[S ~string](names []S) string {
 	list := make([]string, len(names))
 	for i, n := range names {

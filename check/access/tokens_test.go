@@ -20,7 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// One token for each scope; the operator's stands in the file as its hash.
+// One token for each scope; the operator's token is in the file as its hash.
 const (
 	checker, appender, reader, operator = "checker-0123456789", "appender-0123456789", "reader-0123456789abc",
 		"operator-0123456789"
@@ -149,8 +149,8 @@ func TestTokensFileErrors(t *testing.T) {
 	}
 }
 
-// A change of the file counts at once; one that cannot be used, or a file that
-// everybody may read, is logged, and no token with it.
+// A change of the file has effect at once. A change that cannot be used, or a file that everybody may read, is
+// logged, without any token.
 func TestTokensReload(t *testing.T) {
 	var log bytes.Buffer
 	path := writeTokens(t, fourTokens)

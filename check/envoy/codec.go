@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec writes messages by the methods that vtprotobuf generated for Envoy's API,
-// where a message has them, and all others as gRPC does by itself.
+// Codec writes messages by the methods that vtprotobuf generated for Envoy's API, if a message has them. It writes
+// all others like gRPC's own codec.
 type Codec struct{}
 
 // vtMessage is what vtprotobuf generates.

@@ -22,8 +22,8 @@ var statuses = map[string]codes.Code{
 	"outcome-unknown": codes.Unavailable, "unavailable": codes.Unavailable,
 }
 
-// statusOf gives an error its gRPC status. What HTTP says by the problem's type
-// stands in an ErrorInfo, so that a client gets its sentinel back.
+// statusOf returns the gRPC status of an error. The name, which HTTP has in the problem's type, is in an ErrorInfo,
+// so that a client gets its sentinel back.
 func statusOf(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):

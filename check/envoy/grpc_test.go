@@ -21,7 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// descriptors makes one per text, such as "path=a user=1".
+// descriptors makes one descriptor per text, such as "path=a user=1".
 func descriptors(texts ...string) (list []*commonv3.RateLimitDescriptor) {
 	for _, text := range texts {
 		d := &commonv3.RateLimitDescriptor{}
@@ -34,8 +34,8 @@ func descriptors(texts ...string) (list []*commonv3.RateLimitDescriptor) {
 	return list
 }
 
-// told words a response: the overall code, then per descriptor its code, limit,
-// what remains, and when more comes.
+// told writes a response as text: the overall code, then per descriptor its code, limit, what remains, and when more
+// comes.
 func told(r *rlsv3.RateLimitResponse) string {
 	words := []string{r.OverallCode.String()}
 	for _, s := range r.Statuses {
@@ -62,8 +62,7 @@ var edgeRules = []*windows.Rule{
 	{Name: "watch", Match: "edge/watch=*", Shadow: true, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
 }
 
-// What cannot be answered is an error with a code, and the name of ours that a
-// client turns into its own.
+// If there is no answer, there is an error with a code, and with the name that a client turns into its own error.
 func TestErrorsOverGRPC(t *testing.T) {
 	twoAnHour := []windows.Window{{Limit: 2, Per: time.Hour}}
 	server := streamtest.OwnRedis(t)
@@ -117,7 +116,7 @@ func TestErrorsOverGRPC(t *testing.T) {
 	}
 }
 
-// Our client gets the answer in HTTP's words too, and Envoy the headers to pass on.
+// Our client gets the answer in HTTP's form too, and Envoy gets the headers to pass on.
 func TestDetailAndHeadersOverGRPC(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), edgeRules...)
 	client := w.dial(t, envoy.Config{Headers: true})
@@ -146,7 +145,7 @@ func TestDetailAndHeadersOverGRPC(t *testing.T) {
 	}
 }
 
-// Denied from memory, a request says of every descriptor where it stands.
+// The answer to a request that is denied from memory has the state of every descriptor.
 func TestADenialFromMemorySaysAllStatuses(t *testing.T) {
 	w := newWorldWith(t, check.Config{Timeout: patience, Denials: 100}, streamtest.Connect(t, streamtest.Redis(t)),
 		&windows.Rule{Name: "all", Match: "edge/*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}})

@@ -34,8 +34,7 @@ type world struct {
 	rules   *windows.Source
 }
 
-// Deadlines of a check: one that is to pass, and one that must not, however
-// busy the machine is.
+// Deadlines of a check: one that the test lets pass, and one that must not pass, however busy the machine is.
 const (
 	timeout  = 200 * time.Millisecond
 	patience = 20 * time.Second
@@ -65,7 +64,7 @@ func newWorldWith(t *testing.T, config check.Config, c redis.UniversalClient, ru
 
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
 
-// used is what a key has used of its first window.
+// used returns what a key has used of its first window.
 func (w *world) used(t *testing.T, key string) int64 {
 	t.Helper()
 	k, err := w.service.Peek(t.Context(), key)

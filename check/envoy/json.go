@@ -12,15 +12,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
-// maxJSON bounds a request, as gRPC's are.
+// maxJSON bounds a request, as the requests over gRPC are bounded.
 const maxJSON = 256 << 10
 
 // jsonMemory bounds the bodies of all requests together.
 const jsonMemory = 16 << 20
 
-// ServeHTTP answers a RateLimitRequest in JSON with a RateLimitResponse, for callers without
-// gRPC: 200 admitted, 429 over a limit, 400 where the request makes no sense, 500 where
-// nothing could be decided.
+// ServeHTTP answers a RateLimitRequest in JSON with a RateLimitResponse, for callers without gRPC: 200 admitted, 429
+// over a limit, 400 if the request makes no sense, 500 if nothing could be decided, 503 if too many bodies are under
+// way.
 func (r *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, free, err := r.bodies.Read(w, req, maxJSON)
 	defer free()

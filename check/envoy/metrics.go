@@ -19,14 +19,14 @@ import (
 	"github.com/streamcounter/streamcounter/check/envoy/config"
 )
 
-// maxSeries bounds how many limits have metrics of their own: those with detailed_metric and
-// those that descriptors bring have one per value that is asked for. More count as "other".
+// maxSeries bounds how many limits have metrics of their own. Limits with detailed_metric and limits that descriptors
+// bring have one series per value that is asked for. Further ones count as "other".
 const maxSeries = 10_000
 
-const other = "other" // domains can be anybody's words too
+const other = "other" // domains can be any caller's text too
 
-// Metrics has the names and labels that the statistics of envoyproxy/ratelimit have in
-// Prometheus, for dashboards and alerts that are there already. It counts hits, not requests.
+// Metrics has the names and labels that the statistics of envoyproxy/ratelimit have in Prometheus, for dashboards and
+// alerts that exist already. It counts hits, not requests.
 type Metrics struct {
 	near    float64 // share of a limit from which on hits are near it
 	mu      sync.RWMutex
@@ -54,8 +54,8 @@ const (
 	shadowMode
 )
 
-// NewMetrics registers them. near is the share of a limit above which hits are near it,
-// envoyproxy/ratelimit's NEAR_LIMIT_RATIO.
+// NewMetrics registers the metrics. near is the share of a limit above which hits are near it, envoyproxy/ratelimit's
+// NEAR_LIMIT_RATIO.
 func NewMetrics(reg prometheus.Registerer, near float64) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{near: near, series: map[string]*limitMetrics{},
@@ -88,7 +88,7 @@ func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	m.mu.RLock()
 	series := slices.Collect(maps.Values(m.series))
-	m.mu.RUnlock() // whoever takes them may be slow
+	m.mu.RUnlock() // the receiver may be slow
 	for _, one := range series {
 		for i, name := range limitNames {
 			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+name,
@@ -98,7 +98,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// began counts a call; what it gives is for the call's end.
+// began counts a call. It returns a function for the end of the call.
 func (m *Metrics) began() func(error) {
 	if m == nil {
 		return func(error) {}
@@ -134,7 +134,7 @@ func (m *Metrics) shadowed() {
 	}
 }
 
-// limits counts what became of each descriptor with a limit, of its own limit alone.
+// limits counts the outcome of each descriptor with a limit, for its own limit alone.
 func (m *Metrics) limits(req *rlsv3.RateLimitRequest, list []descriptor) {
 	if m == nil {
 		return
@@ -167,7 +167,7 @@ func (s *limitMetrics) add(d *descriptor, near float64) {
 	}
 }
 
-// of gives the counters of a limit.
+// of returns the counters of a limit.
 func (m *Metrics) of(labels []string) *limitMetrics {
 	id := strings.Join(labels, "\x00")
 	m.mu.RLock()

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Whoever scrapes slowly holds up no check: the lock is free while the series are handed over.
+// A slow scrape holds up no check: the lock is free while the series are passed on.
 func TestAScrapeHoldsNoLock(t *testing.T) {
 	m := NewMetrics(prometheus.NewRegistry(), 0.8)
 	m.of([]string{"shop"})

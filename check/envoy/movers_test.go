@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// moved serves limits as movers from envoyproxy/ratelimit have them.
+// moved serves limits as users who move from envoyproxy/ratelimit have them.
 func moved(t *testing.T, text string, c envoy.Config, options ...config.Options) (
 	ask func(*rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse) {
 	t.Helper()
@@ -133,8 +133,7 @@ descriptors:
 	}
 }
 
-// All limits as quotas: one that is over denies nothing beside one that is not, nor beside a
-// descriptor without a limit.
+// All limits as quotas: if one is over and another is not, or a descriptor has no limit, nothing is denied.
 func TestQuotaModeForAll(t *testing.T) {
 	ask := moved(t, "domain: edge\ndescriptors: [{key: client, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
 		envoy.Config{}, config.Options{Quota: true})
@@ -154,7 +153,7 @@ func TestQuotaModeForAll(t *testing.T) {
 	}
 }
 
-// While nobody denies, a limit of 0 and one that a descriptor brings admit too.
+// While no limit denies, a limit of 0 and a limit that a descriptor brings admit too.
 func TestShadowModeForAll(t *testing.T) {
 	ask := moved(t, "domain: edge\ndescriptors: [{key: none, rate_limit: {unit: minute, requests_per_unit: 0}},\n"+
 		"  {key: one, rate_limit: {unit: minute, requests_per_unit: 1}}]\n", envoy.Config{},

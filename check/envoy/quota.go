@@ -8,16 +8,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// quotas are the descriptors of a request whose limits have quota_mode. One alone
-// denies nothing, as there may be another backend to send the request to; the
-// request is over when nothing is left anywhere.
+// quotas are the descriptors of a request whose limits have quota_mode. A single quota denies nothing, because the
+// request may be sent to another backend. The request is over its limit when no quota has anything left.
 type quotas struct {
 	groups     map[string]bool // group → one of its descriptors is over
 	violations []any           // positions of descriptors that are over
 }
 
-// add takes in a descriptor. One that the request has again is the same quota, which had some left if the first was
-// not over.
+// add records a descriptor. If the request has the same key again, it is the same quota, which had some left if the
+// first was not over.
 func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over, again bool) {
 	if q.groups == nil {
 		q.groups = map[string]bool{}
@@ -29,7 +28,7 @@ func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over, again bool) 
 	}
 }
 
-// over reports whether each group is, if there is one.
+// over reports whether each group is over, if there is a group.
 func (q *quotas) over() bool {
 	for _, over := range q.groups {
 		if !over {
@@ -39,9 +38,8 @@ func (q *quotas) over() bool {
 	return len(q.groups) > 0
 }
 
-// quotaGroup is what descriptors have in common that are quotas of the same
-// backend: as in envoyproxy/ratelimit, those with the same backend_name and
-// model_name_override. Without these each descriptor is a group of its own.
+// quotaGroup returns the group of a descriptor. As in envoyproxy/ratelimit, descriptors with the same backend_name
+// and model_name_override are quotas of the same backend. A descriptor without these is a group of its own.
 func quotaGroup(d *commonv3.RateLimitDescriptor) string {
 	if backend, model := backendOf(d); backend != "" || model != "" {
 		return backend + "|" + model
@@ -65,7 +63,7 @@ func backendOf(d *commonv3.RateLimitDescriptor) (backend, model string) {
 	return backend, model
 }
 
-// merge adds what to does not have yet, in mappings of both too.
+// merge adds from to to, except what to already has. It also does this in mappings that both have.
 func merge(to, from map[string]any) {
 	for name, v := range from {
 		have, ok := to[name]
@@ -81,9 +79,9 @@ func merge(to, from map[string]any) {
 	}
 }
 
-// metadata tells who reads the response's metadata in Envoy what was asked, what the limits
-// that admit it carry, which quotas are over (by their position) and which backends have some
-// left, in the names of envoyproxy/ratelimit.
+// metadata returns the metadata of the response, for its readers in Envoy: what was asked, what the limits that admit
+// it carry, which quotas are over (by their position) and which backends have some left. The names are those of
+// envoyproxy/ratelimit.
 func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	resp *rlsv3.RateLimitResponse) *structpb.Struct {
 	list := make([]any, len(req.Descriptors))

@@ -19,7 +19,7 @@ import (
 // maxDescriptors bounds a request: each may cost Redis a look-up.
 const maxDescriptors = 100
 
-// mostHits is what a descriptor can ask for: above it no limit admits any.
+// mostHits is the most hits that a descriptor can ask for. No limit admits as many.
 const mostHits = windows.MaxLimit + 1
 
 // Service answers Envoy's rate limit service (v3): ShouldRateLimit decides all
@@ -33,27 +33,27 @@ type Service struct {
 
 // Config of a Service. Rules is required.
 type Config struct {
-	// Rules gives the present rules, Limits those of a configuration of
-	// envoyproxy/ratelimit that belong to them; nil, or giving nil: there is none.
+	// Rules returns the current rules. Limits returns the limits of a configuration of envoyproxy/ratelimit that
+	// belong to the rules. If Limits is nil or returns nil, there is no such configuration.
 	Rules  func() *windows.Rules
 	Limits func() *config.Limits
 	// Tag names the descriptor entry that becomes the hash tag of keys.
 	Tag string
-	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on;
-	// HeaderNames, where it has any, others in their place.
+	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on; HeaderNames, if it has any,
+	// adds others in their place.
 	Headers     bool
 	HeaderNames HeaderNames
-	// Metadata puts the request, and the metadata of the limits that admit it, into the dynamic
-	// metadata of every response; otherwise only that of requests with a quota has any.
+	// Metadata puts the request, and the metadata of the limits that admit it, into the dynamic metadata of every
+	// response; otherwise only responses to requests with a quota have any.
 	Metadata bool
-	// Ready is an error while it is not known what is limited; nil: it always is.
+	// Ready returns an error while it is not known what is limited; nil: it is always known.
 	Ready func() error
 	// Metrics under the names of envoyproxy/ratelimit; nil: none.
 	Metrics *Metrics
 }
 
-// HeaderNames are three headers of a number each: the limit that is nearest, what remains
-// of it, and the seconds until more comes.
+// HeaderNames are three headers with a number each: the limit that is nearest, what remains of it, and the seconds
+// until more comes.
 type HeaderNames struct{ Limit, Remaining, Reset string }
 
 // NewService serves what checks decides.
@@ -64,7 +64,7 @@ func NewService(checks *check.Service, c Config) *Service {
 	return &Service{checks: checks, config: c, bodies: inflight.NewPool(jsonMemory)}
 }
 
-// descriptor is one descriptor on its way.
+// descriptor is one descriptor while it is decided.
 type descriptor struct {
 	config.Limit
 	limited bool // something is configured for it
@@ -72,11 +72,11 @@ type descriptor struct {
 	hits    int64
 	mode    api.Mode // our own client's; empty: take
 	back    bool     // the hits are given back
-	request int      // what is asked for it: its index among the requests; -1: nothing
-	// upTo is what it and the descriptors before it ask of the same key, total what
-	// all of them do.
+	request int      // its index among the requests of the check; -1: it has none
+	// upTo is what it and the descriptors before it ask of the same key. total is what all descriptors ask of that
+	// key.
 	upTo, total int64
-	// over and used say where it stands, for metrics, whatever the status makes of it.
+	// over and used are its state for metrics, whatever the status says.
 	over bool
 	used int64 // -1: not known
 }
@@ -153,8 +153,8 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 	return list, nil
 }
 
-// requestsOf gives what is asked for the descriptors. Our own client, which asks
-// for the detail, is told what can never be admitted, as over HTTP; others are denied.
+// requestsOf returns the requests for the descriptors. Our own client, which asks for the detail, receives an error
+// for a cost that can never be admitted, as over HTTP. Other clients are denied.
 func requestsOf(list []descriptor, detailed bool) []check.Request {
 	reqs := make([]check.Request, 0, len(list))
 	totals := make(map[string]int64, len(list)) // key → the hits that are asked of it
@@ -179,13 +179,13 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 	return reqs
 }
 
-// wantsDetail reports whether the caller asks for the answer in our own words too.
+// wantsDetail reports whether the caller asks for the answer in our own form too.
 func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
 }
 
-// withMetadata takes in what our own client says beside the request: the modes of the
-// descriptors, and the key that makes the call api.Repeatable, which anybody may send.
+// withMetadata reads what our own client sends beside the request: the modes of the descriptors, and the key that
+// makes the call api.Repeatable. Other clients may send the key too.
 func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
 	var values []string
 	if detailed {

@@ -73,8 +73,8 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 	return out
 }
 
-// headersOf gives those of HTTP's answers. Those of a denied request speak of the
-// limits that deny it alone, and of how long these will.
+// headersOf returns the headers of HTTP answers. The headers of a denied request are only about the limits that deny
+// it, and about how long these will deny it.
 func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitResponse,
 	quotasDeny bool) (added []*corev3.HeaderValue) {
 	if out.OverallCode == codeOver {
@@ -88,7 +88,7 @@ func headersOf(list []descriptor, answer api.ChecksAnswer, out *rlsv3.RateLimitR
 	return added
 }
 
-// denials is the answer about the descriptors that are over their limits.
+// denials returns the answer about the descriptors that are over their limits.
 func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitResponse,
 	quotasDeny bool) (answer api.ChecksAnswer) {
 	seen := map[string]bool{}
@@ -114,7 +114,7 @@ func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitRespon
 	return answer
 }
 
-// of gives the headers of the descriptor that is over, or else has least left.
+// of returns the headers of the descriptor that is over, or else of the one that has least left.
 func (n HeaderNames) of(list []descriptor, out *rlsv3.RateLimitResponse) (added []*corev3.HeaderValue) {
 	var nearest *limitStatus
 	for i, s := range out.Statuses {
@@ -133,7 +133,7 @@ func (n HeaderNames) of(list []descriptor, out *rlsv3.RateLimitResponse) (added 
 		value int64
 	}{
 		{n.Limit, int64(nearest.CurrentLimit.RequestsPerUnit)}, {n.Remaining, int64(nearest.LimitRemaining)},
-		{n.Reset, int64((reset + time.Second - 1) / time.Second)}, // not before the time has come
+		{n.Reset, int64((reset + time.Second - 1) / time.Second)}, // rounded up: not before the time has come
 	} {
 		if h.name != "" {
 			added = append(added, &corev3.HeaderValue{Key: h.name, Value: strconv.FormatInt(h.value, 10)})
@@ -142,11 +142,11 @@ func (n HeaderNames) of(list []descriptor, out *rlsv3.RateLimitResponse) (added 
 	return added
 }
 
-// isQuota reports whether the descriptor denies nothing by itself and says that it is over. A shadow limit is never
-// over: a quota that is one always has some left.
+// isQuota reports whether the descriptor denies nothing alone, but says that it is over. A shadow limit is never
+// over, so a quota that is a shadow limit always has some left.
 func (d *descriptor) isQuota() bool { return d.limited && !d.skipped && !d.Unlimited && d.Quota }
 
-// status says what became of the descriptor.
+// status writes the outcome of the descriptor.
 func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 	s.Code, d.used = codeOK, -1
 	switch {
@@ -170,18 +170,18 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 		}
 	default:
 		later := int64(0) // what descriptors after it have charged
-		ahead := d.upTo   // what it would charge beside those before it
+		ahead := d.upTo   // what it and those before it would charge
 		switch {
 		case d.total > 0 && d.counted(answer):
 			later, ahead = d.total-d.upTo, 0
 		case d.hits == 0:
-			ahead++ // a look is over where one unit would be
+			ahead++ // a look is over if one unit would be
 		}
 		d.place(s, d.ownAnswer(answer), later, ahead)
 	}
 }
 
-// counted says whether the answer's states have the hits in them.
+// counted reports whether the answer's states include the hits.
 func (d *descriptor) counted(answer api.ChecksAnswer) bool {
 	switch d.mode {
 	case api.ModeLook:
@@ -192,15 +192,15 @@ func (d *descriptor) counted(answer api.ChecksAnswer) bool {
 	return answer.Allowed || d.request >= 0 && answer.Checks[d.request].Charged
 }
 
-// place says where the descriptor stands, without what later ones have charged: in
-// the window that has least left. It is over where ahead more units do not fit.
+// place writes the state of the descriptor, without what later ones have charged: its state in the window that has
+// least left. The descriptor is over if ahead more units do not fit.
 func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64) {
 	rule := d.rule()
 	if rule == nil {
 		return
 	}
 	if len(a.Windows) == 0 && a.Source == api.SourceCache {
-		return // another key is denied, and nobody looked at this one: nothing is said of its limit
+		return // another key is denied and this one was not evaluated: its limit is left out
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
 		s.CurrentLimit = d.wireLimit(rule.Windows[0])
@@ -208,7 +208,7 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	}
 	states := slices.Clone(a.Windows)
 	for i := range states {
-		states[i].Remaining = states[i].Limit - (states[i].Used - later) // below 0 where it is exceeded
+		states[i].Remaining = states[i].Limit - (states[i].Used - later) // below 0 if the limit is exceeded
 	}
 	w := api.Tightest(states)
 	s.CurrentLimit = d.wire(w)
@@ -227,14 +227,14 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.DurationUntilReset = durationpb.New(time.Duration(reset) * time.Millisecond)
 }
 
-// wireLimit is the limit of a window of which nothing is known.
+// wireLimit returns the limit of a window whose state is not known.
 func (d *descriptor) wireLimit(w windows.Window) *rlsv3.RateLimitResponse_RateLimit {
 	return d.wire(&api.WindowState{Limit: w.Limit, WindowMs: w.Per.Milliseconds(),
 		WindowKind: api.WindowKind{InFlight: w.InFlight}})
 }
 
-// rule is what a status speaks of: the rule that decides, or Envoy's own limit in shadow
-// or quota mode. Shadow rules of the rules file are shown nowhere: nil.
+// rule returns the rule that a status is about: the rule that decides, or Envoy's own limit in shadow or quota mode.
+// It is nil for shadow rules of the rules file, which are not shown.
 func (d *descriptor) rule() *windows.Rule {
 	switch {
 	case d.Plan == nil:
@@ -245,7 +245,7 @@ func (d *descriptor) rule() *windows.Rule {
 	return d.Plan.Rules()[0]
 }
 
-// ownAnswer is what the answer says of that rule.
+// ownAnswer returns what the answer says about that rule.
 func (d *descriptor) ownAnswer(all api.ChecksAnswer) api.CheckAnswer {
 	if d.request < 0 {
 		return api.CheckAnswer{}
@@ -258,8 +258,7 @@ func (d *descriptor) ownAnswer(all api.ChecksAnswer) api.CheckAnswer {
 	return a
 }
 
-// units are the lengths that Envoy has names for, the longest first. A month and
-// a year are as long as envoyproxy/ratelimit has them.
+// units are the lengths up to a day that Envoy has names for, the longest first.
 var units = []struct {
 	unit rlsv3.RateLimitResponse_RateLimit_Unit
 	ms   int64
@@ -268,7 +267,7 @@ var units = []struct {
 	{rlsv3.RateLimitResponse_RateLimit_MINUTE, 60_000}, {rlsv3.RateLimitResponse_RateLimit_SECOND, 1000},
 }
 
-// wire names the limit as Envoy has it: so many per unit, or per several of it.
+// wire returns the limit in Envoy's form: a number per unit, or per several units.
 func (d *descriptor) wire(w *api.WindowState) *limitWire {
 	out := &limitWire{RequestsPerUnit: d.PerUnit, Unit: d.Unit}
 	if d.Named {
@@ -305,7 +304,7 @@ func withDetail(metadata *structpb.Struct, answer api.ChecksAnswer) *structpb.St
 	text, err := json.Marshal(map[string]any{"streamcounter": answer})
 	out := &structpb.Struct{}
 	if err != nil || out.UnmarshalJSON(text) != nil {
-		return metadata // only numbers and strings: it does not happen, and the statuses say it all
+		return metadata // cannot happen: only numbers and strings; the statuses have the answer too
 	}
 	maps.Copy(out.Fields, metadata.GetFields())
 	return out

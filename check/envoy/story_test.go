@@ -101,7 +101,7 @@ func requestOf(t *testing.T, line string) *rlsv3.RateLimitRequest {
 	return r
 }
 
-// quotasOf words what the metadata says of quotas.
+// quotasOf returns as text what the metadata says about quotas.
 func quotasOf(t *testing.T, r *rlsv3.RateLimitResponse) string {
 	if r.DynamicMetadata == nil {
 		return ""

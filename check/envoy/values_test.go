@@ -24,7 +24,7 @@ var valueRules = []*windows.Rule{
 	{Name: "rest", Match: "edge/*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
 }
 
-// An entry that a rule names is its value and no part of the key. The order of the file decides between rules.
+// An entry that a rule names is a value, and not a part of the key. The order of the file decides between rules.
 func TestValuesFromEntries(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), valueRules...)
 	client := w.dial(t, envoy.Config{})

@@ -10,21 +10,20 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 )
 
-// backlog knows how far workers are behind, as of a moment ago: it asks when it
-// is asked, at most once per backlogEvery.
+// backlog remembers how far workers are behind. It measures this when it is read, at most once per backlogEvery.
 type backlog struct {
 	measure func(ctx context.Context) (map[int]eventlog.Backlog, error)
 	now     func() time.Time
 
 	mu   sync.Mutex
 	at   time.Time
-	last map[int]eventlog.Backlog // partition → what was there at
+	last map[int]eventlog.Backlog // partition → its backlog at that time
 }
 
 const backlogEvery = time.Second
 
-// read gives what each partition has before it. One of which nothing is known is
-// left out: the append itself will tell what is wrong.
+// read returns the backlog of each partition. A partition of which nothing is known is left out: the append itself
+// will return what is wrong.
 func (b *backlog) read(ctx context.Context) map[int]eventlog.Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,8 +34,8 @@ func (b *backlog) read(ctx context.Context) map[int]eventlog.Backlog {
 	return b.last
 }
 
-// admit refuses events of partitions in which workers are further behind than
-// they may be: taken, they could be trimmed before anybody reads them.
+// admit refuses events of partitions in which workers are further behind than MaxBacklog. If it took them, they could
+// be trimmed before a worker reads them.
 func (s *Server) admit(ctx context.Context, events []api.Event) error {
 	if s.config.MaxBacklog <= 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Events for a partition in which workers are too far behind are refused, and
-// said to be; those for others are taken.
+// Events for a partition in which workers are too far behind are refused with a reason. Events for other partitions
+// are taken.
 func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	w := newWorld(t, c, rule("any", nil, windows.Window{Limit: 1, Per: time.Second}))

@@ -23,7 +23,7 @@ type (
 	eventsAnswer struct {
 		Accepted int        `json:"accepted"`
 		Rejected []rejected `json:"rejected"`
-		More     int        `json:"rejected_more,omitempty"` // those that are not named
+		More     int        `json:"rejected_more,omitempty"` // rejected ones that are not listed
 		Refused  int        `json:"refused,omitempty"`       // certainly not stored
 		Unknown  int        `json:"unknown,omitempty"`       // stored or not
 	}
@@ -49,7 +49,7 @@ type (
 	throttledAnswer struct {
 		Throttled []api.Throttled `json:"throttled"`
 		Truncated bool            `json:"truncated"`      // there are more
-		Next      string          `json:"next,omitempty"` // `after` of the next page, where there are more
+		Next      string          `json:"next,omitempty"` // `after` of the next page, if there are more
 	}
 	statusAnswer struct {
 		Status string `json:"status"`

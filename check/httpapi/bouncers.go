@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/crowdsec"
 )
 
-// bouncerRoutes are what CrowdSec's bouncers ask of its local API.
+// bouncerRoutes are the routes of CrowdSec's local API that its bouncers use.
 func (s *Server) bouncerRoutes() []Route {
 	if s.config.Bouncers == nil {
 		return nil
@@ -41,8 +41,8 @@ func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// getDecisionStream answers with what changed since the bouncer's last answer. HEAD, by which bouncers
-// test their key, is none.
+// getDecisionStream answers with what changed since the bouncer's last answer. The answer to HEAD, with which
+// bouncers test their key, does not count as one.
 func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	filter, err := crowdsec.ParseFilter(q)
@@ -62,7 +62,7 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	// The context says nothing here: a bouncer that has its answer may have closed the connection.
+	// The context is not checked here: a bouncer that has its answer may have closed the connection.
 	sent, err := s.sendDecisions(w, r, body)
 	if sent && http.NewResponseController(w).Flush() == nil {
 		told()
@@ -70,7 +70,8 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error
 	return err
 }
 
-// bouncerOf tells bouncers apart, also those that share a token: by its name, their address and program.
+// bouncerOf identifies a bouncer by the name of its token, its address and its program. So bouncers that share a
+// token are told apart.
 func bouncerOf(r *http.Request) string {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	return fmt.Sprintf("%s\n%s\n%.100s", access.Caller(r.Context()), host, r.UserAgent())
@@ -84,7 +85,7 @@ func storeError(r *http.Request, err error) error {
 	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 }
 
-// sendDecisions ends without a line feed: bouncers compare the body with "null".
+// sendDecisions writes the body without a line feed at the end, because bouncers compare the body with "null".
 func (s *Server) sendDecisions(w http.ResponseWriter, r *http.Request, body []byte) (sent bool, err error) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	return s.send(w, r, body)

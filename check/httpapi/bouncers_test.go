@@ -37,7 +37,7 @@ const bouncerTokens = `tokens:
 
 type bouncer struct{ key, agent string }
 
-// ask sends a request over a connection and gives status and body.
+// ask sends a request over a connection and returns status and body.
 func (b bouncer) ask(t *testing.T, at, method, target string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, at+target, nil)
@@ -172,7 +172,7 @@ func newBouncerServer(t *testing.T, w *world, tokens *access.Tokens) string {
 	return server.URL
 }
 
-// An application's own X-Api-Key is no token of ours where a proxy asks for a check.
+// If a proxy asks for a check, the application's own X-Api-Key is not used as a token.
 func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	router := httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
@@ -189,7 +189,7 @@ func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
 			t.Errorf("%s %s with X-Api-Key: %d %s", route.Method, target, rec.Code, rec.Body)
 		}
 	}
-	// Beside a good token it does not matter.
+	// It does not matter if there is a valid token too.
 	rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/decisions", nil)
 	r.Header.Set("X-Api-Key", "of-the-application")
 	r.Header.Set("Authorization", "Bearer "+reader)
@@ -198,7 +198,7 @@ func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
 	}
 }
 
-// Without rules for bouncers there is nothing.
+// Without rules for bouncers, the paths do not exist.
 func TestBouncersAreOff(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	w = sharing(t, w, bouncerRules...)

@@ -20,7 +20,7 @@ import (
 var hotRule = rule("hot", func(r *windows.Rule) { r.Lease = 100 * time.Millisecond },
 	windows.Window{Limit: 100, Per: time.Second})
 
-// lease asks for a lease, and gives the answer where it is one.
+// lease asks for a lease, and returns the answer if there is one.
 func (w *world) lease(t *testing.T, req api.LeaseRequest) (answer, api.LeaseAnswer) {
 	t.Helper()
 	body, err := json.Marshal(req)
@@ -33,7 +33,7 @@ func (w *world) lease(t *testing.T, req api.LeaseRequest) (answer, api.LeaseAnsw
 	return a, got
 }
 
-// leased is lease that has to be answered.
+// leased is lease, but it must be answered.
 func (w *world) leased(t *testing.T, req api.LeaseRequest) api.LeaseAnswer {
 	t.Helper()
 	a, got := w.lease(t, req)

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// One Cluster serves all of these; each has keys of its own.
+// One Cluster serves all of these tests; each has its own keys.
 func TestOnACluster(t *testing.T) {
 	t.Parallel()
 	c := streamtest.Cluster(t)
@@ -29,8 +29,8 @@ func TestOnACluster(t *testing.T) {
 	t.Run("a partition that moves", func(t *testing.T) { aMovingPartition(t, c, client) })
 }
 
-// While the slot of one partition moves, checks of its keys follow on_error, at once
-// when the breaker has seen enough of them. Those of other partitions are answered.
+// While the slot of one partition moves, checks of its keys follow on_error, at once when the breaker has seen enough
+// of them. Checks of other partitions are answered.
 func aMovingPartition(t *testing.T, c *streamtest.RedisCluster, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
 	check := func(keys ...string) (api.Source, time.Duration) {
@@ -84,8 +84,7 @@ func aMovingPartition(t *testing.T, c *streamtest.RedisCluster, client *redis.Cl
 	answered("after the move")
 }
 
-// Checks that each are decided by themselves go to their partitions side by side,
-// and each gets its own answer.
+// Checks that are decided independently go to their partitions in parallel, and each gets its own answer.
 func eachOnACluster(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
 	var asks []api.CheckRequest
@@ -132,8 +131,8 @@ func allOrNothing(t *testing.T, client *redis.ClusterClient) {
 	}
 }
 
-// What one partition denies is taken back in the others, as if it had never been; all of a
-// reservation is settled by one id.
+// If one partition denies a reservation, the units in the other partitions are given back, as if they had never been
+// reserved. One id settles all parts of a reservation.
 func reservationsOnACluster(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour},
 		windows.Window{Limit: 2, Per: time.Minute, InFlight: true}))

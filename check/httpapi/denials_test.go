@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// While a denial is remembered, what counts all the same still does, and a request that is sent
-// again has the answer that it had.
+// While a denial is remembered, requests that count anyway are still counted, and a request that is sent again has
+// the same answer as before.
 func TestDenialsFromMemorySwallowNothing(t *testing.T) {
 	tokens := rule("tokens", func(r *windows.Rule) { r.OnDeny = windows.OnDenyCharge }, tenAMinute.Windows...)
 	w := newWorldWith(t, streamtest.Connect(t, streamtest.Redis(t)), func(c *check.Config, _ *httpapi.Config) {

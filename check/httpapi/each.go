@@ -7,14 +7,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// each answers several keys, each by itself: 200 whatever the answers are, and
-// where one check is at fault, or has no answer, its problem in its place.
+// each answers several keys independently of each other. The status is 200 whatever the answers are. If a check is
+// invalid or has no answer, its problem is in its place.
 func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) error {
 	if n := len(body.Checks); n == 0 || n > maxChecks || body.Key != "" || body.Cost != nil || body.Values != nil {
 		return fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
 			maxChecks, n)
 	}
-	var mode api.Mode // of those that have none
+	var mode api.Mode // of the checks that have none
 	if body.Mode != nil {
 		var err error
 		if mode, err = modeOf(*body.Mode); err != nil {
@@ -43,7 +43,7 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) er
 		}
 		out[index[n]] = e.CheckAnswer
 	}
-	if err := r.Context().Err(); err != nil { // nobody reads it; the log of a proxy does
+	if err := r.Context().Err(); err != nil { // the caller is gone: only the log of a proxy has the status
 		return err
 	}
 	return writeJSON(w, http.StatusOK, eachAnswer{out})

@@ -16,7 +16,7 @@ func ProblemTypes() (list []string) {
 	return list
 }
 
-// Routes lists what there is.
+// Routes lists the routes.
 func (x *Router) Routes() []Route {
 	list := slices.Clone(x.begins)
 	for _, routes := range x.exact {
@@ -32,15 +32,15 @@ const (
 	ListingsQueued = listingsQueued
 )
 
-// Listings is how many run or wait.
+// Listings returns how many listings run or wait.
 func (s *Server) Listings() int { return int(s.listings.asked.Load()) }
 
-// ShareMemory changes how much there is, in bytes.
+// ShareMemory changes how much memory there is, in bytes.
 func (s *Server) ShareMemory(bodies, events int64) {
 	s.bodies, s.events = inflight.NewPool(bodies), inflight.NewPool(events)
 }
 
-// Held is what bodies hold now.
+// Held returns how much memory bodies hold now.
 func (s *Server) Held() (bodies, events int64) { return s.bodies.Held(), s.events.Held() }
 
 // Busy counts refusals.

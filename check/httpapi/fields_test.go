@@ -105,8 +105,8 @@ func compare(t *testing.T, name string, doc, code map[string]field) {
 
 type document map[string]schema
 
-// fields gives those of a schema, with all parts that it is made of. Of several
-// kinds, one of which a body is, none requires a field alone.
+// fields returns the fields of a schema, with all parts that it is made of. If a body is one of several kinds, a
+// field that only one kind requires is not required.
 func (d document) fields(s schema) map[string]field {
 	out := map[string]field{}
 	if s.Ref != "" {
@@ -143,7 +143,7 @@ func (d document) holds(s schema) string {
 
 func nameOf(ref string) string { return strings.TrimPrefix(ref, "#/components/schemas/") }
 
-// fieldsOf gives what encoding/json makes of a struct, embedded ones included.
+// fieldsOf returns the fields that encoding/json makes of a struct, including embedded structs.
 func fieldsOf(t reflect.Type, name string) map[string]field {
 	out := map[string]field{}
 	for i := range t.NumField() {

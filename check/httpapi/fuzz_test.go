@@ -41,8 +41,8 @@ func nowhere(f *testing.F) *httpapi.Server {
 	return s
 }
 
-// FuzzCheckBody: a body is read or refused with a full problem, and the keys that
-// are answered for are those that stand in it, character by character.
+// FuzzCheckBody: a body is read or refused with a full problem, and the keys in the answer are exactly the keys in
+// the body, character by character.
 func FuzzCheckBody(f *testing.F) {
 	h := nowhere(f).Handler(nil)
 	for _, s := range []string{

@@ -64,8 +64,7 @@ type world struct {
 	activity  *activity.Recorder
 }
 
-// Deadlines of a check: one that is to pass, and one that must not, however
-// busy the machine is.
+// Deadlines of a check: one that the test lets pass, and one that must not pass, however busy the machine is.
 const (
 	timeout  = 200 * time.Millisecond
 	patience = 20 * time.Second
@@ -135,7 +134,7 @@ func rule(name string, change func(*windows.Rule), ws ...windows.Window) *window
 	return r
 }
 
-// answer is what came back of a request.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -145,7 +144,7 @@ type answer struct {
 
 func (a answer) str(field string) string { s, _ := a.body[field].(string); return s }
 
-// num is a number of the body, -1 where it is none.
+// num returns a number of the body, -1 if it is not a number.
 func (a answer) num(field string) int64 {
 	if n, ok := a.body[field].(float64); ok {
 		return int64(n)
@@ -153,8 +152,8 @@ func (a answer) num(field string) int64 {
 	return -1
 }
 
-// do sends a request as it stands: target is what comes after the method on the
-// wire. What every answer must keep is tested here.
+// do sends a request as it is: target is what comes after the method on the wire. It also tests what is true for
+// every answer.
 func (w *world) do(t *testing.T, method, target, body string, headers ...string) answer {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -192,7 +191,7 @@ func (w *world) post(t *testing.T, body string, headers ...string) answer {
 	return w.do(t, "POST", "/v1/check", body, headers...)
 }
 
-// used is what a key has used of its first window.
+// used returns what a key has used of its first window.
 func (w *world) used(t *testing.T, key string) int64 {
 	t.Helper()
 	a := w.do(t, "GET", "/v1/keys/"+url.PathEscape(key), "")
@@ -221,7 +220,7 @@ func wantProblem(t *testing.T, a answer, status int, name, says string) {
 
 var tenAMinute = rule("user", nil, windows.Window{Limit: 10, Per: time.Minute})
 
-// nth gives the answer to the nth check of several.
+// nth returns the answer to the nth check of several.
 func nth(t *testing.T, a answer, i int) map[string]any {
 	t.Helper()
 	list, _ := a.body["checks"].([]any)

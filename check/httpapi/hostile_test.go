@@ -84,7 +84,7 @@ func TestKeysOverTheWire(t *testing.T) {
 	}
 }
 
-// raw sends a request as it stands and reads the answer to its end.
+// raw sends a request as it is and reads the answer to its end.
 func raw(t *testing.T, addr, request string) (status int, body string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

@@ -21,7 +21,7 @@ const (
 	maxCheckBody  = 64 << 10
 	maxEventsBody = 8 << 20
 	maxChecks     = 100
-	listed        = 1000 // throttled keys of a page that does not say how many
+	listed        = 1000 // throttled keys of a page if the request has no limit
 	listedAtMost  = 10_000
 )
 
@@ -30,8 +30,8 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 	return NewRouter(nil, s.Routes(ready)...)
 }
 
-// Routes are the interface: checks, events, keys, the list of who is throttled,
-// its own description, and health.
+// Routes are the routes of the interface: checks, events, keys, the list of throttled keys, the description of the
+// interface, and health.
 func (s *Server) Routes(ready func(context.Context) error) []Route {
 	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
@@ -45,15 +45,14 @@ func (s *Server) Routes(ready func(context.Context) error) []Route {
 	}...)
 }
 
-// checkPath is that of checks.
+// checkPath is the path of checks.
 const checkPath = "/v1/check"
 
-// keysPath is what stands before a key in a path.
+// keysPath is the part of a path before the key.
 const keysPath = "/v1/keys/"
 
-// HealthRoutes are /healthz (the process lives) and /readyz (it can do its
-// work). They are open to everybody and tell no more than that: ready says why
-// not in the log, if it does.
+// HealthRoutes are /healthz (the process lives) and /readyz (it can do its work). They are open to everybody and
+// return no details: ready may write to the log why a process is not ready.
 func HealthRoutes(ready func(context.Context) error) []Route {
 	return []Route{
 		{Method: "GET", Path: "/healthz", Open: true, Serve: handler(func(w http.ResponseWriter,
@@ -145,7 +144,7 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
 }
 
-// checkParameters reads the parameters of GET /v1/check, each once.
+// checkParameters reads the parameters of GET /v1/check. Each may be given once, and value several times.
 func checkParameters(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -200,7 +199,7 @@ func valuesOf(list []string) (map[string]string, error) {
 	return values, api.ValidateValues(values)
 }
 
-// modeOf reads a mode that was given: an empty one is none.
+// modeOf reads a mode that was given. An empty mode is an error.
 func modeOf(text string) (api.Mode, error) {
 	if text == "" {
 		return "", fmt.Errorf(`%w: mode is empty, expected %s, %s or %s`, api.ErrBadRequest, api.ModeTake, api.ModeLook,
@@ -215,7 +214,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		return writeRefusal(w, r, err, denyStatus)
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
-	if a.Allowed || req.Mode == api.ModeCharge { // what has happened is no denial
+	if a.Allowed || req.Mode == api.ModeCharge { // a charge of what has happened is no denial
 		return writeJSON(w, http.StatusOK, a)
 	}
 	if a.Blocked() {
@@ -239,12 +238,11 @@ func overLimit(w http.ResponseWriter, status int, detail string, retryMs int64) 
 		Status: status, Detail: detail + "; " + again})
 }
 
-// checkBody is api.CheckRequest as it is read: a cost that is not there is 1,
-// one that is 0 is an error.
+// checkBody is the JSON form of api.CheckRequest. A missing cost means 1, and a cost of 0 is an error.
 type checkBody struct {
 	Key    string      `json:"key"`
 	Cost   *int64      `json:"cost"`
-	Mode   *string     `json:"mode"` // beside Checks: that of those that have none
+	Mode   *string     `json:"mode"` // beside Checks: the mode of the checks that have none
 	Checks []checkBody `json:"checks"`
 	Each   bool        `json:"each"` // Checks are decided independently of each other
 

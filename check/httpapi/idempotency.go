@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// withKey gives the request's context the key that its header has, if there is one.
+// withKey puts the key of the request's header, if there is one, into the request's context.
 func withKey(r *http.Request) (*http.Request, error) {
 	values := r.Header.Values(api.IdempotencyHeader)
 	if len(values) == 0 {
@@ -25,9 +25,9 @@ func withKey(r *http.Request) (*http.Request, error) {
 	return r.WithContext(api.WithIdempotency(r.Context(), key)), nil
 }
 
-// once makes the append of events one that can be sent again: each event without an id gets one
-// that is made of the request's key and the event's line, so that workers count it once. The
-// fingerprint of the body stands in Redis before anything is appended.
+// once makes it safe to send an append of events again. Each event without an id gets an id that is made of the
+// request's key and the event's line, so that workers count it once. The fingerprint of the body is stored in Redis
+// before anything is appended.
 func (s *Server) once(r *http.Request, body []byte, events []api.Event, lines []int) error {
 	key := api.IdempotencyKey(r.Context())
 	if key.Key == "" {

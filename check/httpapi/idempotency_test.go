@@ -31,8 +31,8 @@ func TestIdempotencyKeysAreForgotten(t *testing.T) {
 	}
 }
 
-// Events that are sent again with their key have the ids that they had, by which they count once (internal/counters),
-// after some or all of them were appended.
+// Events that are sent again with their key have the same ids as before, after some or all of them were appended.
+// With the same ids they count once (internal/counters).
 func TestEventsWithAnIdempotencyKey(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
 	const body = `[{"key":"user:1","count":2},{"key":"user:1","count":2},{"bad":1},

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
-// postEvents appends a JSON array of events or one JSON object per line. A bad
-// one is reported by its number and stops nothing else.
+// postEvents appends a JSON array of events or one JSON object per line. A bad event is reported by its number, and
+// the others are appended.
 func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) error {
 	body, free, err := s.readBody(w, r, s.events, maxEventsBody)
 	defer free()
@@ -69,16 +69,16 @@ func (s *Server) appendTurn(ctx context.Context, size int64) (done func(), err e
 	return func() { s.appending.Release(size) }, nil
 }
 
-// Bounds of what one request appends and of what it is told: a body of nothing
-// but bad lines must not cost more than one of good ones.
+// Bounds of what one request appends, and of the errors in its answer: a body of only bad lines must not cost more
+// than a body of good ones.
 const (
 	maxEvents   = 100_000
 	maxRejected = 1000
 )
 
-// decodeEvents reads a JSON array of events, or lines of one event each; lines has the
-// number of each event's. The first bad ones are named, more counts the others. The error is for a body that
-// cannot be taken apart at all, or has too many.
+// decodeEvents reads a JSON array of events, or lines of one event each. lines has the number of each event's line,
+// or of its array element, from 1. bad has the first bad events, and more counts the others. It returns an error if
+// the body cannot be split into events at all, or has too many.
 func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected, more int, err error) {
 	bad = []rejected{}
 	take := func(n int, raw []byte) {
@@ -99,7 +99,7 @@ func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected,
 			api.ErrBadRequest)
 	}
 	if trimmed[0] == '[' {
-		// Before any element gets memory of its own: 8 MiB hold four million of them.
+		// Count the elements before any of them gets memory: 8 MiB hold four million of them.
 		if elements(trimmed) > maxEvents {
 			return nil, nil, nil, 0, tooMany
 		}
@@ -125,8 +125,7 @@ func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected,
 	return events, lines, bad, more, nil
 }
 
-// DecodeEvent reads one event. Unknown fields are ignored, as on the stream;
-// without a count it is 1.
+// DecodeEvent reads one event. Unknown fields are ignored, as on the stream. A missing count means 1.
 func DecodeEvent(raw []byte) (api.Event, error) {
 	var in struct {
 		Key   *string         `json:"key"`
@@ -156,8 +155,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	return e, e.Validate()
 }
 
-// wholeNumber reads a JSON number that has the value of an integer, also as 1e2 or
-// 3.0; a string is none.
+// wholeNumber reads a JSON number that has the value of an integer, also as 1e2 or 3.0. A string is not a number.
 func wholeNumber(raw []byte) (int64, bool) {
 	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
 		return n, true

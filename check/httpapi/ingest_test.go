@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// appended gives the events in the log, as "key count", of all partitions in turn.
+// appended returns the events in the log, as "key count", of all partitions in turn.
 func (w *world) appended(t *testing.T) map[string]int {
 	t.Helper()
 	got := map[string]int{}

@@ -18,13 +18,13 @@ import (
 var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "block", "exempt", "rule", "windows",
 	"limit", "per", "until", "until_ms", "for", "reason", "values", "had", "used", "keep", "want", "least"}
 
-// maxDepth of nesting: a check of several has 3.
+// maxDepth is the deepest nesting that is accepted. A check of several keys has 3.
 const maxDepth = 32
 
 // unambiguous refuses JSON that encoding/json accepts and other parsers read in another way. Two parsers would then
 // count two different keys.
 func unambiguous(body []byte) error {
-	if !utf8.Valid(body) { // the decoder would put U+FFFD in its place
+	if !utf8.Valid(body) { // the decoder would put U+FFFD in place of the bad bytes
 		return fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, body[:min(len(body), 40)])
 	}
 	if at := loneSurrogate(body); at >= 0 {
@@ -34,8 +34,8 @@ func unambiguous(body []byte) error {
 	return exactFields(body)
 }
 
-// exactFields refuses a field that is given twice in an object, one of ours in other letter
-// case, and one of ours that is null. What is no JSON is for the decoder to refuse.
+// exactFields refuses a field that is given twice in an object, one of ours in other letter case, and one of ours
+// that is null. The decoder refuses what is not JSON.
 func exactFields(body []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -93,7 +93,7 @@ func exactValue(dec *json.Decoder, name string, depth int) error {
 	return err
 }
 
-// withArticle is what encoding/json calls a value: a number, an array.
+// withArticle returns encoding/json's name of a value with its article: a number, an array.
 func withArticle(name string) string {
 	if strings.HasPrefix(name, "array") || strings.HasPrefix(name, "object") {
 		return "an " + name
@@ -101,7 +101,7 @@ func withArticle(name string) string {
 	return "a " + name
 }
 
-// expectedJSON names what JSON has for a Go type.
+// expectedJSON returns the name of the JSON value for a Go type.
 func expectedJSON(k reflect.Kind) string {
 	switch k {
 	case reflect.String:
@@ -116,9 +116,9 @@ func expectedJSON(k reflect.Kind) string {
 	return "an integer"
 }
 
-// loneSurrogate gives the place of the first \u escape that is half a character,
-// -1 where there is none. encoding/json puts U+FFFD in its place, and two keys
-// that differ there would be counted as one. body may be any bytes.
+// loneSurrogate returns the index of the first \u escape that is half a character, or -1 if there is none.
+// encoding/json replaces such an escape with U+FFFD, and two keys that differ only there would be counted as one.
+// body may be any bytes.
 func loneSurrogate(body []byte) int {
 	const low, lowEnd = 0xDC00, 0xE000
 	for i := bytes.IndexByte(body, '\\'); i >= 0 && i+1 < len(body); {
@@ -141,7 +141,7 @@ func loneSurrogate(body []byte) int {
 	return -1
 }
 
-// escape is the value of the \uXXXX that b begins with, or -1.
+// escape returns the value of the \uXXXX that b begins with, or -1.
 func escape(b []byte) int64 {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -153,7 +153,7 @@ func escape(b []byte) int64 {
 	return int64(unit)
 }
 
-// elements counts those of the array that body begins with, as far as it goes.
+// elements counts the elements of the array that body begins with, up to the end of the array or of body.
 func elements(body []byte) int {
 	depth, commas, inside := 0, 0, false
 	for i := 0; i < len(body); i++ {

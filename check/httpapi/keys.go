@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// keyOf is the key in the path.
+// keyOf returns the key in the path.
 func keyOf(r *http.Request) (string, error) {
 	key, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), keysPath))
 	if err != nil {
@@ -32,10 +32,10 @@ func (s *Server) getKey(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, state, err)
 }
 
-// valuesAtMost is how many values of a field are listed.
+// valuesAtMost is how many values of a field are listed at most.
 const valuesAtMost = 1000
 
-// getValues adds the values that a key touched to its state. They can be personal data.
+// getValues answers with the state of a key and the values that the key touched. The values can be personal data.
 func (s *Server) getValues(w http.ResponseWriter, r *http.Request, key string) error {
 	n, err := numberOf(r.URL.Query(), "values", valuesAtMost)
 	if err != nil {

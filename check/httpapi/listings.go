@@ -14,14 +14,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
-// Listings read much of Redis and make long answers. Without a bound, a thousand at once take the CPU and the
-// connections that checks need, which then go by on_error. So few run at once, apart from checks.
+// Listings read much of Redis and make long answers. Without a bound, a thousand listings at once would take the CPU
+// and the connections that checks need, and on_error would decide the checks. So only a few listings run at once.
+// Checks do not wait for them.
 const (
 	listingsAtOnce = 4
 	listingsQueued = 64 // more are refused
 )
 
-// listings gives listings their turns.
+// listings bounds how many listings run and wait.
 type listings struct {
 	running *semaphore.Weighted
 	asked   atomic.Int64 // those that run or wait
@@ -53,7 +54,7 @@ func (l *listings) turn(ctx context.Context) (done func(), err error) {
 	}, nil
 }
 
-// OverviewInTurn is check.Service.Overview for the page, which lists as callers do.
+// OverviewInTurn is check.Service.Overview for the page. It waits for its turn like the listings of callers.
 func (s *Server) OverviewInTurn(ctx context.Context, n int) (out api.Overview, err error) {
 	err = s.inTurn(ctx, func(ctx context.Context) error {
 		out, err = s.checks.Overview(ctx, n)
@@ -62,7 +63,7 @@ func (s *Server) OverviewInTurn(ctx context.Context, n int) (out api.Overview, e
 	return out, err
 }
 
-// inTurn runs a listing when it is its turn, within the time that one may take.
+// inTurn runs a listing when it is its turn. The wait and the listing may take AppendTimeout each.
 func (s *Server) inTurn(ctx context.Context, list func(ctx context.Context) error) error {
 	waiting, cancel := context.WithTimeoutCause(ctx, s.config.AppendTimeout, errBusy)
 	defer cancel()
@@ -76,8 +77,8 @@ func (s *Server) inTurn(ctx context.Context, list func(ctx context.Context) erro
 	return list(running)
 }
 
-// find makes the answer of a listing in its turn. The answer is written afterwards: a caller that reads slowly
-// holds up no other.
+// find makes the answer of a listing in its turn. The answer is written afterwards, so a caller that reads slowly
+// does not hold up the others.
 func (s *Server) find(r *http.Request, list func(ctx context.Context) (any, error)) (body []byte, err error) {
 	err = s.inTurn(r.Context(), func(ctx context.Context) error {
 		v, err := list(ctx)
@@ -99,8 +100,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list func(ctx cont
 	return err
 }
 
-// send writes a long answer, or gives the error that is answered instead. Answers that nobody reads are bounded
-// together.
+// send writes a long answer, or returns the error that is answered instead. The memory of all answers that are not
+// read yet has one common bound.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, body []byte) (sent bool, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -20,7 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Few listings run at once, some more wait, and all others are told to come back. Checks go on.
+// A few listings run at once, some more wait, and all others are refused with a time to come back. Checks go on.
 func TestListingsAreBounded(t *testing.T) {
 	began, goOn := make(chan struct{}, 100), make(chan struct{})
 	w := newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config,
@@ -75,7 +75,7 @@ func TestListingsAreBounded(t *testing.T) {
 	wantStatus(t, w.do(t, "GET", "/v1/throttled", ""), 200)
 }
 
-// All bodies of a process share memory: those of events, and apart from them all others.
+// All bodies of a process share memory: bodies of events have one pool, and all other bodies another.
 func TestBodiesShareMemory(t *testing.T) {
 	w := newWorldWith(t, streamtest.AnyRedis(t), func(*check.Config,
 		*httpapi.Config) {

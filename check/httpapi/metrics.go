@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics of ingestion, and of what is refused while too much is under way.
+// Metrics of ingestion, and of the requests that are refused while too much is under way.
 type Metrics struct {
 	appended, refused, unknown prometheus.Counter
 	busy                       *prometheus.CounterVec
@@ -17,7 +17,7 @@ const (
 	busyMemory   = "memory"
 )
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{

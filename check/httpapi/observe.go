@@ -12,10 +12,10 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// historyPath is what stands before a key or a pattern in a path.
+// historyPath is the part of a path before the key or the pattern.
 const historyPath = "/v1/history/"
 
-// observeRoutes are those of who wants to know what happens.
+// observeRoutes are the routes that show what happens.
 func (s *Server) observeRoutes() []Route {
 	return []Route{
 		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: handler(s.getHistory)},
@@ -38,7 +38,8 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
 	return s.list(w, r, func(ctx context.Context) (any, error) { return s.checks.History(ctx, req) })
 }
 
-// topKeys is how many keys of a rule are listed, unless the caller says so, and at most.
+// topKeys is how many keys of a rule are listed, unless the caller gives a number; topKeysAtMost is the largest
+// number.
 const (
 	topKeys       = 10
 	topKeysAtMost = 50

@@ -62,8 +62,8 @@ func pathOf(r *http.Request) (path string, params map[string]string) {
 	return r.URL.Path, nil
 }
 
-// ask sends a request and holds the answer, and where it succeeds the request,
-// against the document.
+// ask sends a request and compares the answer with the document. If the request succeeds, it compares the request
+// too.
 func (d *described) ask(h http.Handler, r *http.Request, body string, want int) {
 	d.t.Helper()
 	path, params := pathOf(r)
@@ -255,7 +255,7 @@ func (d *described) askRoutes(ask asker, open, guarded *httpapi.Router) {
 	}
 }
 
-// allSeen tells what the document names and nobody has seen.
+// allSeen reports what the document names and no test has seen.
 func (d *described) allSeen() {
 	for path, item := range d.doc.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -350,7 +350,7 @@ func askReservations(ask asker, open, broken http.Handler) {
 	ask(broken, 503, "POST", path, `{"key":"strict:1"}`)
 }
 
-// askLeases does so for leases.
+// askLeases does the same for leases.
 func askLeases(ask asker, open, broken http.Handler) {
 	ask(open, 200, "POST", "/v1/check", `{"key":"hot:1"}`)
 	ask(open, 200, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
@@ -361,7 +361,7 @@ func askLeases(ask asker, open, broken http.Handler) {
 	ask(broken, 503, "POST", "/v1/leases", `{"key":"hot:1","want":5}`)
 }
 
-// askSettlements does so for the ends of reservations.
+// askSettlements does the same for the ends of reservations.
 func askSettlements(t *testing.T, w *world, ask asker, open, broken http.Handler) {
 	reserved := func() string { return "/v1/reservations/" + idOf(t, w.reserve(t, `{"key":"user:9","ttl_ms":1000}`)) }
 	again := `Idempotency-Key: "r2"`

@@ -24,7 +24,7 @@ var outageRules = []*windows.Rule{
 		windows.Window{Limit: 2, Per: time.Hour}),
 }
 
-// inTime runs one request and fails where its answer comes too late.
+// inTime runs one request and fails if its answer comes too late.
 func inTime(t *testing.T, what string, ask func() answer) answer {
 	t.Helper()
 	start := time.Now()
@@ -103,7 +103,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// strictest: where rules differ, the strictest decides for all: deny, then local, then allow. A shadow rule has no say.
+// strictest: if rules differ, the strictest decides for all: deny, then local, then allow. A shadow rule does not
+// count.
 func strictest(t *testing.T, w *world) {
 	t.Helper()
 	for _, c := range []struct {

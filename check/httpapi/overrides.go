@@ -15,10 +15,10 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// overridesPath is what stands before a key or a pattern in a path.
+// overridesPath is the part of a path before the key or the pattern.
 const overridesPath = "/v1/overrides/"
 
-// operatorRoutes are those of what operators set for single keys.
+// operatorRoutes are the routes of the overrides that operators set.
 func (s *Server) operatorRoutes() []Route {
 	return []Route{
 		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: handler(s.listOverrides)},
@@ -28,7 +28,7 @@ func (s *Server) operatorRoutes() []Route {
 	}
 }
 
-// overrideBody is api.Override as it is set.
+// overrideBody is the JSON body that sets an api.Override.
 type overrideBody struct {
 	Block   bool                 `json:"block,omitempty"`
 	Exempt  bool                 `json:"exempt,omitempty"`
@@ -36,12 +36,12 @@ type overrideBody struct {
 	Windows []api.OverrideWindow `json:"windows,omitempty"`
 	Only    bool                 `json:"only,omitempty"`
 	Until   string               `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
-	UntilMs int64                `json:"until_ms,omitempty"` // or so
-	For     string               `json:"for,omitempty"`      // or for so long, as 1h
+	UntilMs int64                `json:"until_ms,omitempty"` // or the same in ms since 1970
+	For     string               `json:"for,omitempty"`      // or how long from now, as 1h
 	Reason  string               `json:"reason,omitempty"`
 }
 
-// override gives what is to be set, and for how long where the body says that.
+// override returns the override to set, and how long it lasts if the body has For.
 func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
 	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, Only: b.Only,
 		UntilMs: b.UntilMs, Reason: b.Reason}
@@ -75,7 +75,7 @@ func (b overrideBody) override() (o api.Override, lasts time.Duration, err error
 	return o, lasts, nil
 }
 
-// targetOf is the key or the pattern in the path.
+// targetOf returns the key or the pattern in the path.
 func targetOf(r *http.Request, path string) (key, pattern string, err error) {
 	text, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), path))
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, out, err)
 }
 
-// dryRunOf tells whether nothing is to be set.
+// dryRunOf reports whether the request is a dry run, which sets nothing.
 func dryRunOf(q url.Values) (bool, error) {
 	if err := onlyParameters(q, "dry_run"); err != nil || !q.Has("dry_run") {
 		return false, err
@@ -122,7 +122,7 @@ func dryRunOf(q url.Values) (bool, error) {
 	return boolOf(q, "dry_run")
 }
 
-// boolOf is a parameter that is true or false.
+// boolOf reads a parameter that is true or false.
 func boolOf(q url.Values, name string) (bool, error) {
 	value, err := strconv.ParseBool(q.Get(name))
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// blocked is the problem of a key that an operator has blocked.
+// blocked returns the problem for a key that an operator has blocked.
 func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
 	detail := api.Shorten(a.Key) + " is blocked by an operator"
 	if a.Reason != "" {
@@ -199,7 +199,7 @@ func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
 		Detail: detail})
 }
 
-// onlyParameters refuses a query with others than these, or one of them twice.
+// onlyParameters refuses a query with parameters that are not in names, or with one of them twice.
 func onlyParameters(q url.Values, names ...string) error {
 	for name, values := range q {
 		if !slices.Contains(names, name) || len(values) != 1 {
@@ -210,7 +210,8 @@ func onlyParameters(q url.Values, names ...string) error {
 	return nil
 }
 
-// pageOf is how many a page is to have (limit). The query may have no other parameters than others.
+// pageOf returns how many entries a page has (limit). Besides limit, the query may have only the parameters in
+// others.
 func pageOf(q url.Values, usual, most int, others ...string) (int, error) {
 	err := onlyParameters(q, append([]string{"limit"}, others...)...)
 	if err != nil || !q.Has("limit") {
@@ -219,7 +220,7 @@ func pageOf(q url.Values, usual, most int, others ...string) (int, error) {
 	return numberOf(q, "limit", most)
 }
 
-// numberOf gives a parameter that is a number from 1 to most.
+// numberOf reads a parameter that is a number from 1 to most.
 func numberOf(q url.Values, name string, most int) (int, error) {
 	n, err := strconv.Atoi(q.Get(name))
 	if err != nil || n < 1 || n > most {

@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// sharing gives another server over the same keys and clock.
+// sharing returns another server over the same keys and clock.
 func sharing(t *testing.T, w *world, rules ...*windows.Rule) *world {
 	t.Helper()
 	other := &world{redis: w.redis, keys: w.keys, registry: w.registry}
@@ -41,7 +41,7 @@ func put(t *testing.T, w *world, target, body string) answer {
 	return w.do(t, "PUT", "/v1/overrides/"+url.PathEscape(target), body)
 }
 
-// outbox gives what waits to be published: state rule key reason.
+// outbox returns what waits to be published: state rule key reason.
 func (w *world) outbox(t *testing.T, key string) []string {
 	t.Helper()
 	entries, err := w.redis.XRange(t.Context(), w.keys.Outbox(w.keys.Partition(key)), "-", "+").Result()
@@ -62,7 +62,7 @@ func (w *world) outbox(t *testing.T, key string) []string {
 	return out
 }
 
-// Who set an override stands in it and in its history: the name of the token.
+// An override and its history contain who set it: the name of the token.
 func TestOverridesKnowWhoSetThem(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
 	a := sharing(t, w, tenAMinute)
@@ -78,7 +78,7 @@ func TestOverridesKnowWhoSetThem(t *testing.T) {
 		!strings.Contains(rec.Body.String(), `"by":"operator"`) {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
-	// Another token has the history without who did what.
+	// A token without the scope admin sees the history without who did what.
 	if rec := ask(reader, "GET", "/v1/history/user:1", ""); rec.Code != 200 ||
 		strings.Contains(rec.Body.String(), "operator") || !strings.Contains(rec.Body.String(), "scope admin") {
 		t.Errorf("%d %s", rec.Code, rec.Body)

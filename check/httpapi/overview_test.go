@@ -23,7 +23,8 @@ func keysOf(list []api.Throttled) string {
 	return strings.Join(out, ", ")
 }
 
-// One look tells who is throttled, who is near a limit and what is reserved. What shadow rules would do is apart.
+// One call returns which keys are throttled, which are near a limit and what is reserved. The numbers of shadow rules
+// are separate.
 func TestOverview(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		alerts := func(r *windows.Rule) { r.Alerts = []int{50, 80} }

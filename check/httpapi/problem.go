@@ -12,8 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 )
 
-// problems: error → what is answered. The type, by the error's name (api.NameOf),
-// is what a client turns back into the error.
+// problems: error → the answer. The type is made of the error's name (api.NameOf), and a client turns it back into
+// the error.
 var problems = []struct {
 	err    error
 	title  string
@@ -45,22 +45,22 @@ var problems = []struct {
 	{api.ErrUnavailable, "Redis does not answer", http.StatusServiceUnavailable},
 }
 
-// busyError is for a process that has too many listings or bodies under way. A client knows it as
-// api.ErrUnavailable, although the store is well.
+// busyError means that the process has too many listings or bodies under way. A client receives it as
+// api.ErrUnavailable, although Redis works.
 type busyError string
 
 var errBusy = busyError("the server is busy")
 
 func (e busyError) Error() string { return string(errBusy) + ": " + string(e) }
 
-// Is makes it one of errBusy, whatever it says.
+// Is makes every busyError equal to errBusy, whatever its text, and to api.ErrUnavailable.
 func (busyError) Is(target error) bool { return target == errBusy || target == api.ErrUnavailable }
 
-// errEncoding is for a body that is compressed; a client knows it as api.ErrBadRequest.
+// errEncoding is for a body that is compressed. A client receives it as api.ErrBadRequest.
 var errEncoding = fmt.Errorf("%w: unsupported encoding", api.ErrBadRequest)
 
-// statusClientClosed is what nginx logs for a caller that did not wait. One that
-// only closed its sending half can still read it.
+// statusClientClosed is the status that nginx logs for a caller that did not wait. A caller that closed only its
+// sending half can still read it.
 const statusClientClosed = 499
 
 func problemOf(err error) api.Problem {
@@ -74,7 +74,7 @@ func problemOf(err error) api.Problem {
 		Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
 }
 
-// detailOf says what went wrong; what is busy has no secrets.
+// detailOf returns the text of an error for the caller. The text of a busyError contains no secrets.
 func detailOf(err error) string {
 	if busy := busyError(""); errors.As(err, &busy) {
 		return busy.Error()
@@ -86,7 +86,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := identify(w, r, problemOf(err), err)
 	switch {
 	case errors.Is(err, api.ErrBacklog):
-		w.Header().Set("Retry-After", "5") // seconds; how long it will take, nobody knows
+		w.Header().Set("Retry-After", "5") // seconds; it is not known how long it will take
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "2")
 	}
@@ -111,7 +111,7 @@ func blank(w http.ResponseWriter, status int, title, detail string) error {
 		Detail: detail}))
 }
 
-// handler answers a request, or gives the error that is answered as a problem.
+// handler answers a request, or returns the error that is answered as a problem.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -128,8 +128,8 @@ func respond(w http.ResponseWriter, v any, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
-// writeJSON answers; an error's status makes the body a problem. It always gives nil, so that a handler can end with
-// it.
+// writeJSON writes an answer. If the status is that of an error, the content type is that of a problem. It always
+// returns nil, so that a handler can end with it.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -36,7 +36,7 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 	return nil
 }
 
-// badJSON adds the place to an error of the decoder, where it has one.
+// badJSON adds the place to an error of the decoder, if the error has one.
 func badJSON(err error, size int) error {
 	var syntax *json.SyntaxError
 	var value *json.UnmarshalTypeError
@@ -52,9 +52,9 @@ func badJSON(err error, size int) error {
 	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 }
 
-// readBody reads a body of up to most bytes. One that is compressed would have to
-// be bounded twice, and nobody needs it: events are appended by the megabyte at most. Its
-// memory is held until free is called.
+// readBody reads a body of up to most bytes. A compressed body is refused: it would have to be bounded twice, and
+// nobody needs it, because events are appended by the megabyte at most. The memory of the body is held until free is
+// called.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight.Pool, most int64) (body []byte,
 	free func(), err error) {
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
@@ -73,7 +73,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight
 	return body, free, err
 }
 
-// busy counts a request that is refused for the memory of others.
+// busy counts a request that is refused because others use the memory, and returns its error.
 func (s *Server) busy(err error) error {
 	s.metrics.busy.WithLabelValues(busyMemory).Inc()
 	return busyError(err.Error())

@@ -13,14 +13,15 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// X-Request-Id finds one request again in problems, logs and traces. It is what the caller or a proxy
-// gave; where a problem is answered to a request without one, it is made here.
+// X-Request-Id identifies one request in problems, logs and traces. It is the id that the caller or a proxy sent. If
+// a request without an id fails with an error, the id is made here.
 const requestIDHeader = "X-Request-Id"
 
 // maxRequestID bounds what a caller gives, in bytes.
 const maxRequestID = 128
 
-// echoRequestID puts the caller's id on the answer. What cannot be one, or could spoil a log, is left out.
+// echoRequestID puts the caller's id on the answer. A value that is not a valid id, or could spoil a log, is left
+// out.
 func echoRequestID(w http.ResponseWriter, r *http.Request) {
 	if given := r.Header[requestIDHeader]; len(given) == 1 && isRequestID(given[0]) {
 		setRequestID(w, r, given[0])
@@ -47,13 +48,13 @@ func withRequestID(w http.ResponseWriter, p api.Problem) api.Problem {
 
 type logKey struct{}
 
-// WithLog gives requests the log that problems of the server's making go to: with http.Server's BaseContext,
-// as it is the same for all of them.
+// WithLog gives requests the log for problems that the server caused. It is for http.Server's BaseContext, because
+// the log is the same for all requests.
 func WithLog(ctx context.Context, log *slog.Logger) context.Context {
 	return context.WithValue(ctx, logKey{}, log)
 }
 
-// withID gives a problem its request's id, which is made here where the request has none.
+// withID gives a problem its request's id. If the request has none, withID makes one.
 func withID(w http.ResponseWriter, r *http.Request, p api.Problem) api.Problem {
 	if w.Header().Get(requestIDHeader) == "" {
 		setRequestID(w, r, rand.Text())
@@ -61,8 +62,9 @@ func withID(w http.ResponseWriter, r *http.Request, p api.Problem) api.Problem {
 	return withRequestID(w, p)
 }
 
-// identify gives a problem its request's id, and logs it where it is the server's: an outage at debug, as
-// there may be thousands a second (the outage itself is logged once), anything unforeseen as an error.
+// identify gives a problem its request's id, and logs the problem if the server caused it. A problem of an outage is
+// logged at debug level, because there may be thousands a second (the outage itself is logged once). An unexpected
+// problem is logged as an error.
 func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) api.Problem {
 	p = withID(w, r, p)
 	log, _ := r.Context().Value(logKey{}).(*slog.Logger)

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// The id of a request stands on its answer and in problems. What is no id is not given back.
+// The id of a request is in its answer and in problems. A value that is not an id is not returned.
 func TestRequestIDs(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t),
 		rule("api", nil, windows.Window{Limit: 1, Per: patience}))
@@ -48,7 +48,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// Problems of the server's making are logged by the id.
+// Problems that the server caused are logged with the id.
 func TestRequestIDsInTheLog(t *testing.T) {
 	var text bytes.Buffer
 	level := new(slog.LevelVar)

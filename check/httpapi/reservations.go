@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
 
-// reservationsPath is what stands before an id in a path.
+// reservationsPath is the part of a path before the id.
 const reservationsPath = "/v1/reservations/"
 
 func (s *Server) reservationRoutes() []Route {
@@ -24,7 +24,7 @@ func (s *Server) reservationRoutes() []Route {
 	}
 }
 
-// reservationBody is api.ReservationRequest as it is read.
+// reservationBody is the JSON form of api.ReservationRequest.
 type reservationBody struct {
 	Key    string      `json:"key"`
 	Cost   *int64      `json:"cost"`
@@ -126,7 +126,7 @@ func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) error
 	return respond(w, got, err)
 }
 
-// readOptionalJSON is readJSON of a body that may be missing.
+// readOptionalJSON is readJSON for a body that may be missing.
 func (s *Server) readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.ContentLength == 0 {
 		return nil

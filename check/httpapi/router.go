@@ -12,24 +12,23 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// Route is one thing that can be asked for over HTTP.
+// Route is one method and path of the HTTP interface.
 type Route struct {
 	Method string // GET also answers HEAD
-	// Path as it stands in the request line. One that ends in "/" is the
-	// beginning of a path: what follows it is a key, which may hold anything. "/" is a path.
+	// Path as it is in the request line. A Path that ends in "/" is the beginning of a path, and a key follows, which
+	// may contain anything. "/" alone is a whole path.
 	Path string
-	// Scope that a token must have. Open needs no token, and must tell nothing.
+	// Scope that a token must have. An Open route needs no token, and must reveal nothing.
 	Scope access.Scope
 	Open  bool
-	// APIKey takes the token from X-Api-Key too, as CrowdSec's bouncers send it, and notes whose it is. Other
-	// routes must not: behind a proxy that header is the application's.
+	// APIKey means that the token may also be in X-Api-Key, where CrowdSec's bouncers send it, and that the token's
+	// name is noted. Other routes must not read this header: behind a proxy it belongs to the application.
 	APIKey bool
 	Serve  http.Handler
 }
 
-// Router hands requests on to routes, if Tokens let them. It takes the place of http.ServeMux
-// for two reasons. ServeMux cleans paths, and a key may be ".." or hold "//". And an unknown
-// path must ask for a token too.
+// Router passes requests to routes, if their tokens permit it. It takes the place of http.ServeMux for two reasons.
+// ServeMux cleans paths, and a key may be ".." or hold "//". And an unknown path must ask for a token too.
 type Router struct {
 	tokens *access.Tokens
 	exact  map[string][]Route // path → its methods
@@ -45,7 +44,7 @@ func NewRouter(tokens *access.Tokens, routes ...Route) *Router {
 	return x
 }
 
-// Add adds routes; it is not for a router that serves already.
+// Add adds routes. It must not be called when the router already serves.
 func (x *Router) Add(routes ...Route) {
 	for _, r := range routes {
 		if strings.HasSuffix(r.Path, "/") && r.Path != "/" {
@@ -100,9 +99,9 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers a request that may not be made, and logs the first of each kind. Where the caller has chosen
-// the status of denials, as a proxy does, this one is 500: nginx would take 401 or 403 for "over the limit", and one
-// wrong token would throttle every customer.
+// refuse answers a request that may not be made, and logs the first of each kind. If the caller has chosen the status
+// of denials, as a proxy does, the status is 500: nginx would take 401 or 403 for "over the limit", and one wrong
+// token would throttle every customer.
 func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, err error) {
 	p := problemOf(err)
 	route := x.Pattern(r)
@@ -114,7 +113,7 @@ func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, e
 	_ = writeJSON(w, p.Status, withID(w, r, p))
 }
 
-// withAPIKey takes the token from X-Api-Key, if there is no other, and notes whose it is.
+// withAPIKey takes the token from X-Api-Key, if there is no other, and puts the token's name into the context.
 func (x *Router) withAPIKey(r *http.Request) *http.Request {
 	key := r.Header.Get("X-Api-Key")
 	r = r.Clone(r.Context())
@@ -124,7 +123,7 @@ func (x *Router) withAPIKey(r *http.Request) *http.Request {
 	return r.WithContext(access.WithCaller(r.Context(), x.tokens.NameOf(r)))
 }
 
-// at gives the routes of a path.
+// at returns the routes of a path.
 func (x *Router) at(path string) (at []Route) {
 	if at = x.exact[path]; at != nil {
 		return at
@@ -137,8 +136,8 @@ func (x *Router) at(path string) (at []Route) {
 	return at
 }
 
-// Pattern is the path of a request without what only this request has: "/v1/keys/{key}". It is empty
-// for a path that is not there.
+// Pattern returns the path of a request with "{key}" in place of its key: "/v1/keys/{key}". It is empty for an
+// unknown path.
 func (x *Router) Pattern(r *http.Request) string {
 	at := x.at(r.URL.EscapedPath())
 	switch {
@@ -150,7 +149,7 @@ func (x *Router) Pattern(r *http.Request) string {
 	return at[0].Path
 }
 
-// methodsOf is what Allow says.
+// methodsOf returns the value of the header Allow.
 func methodsOf(routes []Route) string {
 	var list []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete} {
@@ -163,11 +162,11 @@ func methodsOf(routes []Route) string {
 	return strings.Join(list, ", ")
 }
 
-// refuseForeignPage refuses what a page of another site makes a browser send to a server that
-// asks for no token: by its Origin, or by a Host that is no name of this machine
-// where the connection is of this machine (a page whose name was made to lead here).
-// The check and the reset of a key are as simple as a link or an image.
-// The reason is of a bounded number, unlike the error.
+// refuseForeignPage refuses requests that a page of another site makes a browser send to a server without tokens. It
+// recognizes them by Sec-Fetch-Site, by their Origin, or by their Host. The Host is checked if the connection comes
+// to a loopback address: it must then be a name of this machine. Otherwise the name of the foreign page was made to
+// resolve to this machine. A link or an image in a page is enough to check a key. The number of different reasons is
+// bounded, unlike that of the errors.
 func refuseForeignPage(r *http.Request) (reason string, err error) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return "Sec-Fetch-Site", fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens",
@@ -186,7 +185,7 @@ func refuseForeignPage(r *http.Request) (reason string, err error) {
 			"alone", api.ErrForbidden, api.Shorten(r.Host))
 }
 
-// hostOf is HOST:PORT of an Origin, empty where it has none ("null").
+// hostOf returns HOST:PORT of an Origin, empty if it has none ("null").
 func hostOf(origin string) string {
 	_, host, _ := strings.Cut(origin, "://")
 	return host

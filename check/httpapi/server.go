@@ -27,11 +27,10 @@ type Config struct {
 	Checks  *check.Service
 	Log     *stream.Log
 	Metrics *Metrics
-	// AppendTimeout bounds one append, and one listing of who is throttled; default 5s.
+	// AppendTimeout bounds one append, and one listing; default 5s.
 	AppendTimeout time.Duration
-	// MaxBacklog is how old the oldest unread event of a partition may be before
-	// more events for it are refused; 0: they never are. Backlogs and Keys are
-	// required with it.
+	// MaxBacklog is how old the oldest unread event of a partition may be before more events for it are refused; 0:
+	// they are never refused. Backlogs and Keys are required with it.
 	MaxBacklog time.Duration
 	Backlogs   func(ctx context.Context) (map[int]eventlog.Backlog, error)
 	Keys       *stream.Keys
@@ -39,11 +38,11 @@ type Config struct {
 	BacklogTimeout time.Duration
 	// Extractors are those of GET /v1/check?extractor=NAME; nil: there are none.
 	Extractors *access.Extractors
-	// Activity gathers what all processes do, with the newest of this one; nil: GET /v1/top is refused.
+	// Activity gathers the activity of all processes, with the newest of this one; nil: GET /v1/top is refused.
 	Activity func(ctx context.Context) (activity.Activity, error)
 	// Tracer makes a span for each append of events; nil: none.
 	Tracer trace.Tracer
-	// Bouncers answers those of CrowdSec at /v1/decisions; nil: there is no such path.
+	// Bouncers answers CrowdSec's bouncers at /v1/decisions; nil: there is no such path.
 	Bouncers *crowdsec.Feed
 }
 
@@ -55,13 +54,13 @@ type Server struct {
 	backlog backlog
 
 	listings *listings
-	// Memory of requests' bodies, those of events apart from all others, and of long answers.
+	// Memory of requests' bodies, of the bodies with events, which have a pool of their own, and of long answers.
 	bodies, events, answers *inflight.Pool
 	appending               *semaphore.Weighted // bytes of bodies whose events are decoded and appended
 }
 
 // Bounds of what is under way in a process, in bytes. An event takes up to a hundred times the memory of its line
-// while it is appended, hence the lowest.
+// while it is appended, so appendedBytes is the lowest.
 const (
 	bodiesMemory  = 16 << 20
 	eventsMemory  = 32 << 20
@@ -85,8 +84,8 @@ func NewServer(c Config) (*Server, error) {
 		answers: inflight.NewPool(answersMemory), appending: semaphore.NewWeighted(appendedBytes)}, nil
 }
 
-// appendAll puts valid events into the log and counts what became of them. They go on with the trace of
-// the request: with the header's, where this process makes no spans.
+// appendAll puts valid events into the log and counts the outcomes. The events continue the trace of the request:
+// that of its span, or that of its header if this process makes no spans.
 func (s *Server) appendAll(r *http.Request, events []api.Event) stream.Outcome {
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// counted gives the counters of the registry: name and labels → value.
+// counted returns the counters of the registry: name and labels → value.
 func (w *world) counted(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := w.registry.Gather()
@@ -32,7 +32,7 @@ func (w *world) counted(t *testing.T) map[string]float64 {
 	return got
 }
 
-// Every check counts once, under its rule and what became of it; no label holds a key.
+// Every check counts once, under its rule and its outcome; no label holds a key.
 func TestMetrics(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	w := newWorld(t, streamtest.Connect(t, server.Addr()), outageRules...) // it refuses, so that nobody waits

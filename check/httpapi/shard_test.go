@@ -31,7 +31,7 @@ func halfACluster(t *testing.T, addr string) *redis.ClusterClient {
 	return c
 }
 
-// keyAt gives a key whose partition lies in the half of the slots asked for.
+// keyAt returns a key whose partition is in the half of the slots that is asked for.
 func keyAt(t *testing.T, w *world, rule string, alive bool) string {
 	t.Helper()
 	for i := range 1000 {
@@ -44,7 +44,7 @@ func keyAt(t *testing.T, w *world, rule string, alive bool) string {
 	return ""
 }
 
-// slotOf is Redis Cluster's slot of a key whose hash tag is the partition.
+// slotOf returns Redis Cluster's slot of a key whose hash tag is the partition.
 func slotOf(key string) int {
 	tag := key
 	for i := range key {
@@ -72,8 +72,8 @@ func slotOf(key string) int {
 	return int(crc) % 16384
 }
 
-// What a dead shard does counts for that shard alone: checks that name a key of it
-// beside a key of a healthy one take no answer from the healthy one.
+// Failures of a dead shard count for that shard alone: checks with a key of the dead shard and a key of a healthy one
+// do not stop the answers of the healthy one.
 func TestADeadShardTakesNoAnswersFromTheOthers(t *testing.T) {
 	redis := streamtest.EmbeddedRedis(t)
 	w := newWorldWith(t, halfACluster(t, redis.Addr()), func(*check.Config, *httpapi.Config) {},

@@ -131,7 +131,7 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 	return a
 }
 
-// written gives what a text of a story stands for.
+// written returns what a text of a story means.
 func (s *story) written(text string) string {
 	text = times.ReplaceAllStringFunc(text, func(m string) string {
 		part := times.FindStringSubmatch(m)
@@ -160,7 +160,7 @@ func broken(line string) (lines []string) {
 	return append(lines, line)
 }
 
-// takeEvents gives what has been appended, and removes it.
+// takeEvents returns what has been appended, and removes it.
 func (s *story) takeEvents() string {
 	var list []string
 	for text, n := range s.appended(s.t) {

@@ -15,8 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Every route answers those it is for and no others, and what is not there
-// answers nobody.
+// Every route answers only the tokens with its scope. A path that does not exist needs a token too.
 func TestRoutesWantTheirScope(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), rule("user", nil,
 		windows.Window{Limit: 1000, Per: time.Minute}))
@@ -99,7 +98,7 @@ func TestRefusalsAreProblems(t *testing.T) {
 	wantProblem(t, w.do(t, "DELETE", "/v1/keys/user:1", ""), 401, "unauthenticated", "Authorization: Bearer TOKEN")
 }
 
-// A proxy that chose the status of denials takes no refusal for a denial, and the log has each reason once.
+// A proxy that chose the status of denials cannot take a refusal for a denial, and the log has each reason once.
 func TestRefusalsAreNoDenials(t *testing.T) {
 	var log bytes.Buffer
 	ctx := httpapi.WithLog(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))

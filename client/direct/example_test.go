@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A service that checks in Redis itself, and allows where Redis does not answer.
+// A service that checks in Redis itself, and allows if Redis does not answer.
 func Example() {
 	server, err := miniredis.Run() // stands in for a real Redis
 	if err != nil {

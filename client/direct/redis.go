@@ -20,8 +20,8 @@ import (
 
 // Config: Rules is required, the rest has defaults.
 type Config struct {
-	// Rules gives the present rules, as windows.Source's Rules does. They must be
-	// those of every `serve` and `work` of the prefix.
+	// Rules returns the current rules, as windows.Source's Rules does. They must be the rules of every `serve` and
+	// `work` of the prefix.
 	Rules func() *windows.Rules
 	// Prefix and Partitions of the keys; default "sc" and 16.
 	Prefix     string
@@ -29,12 +29,12 @@ type Config struct {
 	// Denials is how many denied keys are remembered, to be denied without Redis until their
 	// wait has passed, as `serve` does (docs/client.md); 0: only hot ones (docs/hot-keys.md).
 	Denials int
-	// Now stands in for Redis's clock, and the process's, in tests.
+	// Now replaces the clocks of Redis and of the process in tests.
 	Now func() int64
 }
 
-// Redis is a Checker. What a rule says under on_error is for servers: here
-// client.Client and its policies decide where Redis cannot answer.
+// Redis is a Checker. The on_error of a rule is for servers: here client.Client and its policies decide if Redis
+// cannot answer.
 type Redis struct {
 	checks  *check.Service
 	counter *counters.Redis
@@ -44,11 +44,11 @@ type Redis struct {
 // timeout bounds a check whose context has no earlier deadline.
 const timeout = 5 * time.Second
 
-// NewRedis counts over a connection of the caller's. It asks Redis whether the
-// prefix is used with as many partitions, so Redis must answer at the start.
+// NewRedis makes a Checker over a connection of the caller. It reads in Redis whether the prefix is used with the
+// same number of partitions, so Redis must answer at the start.
 //
-// The connection must send nothing twice and keep to the context's deadline:
-// redis.Options{MaxRetries: -1, ContextTimeoutEnabled: true}, on a Cluster stream.NewCluster.
+// The connection must send nothing twice and must keep to the context's deadline: redis.Options{MaxRetries: -1,
+// ContextTimeoutEnabled: true}, on a Cluster stream.NewCluster.
 func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Redis, error) {
 	if c == nil || config.Rules == nil {
 		return nil, errors.New("direct: a Redis client and Rules are required")
@@ -99,9 +99,8 @@ func keepsDeadlines(c redis.UniversalClient) error {
 	return nil
 }
 
-// RecordRules records the present rules, as `serve` does at its start. Call it after each
-// change of them (windows.Source.OnReload), lest counters of a window that grew
-// end too early.
+// RecordRules records the current rules, as `serve` does at its start. Call it after each change of the rules
+// (windows.Source.OnReload). Otherwise the counters of a window that grew would end too early.
 func (r *Redis) RecordRules(ctx context.Context) error {
 	if err := r.counter.RecordRules(ctx, r.rules()); err != nil {
 		return fmt.Errorf("direct: %w", err)
@@ -122,7 +121,7 @@ func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswe
 	return answer, nil
 }
 
-// Close gives back the units of hot keys that this process may still spend: without it they are charged. The
+// Close gives back the units of hot keys that this process may still spend. Without Close they are charged. The
 // connection stays open.
 func (r *Redis) Close() { r.checks.Close() }
 
@@ -139,8 +138,8 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 	return all, nil
 }
 
-// CheckEach implements client.Checker: on a single server one script for all of
-// them, on a Cluster one for each partition.
+// CheckEach implements client.Checker. It runs one script for all requests on a single server, and one for each
+// partition on a Cluster.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
 	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
 		out := r.checks.CheckEach(ctx, reqs)
@@ -161,12 +160,12 @@ func (r *Redis) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	return state, err
 }
 
-// noAnswer says what may have become of a check that Redis did not decide.
+// noAnswer adds to an error what may have happened to a check that Redis did not decide.
 func noAnswer(err error) error {
 	switch {
 	case errors.Is(err, check.ErrPartlyCharged):
 		return transport.Lost(err)
-	case redisclient.IsRefusal(err): // this key's state is broken, say; Redis is there
+	case redisclient.IsRefusal(err): // for example, this key's state is broken; Redis works
 		return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrUnavailable, err)
 	case errors.Is(err, api.ErrNotSent), redisclient.NotSent(err):
 		return transport.NotSent(err)

@@ -31,8 +31,8 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 	return windows.Fixed(rules).Rules
 }
 
-// With the rights of serve in deploy/users.acl and no more; what it was refused
-// fails the package at its end.
+// The tests have the rights of serve in deploy/users.acl and no more. If Redis refused something, the package fails
+// at its end.
 func TestUnderTheShippedRights(t *testing.T) {
 	r, err := direct.NewRedis(t.Context(), streamtest.Connect(t, streamtest.RedisAs(t, "serve")),
 		direct.Config{Rules: tenAMinute(t), Prefix: streamtest.Prefix(t)})
@@ -89,8 +89,8 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 	}
 }
 
-// What Redis answers is told from what it does not: only what was certainly not
-// done is sent again, and an answer that stays the same takes nobody for gone.
+// Answers of Redis are distinguished from missing answers: only what was certainly not done is sent again, and an
+// answer that stays the same does not count as an outage.
 func TestWhatRedisRefuses(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
 	var refuse error // what scripts are answered with, while it is set

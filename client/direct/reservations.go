@@ -40,7 +40,7 @@ func (r *Redis) Renew(ctx context.Context, id string, req api.RenewRequest) (api
 	return got, reservationError(ctx, err)
 }
 
-// reservationError says what may have become of what Redis did not answer.
+// reservationError adds to an error what may have happened to a call that Redis did not answer.
 func reservationError(ctx context.Context, err error) error {
 	if err != nil && (ctx.Err() != nil || errors.Is(err, api.ErrUnavailable)) && !errors.Is(err, api.ErrNoAnswer) {
 		return noAnswer(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
-// answerOf reads an answer: all of it where the server gave the detail, else what
-// Envoy's own fields have, which is one window per key. The detail has each key
-// that has a rule, once; the statuses have an entry per request.
+// answerOf reads an answer. If the server sent the detail, it reads all of it. Otherwise it reads Envoy's own fields,
+// which have one window per key. The detail has each key that has a rule, once; the statuses have an entry per
+// request.
 func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	detail, detailed := detailOf(resp)
 	if len(resp.Statuses) != len(reqs) {
@@ -41,8 +41,8 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		}
 		switch {
 		case c.Rule == "":
-			c.Allowed = true // nobody limits it, whatever became of the others
-		case r.Mode != api.ModeCharge || !detailed: // each charge is counted by itself
+			c.Allowed = true // no rule limits it, even if the others are denied
+		case r.Mode != api.ModeCharge || !detailed: // each charge is counted alone
 			c.Allowed = all.Allowed
 		}
 		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
@@ -50,7 +50,7 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 	return all, nil
 }
 
-// detailOf reads what HTTP's body would have had.
+// detailOf reads what the body of an HTTP answer would have.
 func detailOf(resp *rls.RateLimitResponse) (all api.ChecksAnswer, ok bool) {
 	v, ok := resp.GetDynamicMetadata().GetFields()[detailName]
 	if !ok {
@@ -71,7 +71,8 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 	}
 	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), s.DurationUntilReset.AsDuration()
 	window := unit[s.CurrentLimit.Unit] * time.Duration(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1))
-	// The server may have more windows than this one: nothing is learned from it.
+	// The rule may have more windows than this one, so the Source is empty and client.Client does not remember the
+	// rule.
 	a.Rule, a.Source = s.CurrentLimit.Name, ""
 	used := max(0, limit-int64(s.LimitRemaining))
 	a.Windows = append(a.Windows, api.NewWindowState(limit, window, used, reset, reset))
@@ -83,8 +84,7 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 
 const day = 24 * time.Hour
 
-// unit is how long Envoy's units are; a month and a year are as long as
-// envoyproxy/ratelimit has them.
+// unit is how long Envoy's units are. A month and a year are as long as in envoyproxy/ratelimit.
 var unit = map[rls.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rls.RateLimitResponse_RateLimit_SECOND: time.Second,
 	rls.RateLimitResponse_RateLimit_MINUTE: time.Minute,

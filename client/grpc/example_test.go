@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/client/grpc"
 )
 
-// A check over gRPC, allowed where nobody answers in time.
+// A check over gRPC, allowed if nobody answers in time.
 func Example() {
 	transport, err := grpc.New("127.0.0.1:8082", grpc.Config{})
 	if err != nil {

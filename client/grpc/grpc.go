@@ -31,7 +31,7 @@ import (
 
 // Config: zero values are defaults.
 type Config struct {
-	// Token is asked for the bearer token of each call; nil sends none. See client.StaticToken.
+	// Token returns the bearer token of each call; nil sends none. See client.StaticToken.
 	Token func() string
 	// TLS secures the connection: roots, client certificates. Nil is plain text.
 	TLS *tls.Config
@@ -45,21 +45,21 @@ type Client struct {
 	token  func() string
 	conn   *googlegrpc.ClientConn
 	client rls.RateLimitServiceClient
-	hide   *strings.Replacer // what errors may not show of the target
+	hide   *strings.Replacer // removes secrets of the target from errors
 }
 
-// How keys are asked for, and the metadata that asks for all that HTTP's body has.
+// Names in a request, and the metadata that asks for all that the body of an HTTP answer has.
 const (
 	rlsDomain  = "streamcounter"
 	rlsKey     = "key"
 	detailAsk  = "streamcounter-detail"
 	detailName = "streamcounter"
-	// modesName has the modes of the descriptors, separated by commas, where one is not take.
+	// modesName has the modes of the descriptors, separated by commas, if one is not take.
 	modesName = "streamcounter-mode"
 )
 
-// New asks the server at target, as in dns:///streamcounter:8082 or
-// 127.0.0.1:8082. It connects when it is used.
+// New makes a Client of the server at target, such as dns:///streamcounter:8082 or 127.0.0.1:8082. It connects when
+// it is used.
 func New(target string, c Config) (*Client, error) {
 	creds := insecure.NewCredentials()
 	if c.TLS != nil {
@@ -68,7 +68,7 @@ func New(target string, c Config) (*Client, error) {
 	options := append([]googlegrpc.DialOption{
 		googlegrpc.WithTransportCredentials(creds),
 		googlegrpc.WithStatsHandler(sentWatch{}),
-		// A retry policy from elsewhere could send a check twice.
+		// A retry policy of a service config could send a check twice.
 		googlegrpc.WithDisableServiceConfig(),
 		googlegrpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
 		// By default a server that was away is tried again after up to two minutes.
@@ -77,8 +77,8 @@ func New(target string, c Config) (*Client, error) {
 				MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}),
-		// Timeout also makes the kernel give up a connection on which nothing was
-		// acknowledged for so long. Pings themselves are rarer than any server minds.
+		// Timeout also makes the kernel give up a connection on which nothing was acknowledged for that long. The
+		// pings themselves are so rare that no server objects.
 		googlegrpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: time.Second}),
 	}, c.Options...)
 	conn, err := googlegrpc.NewClient(target, options...)
@@ -129,7 +129,7 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	}
 	all, err := g.ask(ctx, []api.CheckRequest{{Key: key}}) // no hits: it only looks
 	if errors.Is(err, api.ErrOutcomeUnknown) {
-		err = transport.NotSent(errors.New(err.Error())) // whatever became of it, it charged nothing
+		err = transport.NotSent(errors.New(err.Error())) // sent or not, it charged nothing
 	}
 	if err != nil {
 		return api.KeyState{}, err
@@ -174,8 +174,8 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 	return answerOf(resp, reqs)
 }
 
-// errorOf turns a status back into the error that the server meant, or says what
-// may have become of the request.
+// errorOf turns a status back into the error that the server meant, or adds to it what may have happened to the
+// request.
 func (g *Client) errorOf(err error, sent bool) error {
 	s := status.Convert(err)
 	if text := g.hide.Replace(s.Message()); text != s.Message() {
@@ -202,7 +202,7 @@ func (g *Client) errorOf(err error, sent bool) error {
 	return transport.NotSent(err)
 }
 
-// sentWatch notes in a call's context that its request may have left.
+// sentWatch records in a call's context that its request may have left.
 type sentWatch struct{}
 
 type sentKey struct{}

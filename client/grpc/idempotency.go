@@ -10,7 +10,7 @@ import (
 // TakesIdempotency implements client.Idempotent.
 func (g *Client) TakesIdempotency() bool { return true }
 
-// appendKey adds the key of the context to what is sent beside the request, if it has one.
+// appendKey adds the key of the context to the metadata of the request, if the context has one.
 func appendKey(ctx context.Context, md []string) []string {
 	if key := api.IdempotencyKey(ctx); key.Key != "" {
 		md = append(md, strings.ToLower(api.IdempotencyHeader), key.Header())

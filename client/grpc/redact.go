@@ -7,12 +7,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// shortest is how long a host without a port must be to be hidden in a message: one of
-// a letter or two would take letters out of its words.
+// shortest is how long a host without a port must be to be hidden in a message. A host of one or two letters would
+// hide parts of other words.
 const shortest = 4
 
-// redactor takes out of messages what stands in a target and may be a secret. gRPC
-// quotes targets whole or in parts.
+// redactor removes from messages the parts of a target that may be secret. gRPC quotes targets whole or in parts.
 func redactor(target string) *strings.Replacer {
 	shown := redact.URL(target)
 	if shown == target {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// No error shows a password that stands where a target should.
+// No error shows a password that was given in place of a target.
 func TestNoErrorShowsASecret(t *testing.T) {
 	for _, target := range []string{
 		"hunter2", "hunter2:8082", "user:hunter2@127.0.0.1:1", "user:hunter2@localhost",
@@ -45,7 +45,7 @@ func TestNoErrorShowsASecret(t *testing.T) {
 	}
 }
 
-// An address that is certain to be none is shown: it says what was tried.
+// An address that certainly has no password is shown, because it says what was tried.
 func TestAnAddressIsShown(t *testing.T) {
 	c, err := New("127.0.0.1:1", Config{})
 	if err != nil {

@@ -22,31 +22,30 @@ import (
 
 // Config of the interceptors. Key and one of Guard, Checker and Slots are required.
 type Config struct {
-	// Guard is asked first; client.Guard.
+	// Guard is asked first; it is a guard.Guard.
 	Guard gate.Guard
-	// Checker decides and charges; client.Client, whose policy decides when nobody
-	// answers. A transport as it is has none: then the call ends with Unavailable.
+	// Checker decides and charges; it is a client.Client, whose policy decides if nobody answers. A transport alone
+	// has no policy: then the call ends with Unavailable.
 	Checker gate.Checker
-	// Slots, in the place of Checker, holds a slot of an in_flight window while the handler runs,
-	// also one that panics, and then charges what was reserved; client.Client. A stream holds it until
-	// it ends. The context of the call ends when the slot is lost (client.ErrSlotLost is its cause). Where
-	// nobody answers the call ends with Unavailable, as no policy hands out a slot.
+	// Slots, in place of Checker, holds a slot of an in_flight window while the handler runs, and then charges what
+	// was reserved, also if the handler panics; it is a client.Client. A stream holds its slot until it ends. The
+	// context of the call ends when the slot is lost (client.ErrSlotLost is its cause). If nobody answers, the call
+	// ends with Unavailable, because no policy grants a slot.
 	Slots gate.Slots
-	// Key gives the key of a call, and false where it has none: then it passes, unless RequireKey is set. See
+	// Key returns the key of a call, and false if it has none. Then the call passes, unless RequireKey is set. See
 	// Metadata, Peer, Method and First.
 	Key KeyFunc
-	// RequireKey refuses a call without a key with InvalidArgument; default: it passes. A key that no rule matches
-	// is for client.Config.UnmatchedKeys; default: it passes too.
+	// RequireKey refuses a call without a key with InvalidArgument; default: it passes. client.Config.UnmatchedKeys
+	// decides about a key that no rule matches; default: it passes too.
 	RequireKey bool
-	// Cost of a call; default 1. Below 1 only the guard is asked. A stream
-	// has no request yet: there req is nil.
+	// Cost of a call; default 1. Below 1, only the guard is asked. A stream has no request yet, so req is nil.
 	Cost func(ctx context.Context, method string, req any) int64
-	// Skip lets calls of these methods pass, as /pkg.Service/Method, or all of a
-	// service as /pkg.Service/. Nil skips DefaultSkip; an empty list nothing.
+	// Skip lets calls of these methods (/pkg.Service/Method) or services (/pkg.Service/) pass. Nil means DefaultSkip;
+	// an empty list skips nothing.
 	Skip []string
-	// OnError is called with each error, also where the policy let the call pass. May be nil.
+	// OnError is called with each error, also if the policy let the call pass. May be nil.
 	OnError func(ctx context.Context, method string, err error)
-	// Now stands in for the clock in tests, in ms since 1970.
+	// Now replaces the clock in tests, in ms since 1970.
 	Now func() int64
 }
 
@@ -91,7 +90,7 @@ func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		header, slot, err := l.ask(ctx, info.FullMethod, req)
 		if len(header) > 0 {
-			_ = grpc.SetHeader(ctx, header) // it fails only where there is no transport
+			_ = grpc.SetHeader(ctx, header) // it fails only if there is no transport
 		}
 		if err != nil {
 			return nil, err
@@ -138,8 +137,8 @@ func (l *Limiter) release(ctx context.Context, method string, slot *client.Slot)
 	}
 }
 
-// ask gives the error that the call ends with, nil where it passes, then perhaps with a slot, and
-// what its caller is told either way.
+// ask returns the headers for the caller, and the error that the call ends with. The error is nil if the call passes;
+// then there may be a slot.
 func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD, *client.Slot, error) {
 	for _, s := range l.config.Skip {
 		if method == s || strings.HasSuffix(s, "/") && strings.HasPrefix(method, s) {
@@ -180,7 +179,7 @@ func overLimit(retryMs int64) error {
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(retryMs) * time.Millisecond)})
 }
 
-// invalid says what is wrong without the key, which is not the caller's to see.
+// invalid returns an error that does not show the key, because the caller must not see it.
 func invalid(err error) error {
 	switch {
 	case errors.Is(err, gate.ErrNoKey):

@@ -62,7 +62,7 @@ func serve(t *testing.T, c grpcmw.Config) healthpb.HealthClient {
 	return healthpb.NewHealthClient(conn)
 }
 
-// call makes one call and gives its status and what it was told beside.
+// call makes one call and returns its status and its metadata.
 func call(t *testing.T, h healthpb.HealthClient, stream bool, key string) (*status.Status, metadata.MD) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -11,12 +11,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
-// KeyFunc gives the key of a call, and false where it has none. method is as in
-// /pkg.Service/Method.
+// KeyFunc returns the key of a call, and false if it has none. method has the form /pkg.Service/Method.
 type KeyFunc func(ctx context.Context, method string) (key string, ok bool)
 
-// Metadata is the first value of a metadata entry after a prefix. What clients may
-// set freely limits nobody: use one that whoever stands in front has checked.
+// Metadata makes a key of a prefix and the first value of a metadata entry. An entry that clients can set freely
+// limits nobody: use one that a proxy in front has checked.
 func Metadata(name, prefix string) KeyFunc {
 	return func(ctx context.Context, _ string) (string, bool) {
 		values := metadata.ValueFromIncomingContext(ctx, name)
@@ -27,8 +26,8 @@ func Metadata(name, prefix string) KeyFunc {
 	}
 }
 
-// Peer is the address at the other end of the connection after a prefix: an IPv4
-// address, or the /64 of an IPv6 one. Behind a proxy it is the proxy's.
+// Peer makes a key of a prefix and the address at the other end of the connection: an IPv4 address, or the /64 of an
+// IPv6 address. Behind a proxy it is the address of the proxy.
 func Peer(prefix string) KeyFunc {
 	return func(ctx context.Context, _ string) (string, bool) {
 		p, ok := peer.FromContext(ctx)
@@ -47,12 +46,12 @@ func Peer(prefix string) KeyFunc {
 	}
 }
 
-// Method is the method after a prefix, for limits that all callers share.
+// Method makes a key of a prefix and the method, for limits that all callers share.
 func Method(prefix string) KeyFunc {
 	return func(_ context.Context, method string) (string, bool) { return prefix + method, true }
 }
 
-// First is the key of the first function that has one.
+// First returns the key of the first function that has one.
 func First(fs ...KeyFunc) KeyFunc {
 	return func(ctx context.Context, method string) (string, bool) {
 		for _, f := range fs {

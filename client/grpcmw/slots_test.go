@@ -51,7 +51,7 @@ func (s *single) Cancel(context.Context, string) (api.Settlement, error) {
 	panic("a call commits its slot")
 }
 
-// holding calls a handler through each kind of interceptor, and gives the error of the call.
+// holding calls a handler through each kind of interceptor, and returns the error of the call.
 func holding(t *testing.T, s *single, test func(t *testing.T, call func(handler func(context.Context)) error)) {
 	c, err := client.New(s, client.Config{Retries: -1})
 	testkit.Must(t, err)

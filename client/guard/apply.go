@@ -7,9 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// A decision that has ended is remembered until copies of what it ended have
-// expired by themselves: until then a late one does nothing. But at least for as long as
-// a release stands in the stream, and at most ten minutes.
+// A decision that has ended is remembered until copies of the decision before it have expired. Until then a late copy
+// does nothing. It is remembered at least as long as a release is kept in the stream, and at most ten minutes.
 const keepLeast, keepMost = 60_000, 600_000 // ms
 
 // apply takes one message. Only the goroutine of Run calls it.
@@ -80,9 +79,8 @@ func (g *Guard) name(rule string) string {
 	return rule
 }
 
-// snapshotIsIn lets go of what is not in the snapshot: it ended while nobody listened.
-// Where a malformed message may stand in place of a decision, nothing is let go of:
-// decisions end by themselves at their expires_ms.
+// snapshotIsIn removes the decisions that are not in the snapshot: they ended while nobody listened. If a malformed
+// message may be in the place of a decision, it removes nothing: decisions end at their expires_ms anyway.
 func (g *Guard) snapshotIsIn() {
 	g.whole = true
 	if !g.suspect {
@@ -100,7 +98,7 @@ func (g *Guard) snapshotIsIn() {
 	}
 }
 
-// sweep forgets, in one shard at a time, what has expired.
+// sweep removes what has expired, from one shard at a time.
 func (g *Guard) sweep() {
 	now := g.now()
 	g.prune(&g.held.shards[g.sweepAt], func(d *decision) bool { return now >= d.keepMs }, Expired)
@@ -128,7 +126,7 @@ func (g *Guard) note() {
 	g.counts.held.Store(int64(g.held.size))
 }
 
-// tell wakes who waits for a release, and leaves a change for OnChange, unless too many wait already.
+// tell wakes the callers that wait for a release, and queues a change for OnChange, unless too many wait already.
 func (g *Guard) tell(t api.Transition, why Reason) {
 	if t.State == api.StateReleased {
 		g.waiting.wake(t.Key)

@@ -15,7 +15,7 @@ import (
 
 const t0 = int64(1_700_000_000_000)
 
-// deaf is a guard that is handed its messages by the test, at times of the test.
+// deaf is a guard that receives its messages from the test, at times that the test chooses.
 func deaf(t testing.TB, c Config) (g *Guard, now *int64) {
 	t.Helper()
 	now = new(int64)
@@ -67,7 +67,7 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 	}
 }
 
-// After Redis's clock has stepped back a newer decision can have an older time.
+// After Redis's clock has stepped back, a newer decision can have an older time.
 func TestVersionsOrderDecisions(t *testing.T) {
 	g, _ := deaf(t, Config{})
 	for version, m := range []api.Transition{

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// numbered is a consumer whose messages have the numbers given.
+// numbered is a consumer whose messages have the given numbers.
 type numbered struct {
 	jetstream.Consumer
 	numbers []uint64
@@ -36,8 +36,8 @@ func (m numberedMsg) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: m.n}}, nil
 }
 
-// A message that is missing between two ends the session: a new one begins with
-// a snapshot, and so misses nothing.
+// If a message is missing between two others, the session ends. A new session begins with a snapshot, and so misses
+// nothing.
 func TestAGapEndsTheSession(t *testing.T) {
 	g, _ := deaf(t, Config{})
 	taken := 0

@@ -22,22 +22,20 @@ import (
 type Config struct {
 	// Prefix of the subjects; default "sc".
 	Prefix string
-	// Rules are the names of the rules to hear of; none means all. Keys that an operator blocks are heard
-	// of in either case.
+	// Rules are the names of the rules whose decisions are received; none means all. Blocks by an operator are
+	// received in either case.
 	Rules []string
-	// MaxKeys bounds how many decisions are held; default 2,000,000, at some 300
-	// bytes each. A key that becomes throttled beyond it is not held, so it passes;
-	// Stats.Refused counts these.
+	// MaxKeys bounds how many decisions are held; default 2,000,000, at some 300 bytes each. If a key becomes
+	// throttled when the bound is reached, it is not held, so it passes; Stats.Refused counts such keys.
 	MaxKeys int
-	// OnChange is called when a key becomes throttled or free, one call at a time, in
-	// order. It never holds up the guard: at most ChangeQueue (default 65,536)
-	// changes wait for it, and those beyond are left out and counted in
-	// Stats.ChangesDropped; All has the present state.
+	// OnChange is called when a key becomes throttled or free, one call at a time, in order. It never holds up the
+	// guard: at most ChangeQueue (default 65,536) changes wait for it. Further changes are dropped and counted in
+	// Stats.ChangesDropped; All has the current state.
 	OnChange    func(Change)
 	ChangeQueue int
-	// Log receives what goes wrong; default slog.Default().
+	// Log receives problems; default slog.Default().
 	Log *slog.Logger
-	// Now stands in for the clock in tests, in ms since 1970.
+	// Now replaces the clock in tests, in ms since 1970.
 	Now func() int64
 }
 
@@ -54,17 +52,16 @@ type Reason string
 const (
 	Decided Reason = "decided" // a message said so
 	Expired Reason = "expired" // no renewal came in time
-	Missing Reason = "missing" // it is in no new snapshot: its end was missed
+	Missing Reason = "missing" // it is not in a new snapshot: its end was missed
 )
 
-// Guard knows who is throttled without asking anybody. It subscribes to throttle
-// decisions on NATS: first the snapshot of who is throttled now, then each
-// change. Where the connection was lost it takes a new snapshot, and lets go of
-// keys that are not in it.
+// Guard finds out which keys are throttled without a call to a server. It subscribes to throttle decisions on NATS:
+// first the snapshot of the keys that are throttled now, then each change. If the connection was lost, it takes a new
+// snapshot, and releases keys that are not in it.
 //
-// Times in decisions are by Redis's clock, and are compared with this machine's: one that is
-// ahead by more than 5 s can let keys go before they are renewed or released, one
-// that is behind holds on for so much longer to those whose end it never hears.
+// Times in decisions are by Redis's clock, and are compared with this machine's clock. If this clock is ahead by more
+// than 5 s, keys can be released here before they are renewed. If it is behind, keys whose end the guard never
+// receives are held longer by the difference.
 type Guard struct {
 	config Config
 	nc     *nats.Conn
@@ -73,7 +70,7 @@ type Guard struct {
 	table   *table
 	held    *held
 	clock   atomic.Int64 // ms, renewed while Run runs; 0 before and after
-	heard   atomic.Int64 // when NATS last said anything: ns since born
+	heard   atomic.Int64 // when NATS last answered: ns since born
 	born    time.Time
 	running atomic.Bool
 	ready   chan struct{} // closed when the first snapshot is in
@@ -81,11 +78,11 @@ type Guard struct {
 	waiting waiting       // the channels that releases are sent to
 	counts  counts
 
-	// The writer's own.
+	// Only the writer uses these.
 	snapshot uint64            // counts snapshots
-	whole    bool              // this one is in
+	whole    bool              // the current snapshot is in
 	suspect  bool              // a malformed message came since it began: it may lack decisions
-	askAt    int64             // when to ask for a new one because of that, in ms; 0: not
+	askAt    int64             // when to ask for a new snapshot because of that, in ms; 0: no need
 	askWait  int64             // how long to wait before that, in ms; it doubles
 	askAgain chan struct{}     // to the session: ask for a new snapshot
 	names    map[string]string // rule → the one copy of its name that is kept
@@ -94,11 +91,10 @@ type Guard struct {
 
 const defaultMaxKeys = 2_000_000
 
-// Connect opens a connection to NATS for a Guard, also where no server answers yet. url is a URL of a
-// server, or several separated by commas (nats:// or tls://). The connection comes back whatever the
-// server answers, a wrong password too, for which the library alone closes it for good; what is read
-// from it is bounded; and its errors go to slog.Default, shortened and at a bounded rate. Options that are
-// given replace those of this function.
+// Connect opens a connection to NATS for a Guard, even if no server answers yet. url is a URL of a server, or several
+// separated by commas (nats:// or tls://). The connection comes back whatever the server answers. The library alone
+// would close it for good after a wrong password. What is read from the connection is bounded. Its errors go to
+// slog.Default, shortened and at a bounded rate. Options that are given replace those of this function.
 func Connect(url string, options ...nats.Option) (*nats.Conn, error) {
 	nc, err := natsconn.Connect(natsconn.Config{URL: url, Name: "streamcounter guard", Wait: true}, options...)
 	if err != nil {
@@ -107,8 +103,9 @@ func Connect(url string, options ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// New hears of decisions over a connection of the caller's: Connect opens one that always comes back.
-// deploy/nats-permissions.conf has the rights that it needs. It knows nothing until Run runs; see Ready.
+// New makes a Guard that receives decisions over a connection of the caller. Connect opens one that always comes
+// back. deploy/nats-permissions.conf has the rights that a Guard needs. The Guard has no decisions until Run runs;
+// see Ready.
 func New(nc *nats.Conn, c Config) (*Guard, error) {
 	if nc == nil {
 		return nil, errors.New("guard: a NATS connection is required")
@@ -149,8 +146,8 @@ func (g *Guard) Throttled(key string) bool {
 	return untilMs != 0 && g.now() < untilMs
 }
 
-// Lookup gives the decision that throttles the key, for its limit and until when;
-// of several the one that ends last. It has no ID. It compares the key itself.
+// Lookup returns the decision that throttles the key, with its limit and its end. If there are several, it returns
+// the one that ends last. The decision has no ID. Lookup compares the key itself.
 func (g *Guard) Lookup(key string) (api.Transition, bool) {
 	if !g.Throttled(key) {
 		return api.Transition{}, false
@@ -158,11 +155,11 @@ func (g *Guard) Lookup(key string) (api.Transition, bool) {
 	return g.held.shard(g.table.hash(key)).lookup(key, g.now())
 }
 
-// All gives the decisions that stand now, in no order.
+// All returns the decisions that are in effect now, in no order.
 func (g *Guard) All() iter.Seq[api.Transition] { return g.held.all(g.now()) }
 
-// now is the clock: while Run runs one that it renews every few ms, as asking
-// the machine costs as much as the rest of Throttled.
+// now returns the time. While Run runs, it is a time that Run renews every tickEvery, because reading the machine's
+// clock costs as much as the rest of Throttled.
 func (g *Guard) now() int64 {
 	if ms := g.clock.Load(); ms != 0 {
 		return ms
@@ -170,7 +167,7 @@ func (g *Guard) now() int64 {
 	return g.config.Now()
 }
 
-// Ready waits until the first snapshot is in: before, nobody is throttled.
+// Ready waits until the first snapshot is in. Before that, the guard does not have all throttled keys.
 func (g *Guard) Ready(ctx context.Context) error {
 	select {
 	case <-g.ready:
@@ -180,9 +177,9 @@ func (g *Guard) Ready(ctx context.Context) error {
 	}
 }
 
-// Staleness is for how long nothing has been heard from NATS: below 3 s while all
-// is well, also where nothing happens. It grows while NATS is away or its stream
-// does not exist; then keys are let go when they expire, and no further key is throttled.
+// Staleness returns how long ago NATS last answered. It is below 3 s while all is well, even if nothing happens. It
+// grows while NATS is away or its stream does not exist. Then keys are released when they expire, and no further key
+// is throttled.
 func (g *Guard) Staleness() time.Duration {
 	return time.Since(g.born) - time.Duration(g.heard.Load())
 }
@@ -191,13 +188,13 @@ func (g *Guard) hear() { g.heard.Store(int64(time.Since(g.born))) }
 
 // Stats are counts since the start, and what is held now.
 type Stats struct {
-	Throttled int64 // keys that the table has, expired ones that were not swept yet among them
-	Held      int64 // decisions, ended ones that are kept against late copies among them
+	Throttled int64 // keys in the table, including expired ones that were not swept yet
+	Held      int64 // decisions, including ended ones that are kept because of late copies
 	Applied   int64 // messages that changed something
 	Old       int64 // messages older than what was known
-	Malformed int64 // messages that are no throttle decisions
+	Malformed int64 // messages that are not throttle decisions
 	Refused   int64 // keys that were not held because of MaxKeys
-	Snapshots int64 // snapshots taken, the first among them
+	Snapshots int64 // snapshots taken, including the first
 	// ChangesDropped is how many changes OnChange did not receive.
 	ChangesDropped int64
 }

@@ -43,7 +43,7 @@ func TestGuardUnderTheShippedPermissions(t *testing.T) {
 		t.Errorf("the guard wanted more than it may: %v", list)
 	}
 	nc.Close()
-	// What the library leaves of a connection and of requests ends by itself.
+	// Goroutines that the library leaves of a connection and of requests end later.
 	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction(
 		"github.com/nats-io/nats-server/v2/server.(*Server).startGoRoutine.func1"))
 }
@@ -81,8 +81,8 @@ func TestGuardFindsDecisions(t *testing.T) {
 	}
 }
 
-// The end of a decision that is published and gone while the guard is away is not
-// missed: what is not in the next snapshot is let go.
+// The end of a decision that is published and gone while the guard is away is not missed: what is not in the next
+// snapshot is released.
 func TestGuardLetsGoOfWhatEndedWhileItWasAway(t *testing.T) {
 	t.Parallel()
 	direct := streamtest.ConnectNATS(t, streamtest.NATS(t))
@@ -184,7 +184,7 @@ func TestGuardSurvivesARestartOfNATS(t *testing.T) {
 	}
 }
 
-// The stream is gone and created again, and with it the guard's consumer.
+// The stream is deleted and created again, and the guard's consumer with it.
 func TestGuardSurvivesANewStream(t *testing.T) {
 	t.Parallel()
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
@@ -199,7 +199,7 @@ func TestGuardSurvivesANewStream(t *testing.T) {
 	awaitThrottled(t, g, "user:1", false)
 }
 
-// Nothing tells of the end of a connection that leads nowhere, but the silence does.
+// Nothing reports the end of a connection that leads nowhere, but the silence shows it.
 func TestGuardNoticesAConnectionThatLeadsNowhere(t *testing.T) {
 	t.Parallel()
 	direct := streamtest.ConnectNATS(t, streamtest.NATS(t))
@@ -217,7 +217,7 @@ func TestGuardNoticesAConnectionThatLeadsNowhere(t *testing.T) {
 	awaitThrottled(t, g, "user:2", true)
 }
 
-// A callback that hangs holds up nothing but itself, and what it misses is counted.
+// A callback that hangs does not hold up the guard, and the changes that it misses are counted.
 func TestOnChangeHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
@@ -276,7 +276,7 @@ func TestGuardRefusesWhatCannotBeASubject(t *testing.T) {
 	}
 }
 
-// A key that hears no renewal is let go, though nobody says so, and OnChange is told.
+// A key without a renewal is released, although no message says so, and OnChange is called.
 func TestGuardLetsGoWhatExpires(t *testing.T) {
 	t.Parallel()
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))

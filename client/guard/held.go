@@ -7,12 +7,11 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// decision is what the guard keeps of a transition: that of one rule and key.
-// One that has ended stays for a while, so that a late copy of an older message
-// does not bring it back.
+// decision is what the guard keeps of a transition of one rule and key. An ended decision is kept for a while, so
+// that a late copy of an older message does not bring it back.
 type decision struct {
 	rule                                      string
-	reason                                    string // of who blocked the key
+	reason                                    string // of the operator who blocked the key
 	limit, windowMs, used, version            int64
 	atMs, sinceMs, untilMs, expiresMs, keepMs int64
 	snapshot                                  uint64 // the last snapshot that it was in, or came after
@@ -30,15 +29,15 @@ func (d *decision) transition(key string) api.Transition {
 	}
 }
 
-// held has the decisions themselves, by key and rule: a key can be throttled by
-// several rules while rules change, as each rule's messages are in order by
-// themselves alone. One goroutine writes; locks are for those who look meanwhile.
+// held has the decisions themselves, by key and rule. While rules change, a key can be throttled by several rules,
+// because only the messages of one rule are in order. One goroutine writes; the locks are for the goroutines that
+// read at the same time.
 type held struct {
 	shards [shards]shard
-	size   int // decisions, the writer's own
+	size   int // decisions; only the writer uses it
 }
 
-// shards: a power of two. At a million keys one holds 4,000: a moment's work.
+// shards is a power of two. At a million keys, a shard holds 4,000, which are swept quickly.
 const shards = 256
 
 type shard struct {
@@ -56,8 +55,7 @@ func newHeld() *held {
 
 func (h *held) shard(hash uint64) *shard { return &h.shards[hash>>56&(shards-1)] }
 
-// of gives the decision of a rule and key, nil where there is none. The writer's,
-// or with the lock held.
+// of returns the decision of a rule and key, nil if there is none. Only the writer may call it without the lock.
 func (s *shard) of(key, rule string) *decision {
 	list := s.keys[key]
 	for i := range list {
@@ -68,7 +66,7 @@ func (s *shard) of(key, rule string) *decision {
 	return nil
 }
 
-// longest is when the last decision of the key that stands expires, 0 where none does.
+// longest returns the time at which the last throttling decision of the key expires, 0 if there is none.
 func (s *shard) longest(key string) (untilMs int64) {
 	for _, d := range s.keys[key] {
 		if d.throttled {
@@ -78,7 +76,7 @@ func (s *shard) longest(key string) (untilMs int64) {
 	return untilMs
 }
 
-// put keeps a decision, instead of that of the same rule and key if there is one.
+// put stores a decision. It replaces the decision of the same rule and key, if there is one.
 func (h *held) put(s *shard, key string, d decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +88,7 @@ func (h *held) put(s *shard, key string, d decision) {
 	h.size++
 }
 
-// lookup gives what throttles the key for longest.
+// lookup returns the decision that throttles the key for longest.
 func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -102,8 +100,8 @@ func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 	return t, ok
 }
 
-// prune takes decisions out of a shard that are to go, and tells each key of
-// which one went. The writer's.
+// prune removes the decisions of a shard for which goes is true, and calls gone for each of them. Only the writer
+// calls it.
 func (h *held) prune(s *shard, goes func(*decision) bool, gone func(key string, d decision)) {
 	var lost []string
 	for key, list := range s.keys { // the writer reads without the lock: nobody else writes
@@ -137,7 +135,7 @@ func (h *held) prune(s *shard, goes func(*decision) bool, gone func(key string, 
 	}
 }
 
-// all lists what stands now, shard by shard.
+// all lists the decisions that are in effect now, shard by shard.
 func (h *held) all(now int64) iter.Seq[api.Transition] {
 	return func(yield func(api.Transition) bool) {
 		for i := range h.shards {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// patience is how long a test waits for what must come; nothing is to take it.
+// patience is how long a test waits for what must come. Nothing should take that long.
 const patience = 20 * time.Second
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -55,7 +55,7 @@ func (r *relay) publish(list ...api.Transition) {
 	testkit.Must(r.t, r.publisher.Publish(ctx, list, 0))
 }
 
-// throttle is a decision made at `at` that stands for an hour; change may alter it.
+// throttle returns a decision made at `at` that is in effect for an hour; change may change it.
 func throttle(rule, key string, at time.Time, change ...func(*api.Transition)) api.Transition {
 	ms := at.UnixMilli()
 	t := api.Transition{

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// waiting has the channels of those who wait for the release of a key.
+// waiting has the channels of the callers that wait for the release of a key.
 type waiting struct {
 	mu   sync.Mutex
-	keys map[string][]chan struct{} // key → one for each that waits
+	keys map[string][]chan struct{} // key → one for each caller that waits
 }
 
-// Released gives a channel that receives when the key is released, whichever rule had throttled it, and a
-// function that ends that. The channel holds one release until it is read. client.Config.Releases takes the
-// Guard for it, so that Wait of a client asks again at the release.
+// Released returns a channel that receives when the key is released, whichever rule had throttled it, and a function
+// that ends this. The channel holds one release until it is read. A Guard can be client.Config.Releases, so that Wait
+// of a client asks again at the release.
 func (g *Guard) Released(key string) (released <-chan struct{}, stop func()) {
 	return g.waiting.add(key)
 }

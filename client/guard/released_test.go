@@ -9,7 +9,7 @@ import (
 
 var _ client.Releases = (*Guard)(nil)
 
-// Each way in which a key becomes free is a release, and one stays until it is read.
+// Each way in which a key becomes free is a release. The channel holds one release until it is read.
 func TestReleased(t *testing.T) {
 	g, now := deaf(t, Config{})
 	first, stopFirst := g.Released("k")

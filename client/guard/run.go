@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// requestTimeout bounds what JetStream is asked for.
+	// requestTimeout bounds a request to JetStream.
 	requestTimeout = 2 * time.Second
-	// A request for messages ends after fetchFor where none come, and so tells
-	// that NATS is there. The server gets nine tenths of it.
+	// If no messages come, a request for messages ends after fetchFor, which shows that NATS works. The server gets
+	// nine tenths of that time.
 	fetchFor  = 2 * time.Second
 	heartbeat = 500 * time.Millisecond
 	fetchMost = 1000 // messages per request
-	// forgetConsumer is when NATS forgets a consumer that nobody reads from.
+	// forgetConsumer is the time after which NATS deletes a consumer that nobody reads from.
 	forgetConsumer = 30 * time.Second
 	// tickEvery renews the clock and sweeps one shard: all of them in some 5 s.
 	tickEvery = 20 * time.Millisecond
-	// retryFirst and retryMost are between attempts to subscribe.
+	// retryFirst and retryMost bound the wait between attempts to subscribe.
 	retryFirst, retryMost = 50 * time.Millisecond, time.Second
 )
 
@@ -36,8 +36,8 @@ const askFirst, askMost = 100, 60_000
 
 var errMalformed = errors.New("a stored message is not a decision")
 
-// Run hears of decisions until ctx ends, and then returns nil. It returns an
-// error only when the connection was closed for good. Call it once.
+// Run receives decisions until ctx ends, and then returns nil. It returns an error only when the connection was
+// closed for good. Call it once.
 func (g *Guard) Run(ctx context.Context) error {
 	if !g.running.CompareAndSwap(false, true) {
 		return errors.New("guard: the guard runs already, or has run")
@@ -74,7 +74,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// delivery is what the subscription hands to the one goroutine that writes.
+// delivery is what the subscription passes to the one goroutine that writes.
 type delivery struct {
 	list  []jetstream.Msg
 	begin bool  // a new snapshot begins
@@ -95,8 +95,8 @@ func (g *Guard) take(d delivery) {
 	}
 }
 
-// malformed notes a message that is no decision. Something else wrote it, and it may
-// stand in place of a decision: what is held is kept, and a new snapshot is asked for.
+// malformed records a message that is not a decision. Another program wrote it, and it may be in the place of a
+// decision. So the held decisions are kept, and a new snapshot is asked for.
 func (g *Guard) malformed() {
 	g.counts.malformed.Add(1)
 	g.suspect = true
@@ -128,8 +128,8 @@ func (g *Guard) callBack(ctx context.Context) {
 	}
 }
 
-// subscribe reads one session after the other. One ends where anything could have
-// been missed; the next begins with a snapshot.
+// subscribe reads one session after the other. A session ends when a message could have been missed; the next one
+// begins with a snapshot.
 func (g *Guard) subscribe(ctx context.Context, status <-chan nats.Status, out chan<- delivery) {
 	send := func(d delivery) bool {
 		select {
@@ -151,7 +151,7 @@ func (g *Guard) subscribe(ctx context.Context, status <-chan nats.Status, out ch
 			if ctx.Err() != nil {
 				return
 			}
-			if text := fmt.Sprint(err); text != last { // else it would say so every second
+			if text := fmt.Sprint(err); text != last { // otherwise it would log this every second
 				g.config.Log.Warn("the guard subscribes again", "prefix", g.config.Prefix, "error", err)
 				last = text
 			}
@@ -171,8 +171,8 @@ func (g *Guard) subscribe(ctx context.Context, status <-chan nats.Status, out ch
 	}
 }
 
-// session reads the snapshot and what follows through a consumer of its own,
-// until something could have been missed: the error says what.
+// session reads the snapshot and the messages after it through its own consumer, until a message could have been
+// missed. The error says why.
 func (g *Guard) session(ctx context.Context, status <-chan nats.Status, send func(delivery) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
@@ -214,8 +214,7 @@ func (g *Guard) session(ctx context.Context, status <-chan nats.Status, send fun
 	}
 }
 
-// fetch hands on what one request brings. Messages come with a number each, so a
-// gap shows.
+// fetch passes on the messages of one request. Each message has a number, so a gap is noticed.
 func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uint64,
 	send func(delivery) bool) (n uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchFor)
@@ -226,7 +225,7 @@ func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uin
 	}
 	for first := range batch.Messages() {
 		d := delivery{list: []jetstream.Msg{first}}
-		for more := true; more; { // what is there already goes together
+		for more := true; more; { // messages that are already there are sent together
 			select {
 			case m, ok := <-batch.Messages():
 				if more = ok; ok {
@@ -256,13 +255,13 @@ func (g *Guard) fetch(ctx context.Context, consumer jetstream.Consumer, next uin
 		return n, fmt.Errorf("waiting for decisions: %w", err)
 	}
 	g.hear()
-	if n == 0 && !send(delivery{whole: true}) { // what was pending has expired meanwhile
+	if n == 0 && !send(delivery{whole: true}) { // what was pending has expired in the meantime
 		return n, ctx.Err()
 	}
 	return n, nil
 }
 
-// drop spares NATS a consumer that nobody will read from; it would forget it anyway.
+// drop deletes a consumer that nobody will read from. NATS would delete it later anyway.
 func (g *Guard) drop(consumer string) {
 	if !g.nc.IsConnected() {
 		return
@@ -274,14 +273,14 @@ func (g *Guard) drop(consumer string) {
 	}
 }
 
-// stream is as alerts.StreamNames has it.
+// stream returns the name of the stream, as in alerts.StreamNames.
 func (g *Guard) stream() string { return strings.ToUpper(g.config.Prefix) + "_THROTTLE" }
 
 func (g *Guard) subjects() []string {
 	if len(g.config.Rules) == 0 {
 		return []string{g.config.Prefix + ".throttle.>"}
 	}
-	// What an operator blocks is blocked under every rule.
+	// A block by an operator holds under every rule.
 	list := []string{g.config.Prefix + ".throttle." + api.OverrideRule + ".>"}
 	for _, rule := range g.config.Rules {
 		list = append(list, g.config.Prefix+".throttle."+rule+".>")

@@ -6,24 +6,24 @@ import (
 	"sync/atomic"
 )
 
-// table says until when each key is throttled, by the key's 64-bit hash. Any
-// number of goroutines may ask while one writes; nobody waits for anybody.
+// table has the time until which each key is throttled, by the key's 64-bit hash. Any number of goroutines may read
+// while one writes; none of them waits.
 //
-// It is open addressing with 16-byte slots, at most half of them taken, so that
-// a look costs one cache line whatever there is around it: at a million keys that
-// is what decides (docs/decisions/0020-memory-layout-of-the-guard). Two keys share a hash with a chance of
-// 2^-64, by a seed that nobody outside knows; Guard.Lookup compares the keys.
+// It uses open addressing with 16-byte slots, at most half of them taken, so that a lookup costs one cache line
+// whatever is around it. At a million keys this decides the speed (docs/decisions/0020-memory-layout-of-the-guard).
+// Two keys have the same hash with a chance of 2^-64, by a seed that is not known outside; Guard.Lookup compares the
+// keys.
 type table struct {
 	seed  maphash.Seed
 	slots atomic.Pointer[[]slot]
 
-	// The writer's own.
+	// Only the writer uses these.
 	taken int // slots with a hash, dead ones included
-	live  int // those that stand for a throttled key
+	live  int // slots of throttled keys
 }
 
-// slot: a hash of 0 is empty and ends a search. untilMs of 0 is dead: the key is
-// not throttled any more, and the slot goes at the next rebuild.
+// slot: if the hash is 0, the slot is empty and ends a search. If untilMs is 0, the slot is dead: the key is not
+// throttled any more, and the next rebuild removes the slot.
 type slot struct {
 	hash    atomic.Uint64
 	untilMs atomic.Int64
@@ -38,7 +38,7 @@ func newTable() *table {
 	return t
 }
 
-// until is in ms since 1970, 0 where the key is not throttled.
+// until returns the time until which the key is throttled, in ms since 1970. It is 0 if the key is not throttled.
 func (t *table) until(key string) int64 {
 	h := t.hash(key)
 	slots := *t.slots.Load()
@@ -54,7 +54,7 @@ func (t *table) until(key string) int64 {
 
 func (t *table) hash(key string) uint64 { return max(maphash.String(t.seed, key), 1) }
 
-// set is the writer's: the key is throttled until then, with 0 not at all.
+// set sets the time until which the key is throttled; 0: it is not throttled. Only the writer calls it.
 func (t *table) set(key string, untilMs int64) {
 	h := t.hash(key)
 	slots := *t.slots.Load()
@@ -90,8 +90,8 @@ func (t *table) count(before, after int64) {
 	}
 }
 
-// rebuild leaves the dead behind and makes room for half as many again at least. Who is
-// searching the old slots finds there what was true a moment ago.
+// rebuild removes dead slots and makes room for at least half as many keys again. A goroutine that searches the old
+// slots finds what was true a moment ago.
 func (t *table) rebuild() {
 	size := max(fewestSlots, 1<<bits.Len(uint(3*t.live))) // a sixth to a third taken
 	old, fresh := *t.slots.Load(), make([]slot, size)

@@ -86,8 +86,8 @@ func TestReadersMissNothingWhileTheTableGrows(t *testing.T) {
 	readers.Wait()
 }
 
-// BenchmarkThrottled asks for a million throttled keys in random order. The keys themselves lie in the order in which
-// they are asked for, as a service has a key in its cache.
+// BenchmarkThrottled looks up a million throttled keys in random order. In memory, the keys themselves are in the
+// order in which they are looked up, because a service has the key in its cache.
 func BenchmarkThrottled(b *testing.B) {
 	g := &Guard{table: newTable()}
 	g.clock.Store(1)

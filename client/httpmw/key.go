@@ -11,12 +11,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
-// KeyFunc gives the key of a request, and false where it has none.
+// KeyFunc returns the key of a request, and false if it has none.
 type KeyFunc func(*http.Request) (key string, ok bool)
 
-// Header is the value of a header after a prefix, as in Header("X-Api-Key", "key:").
-// A request without it has no key. What clients may set freely limits nobody: use a
-// header that whoever stands in front has checked.
+// Header makes a key of a prefix and the value of a header, as in Header("X-Api-Key", "key:"). A request without the
+// header has no key. A header that clients can set freely limits nobody: use one that a proxy in front has checked.
 func Header(name, prefix string) KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		v := r.Header.Get(name)
@@ -24,24 +23,23 @@ func Header(name, prefix string) KeyFunc {
 	}
 }
 
-// ClientAddress is the address of the client after a prefix, as in
-// ClientAddress("ip:", trusted...): an IPv4 address, or the /64 of an IPv6 one. Behind
-// trusted proxies it is the right-most address of X-Forwarded-For that is none of
-// theirs: what stands left of it anybody can have written. Where nobody says which
-// address asks (a trusted proxy without X-Forwarded-For, say) the request is refused
-// with 400, as all of the proxy's clients would share one limit.
+// ClientAddress makes a key of a prefix and the address of the client, as in ClientAddress("ip:", trusted...): an
+// IPv4 address, or the /64 of an IPv6 address. Behind trusted proxies it is the right-most address of X-Forwarded-For
+// that is not one of theirs, because anybody can write what is left of it. If the address of the client is not known
+// (for example, a trusted proxy sends no X-Forwarded-For), the request is refused with 400, because all of the
+// proxy's clients would share one limit.
 func ClientAddress(prefix string, trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		a, err := forwarded.Client(r, trusted)
 		if err != nil {
-			return "", true // no key can be counted: it is refused
+			return "", true // the empty key cannot be counted: the request is refused
 		}
 		return prefix + gate.Address(a), true
 	}
 }
 
-// PathPrefix is the first n segments of the path after a prefix: of /v1/users/42 and
-// 2, "path:/v1/users" for PathPrefix("path:", 2).
+// PathPrefix makes a key of a prefix and the first n segments of the path: PathPrefix("path:", 2) makes
+// "path:/v1/users" of /v1/users/42.
 func PathPrefix(prefix string, n int) KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		segments := strings.SplitN(strings.TrimPrefix(path.Clean("/"+r.URL.Path), "/"), "/", n+1)
@@ -49,7 +47,7 @@ func PathPrefix(prefix string, n int) KeyFunc {
 	}
 }
 
-// First is the key of the first function that has one.
+// First returns the key of the first function that has one.
 func First(fs ...KeyFunc) KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		for _, f := range fs {
@@ -61,7 +59,7 @@ func First(fs ...KeyFunc) KeyFunc {
 	}
 }
 
-// Paths skips requests for one of these, or below it where it ends in a slash.
+// Paths skips requests for one of these paths. A path that ends in a slash includes all paths below it.
 func Paths(list ...string) func(*http.Request) bool {
 	return func(r *http.Request) bool {
 		at := path.Clean("/" + r.URL.Path) // /healthz/../orders is /orders
@@ -71,12 +69,12 @@ func Paths(list ...string) func(*http.Request) bool {
 	}
 }
 
-// Methods skips requests with one of these, as in Methods("OPTIONS").
+// Methods skips requests with one of these methods, as in Methods("OPTIONS").
 func Methods(list ...string) func(*http.Request) bool {
 	return func(r *http.Request) bool { return slices.Contains(list, r.Method) }
 }
 
-// Addresses skips requests of clients within one of these networks; trusted as for ClientAddress.
+// Addresses skips requests of clients within one of these networks; trusted is as for ClientAddress.
 func Addresses(within []netip.Prefix, trusted ...netip.Prefix) func(*http.Request) bool {
 	return func(r *http.Request) bool {
 		a, err := forwarded.Client(r, trusted)

@@ -50,8 +50,8 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// A request whose client nobody names is refused: it would share the proxy's limit
-// with all others, and without a key it would pass.
+// A request whose client is not known is refused: it would share the proxy's limit with all others, and without a key
+// it would pass.
 func TestAProxyThatSaysNothingIsRefused(t *testing.T) {
 	mw, err := httpmw.New(httpmw.Config{Key: httpmw.ClientAddress("ip:", proxies...), Checker: validating{}})
 	testkit.Must(t, err)

@@ -14,32 +14,32 @@ import (
 
 // Config of the middleware. Key and one of Guard, Checker and Slots are required.
 type Config struct {
-	// Guard is asked first; client.Guard.
+	// Guard is asked first; it is a guard.Guard.
 	Guard gate.Guard
-	// Checker decides and charges; client.Client, whose policy decides when nobody
-	// answers. A transport as it is has none: then the answer is 503.
+	// Checker decides and charges; it is a client.Client, whose policy decides if nobody answers. A transport alone
+	// has no policy: then the answer is 503.
 	Checker gate.Checker
-	// Slots, in the place of Checker, holds a slot of an in_flight window while the handler runs,
-	// also one that panics, and then charges what was reserved; client.Client. The context of the request ends
-	// when the slot is lost (client.ErrSlotLost is its cause). Where nobody answers it is 503, as no
-	// policy hands out a slot.
+	// Slots, in place of Checker, holds a slot of an in_flight window while the handler runs, and then charges what
+	// was reserved, also if the handler panics; it is a client.Client. The context of the request ends when the slot
+	// is lost (client.ErrSlotLost is its cause). If nobody answers, the answer is 503, because no policy grants a
+	// slot.
 	Slots gate.Slots
-	// Key gives the key of a request, and false where it has none: then it passes, unless RequireKey is set.
+	// Key returns the key of a request, and false if it has none. Then the request passes, unless RequireKey is set.
 	// See Header, ClientAddress, PathPrefix and First.
 	Key KeyFunc
-	// RequireKey refuses a request without a key with 400; default: it passes. A key that no rule matches
-	// is for client.Config.UnmatchedKeys; default: it passes too.
+	// RequireKey refuses a request without a key with 400; default: it passes. client.Config.UnmatchedKeys decides
+	// about a key that no rule matches; default: it passes too.
 	RequireKey bool
-	// Cost of a request; default 1. Below 1 only the guard is asked.
+	// Cost of a request; default 1. Below 1, only the guard is asked.
 	Cost func(*http.Request) int64
-	// Skip lets requests pass that any of these takes. See Paths, Methods and Addresses.
+	// Skip lets requests pass for which any of these returns true. See Paths, Methods and Addresses.
 	Skip []func(*http.Request) bool
 	// Denied writes the answer to a request over its limit, after the headers are
 	// set; default 429 with application/problem+json, which shows no key.
 	Denied func(http.ResponseWriter, *http.Request, api.CheckAnswer)
-	// OnError is called with each error, also where the policy let the request pass. May be nil.
+	// OnError is called with each error, also if the policy let the request pass. May be nil.
 	OnError func(*http.Request, error)
-	// Now stands in for the clock in tests, in ms since 1970.
+	// Now replaces the clock in tests, in ms since 1970.
 	Now func() int64
 }
 
@@ -74,8 +74,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	}, nil
 }
 
-// hold runs the handler while the slot is held. Whether the caller is still there is no matter
-// for giving it back.
+// hold runs the handler while the slot is held. It gives the slot back even if the caller is gone.
 func (c *Config) hold(w http.ResponseWriter, r *http.Request, slot *client.Slot, next http.Handler) {
 	defer func() {
 		if err := slot.Release(context.WithoutCancel(r.Context())); err != nil {
@@ -85,7 +84,7 @@ func (c *Config) hold(w http.ResponseWriter, r *http.Request, slot *client.Slot,
 	next.ServeHTTP(w, r.WithContext(slot.Context()))
 }
 
-// admits answers the request itself where it is not to pass.
+// admits reports whether the request passes, perhaps with a slot. If it does not pass, admits answers it.
 func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*client.Slot, bool) {
 	for _, skip := range c.Skip {
 		if skip(r) {
@@ -111,7 +110,7 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 	case gate.Invalid:
 		writeProblem(w, http.StatusBadRequest, invalid(v.Err))
 	default:
-		w.Header().Set("Retry-After", "1") // seconds; how long it will take, nobody knows
+		w.Header().Set("Retry-After", "1") // seconds; it is not known how long it will take
 		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
 			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked",
 			Detail: "it is not known whether this is within its limit",
@@ -135,7 +134,7 @@ func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
 	writeProblem(w, http.StatusTooManyRequests, b)
 }
 
-// invalid says what is wrong without the key, which is not the caller's to see.
+// invalid returns a problem that does not show the key, because the caller must not see it.
 func invalid(err error) body {
 	for _, e := range []struct {
 		err         error

@@ -26,7 +26,7 @@ type guard map[string]api.Transition
 
 func (g guard) Lookup(key string) (api.Transition, bool) { d, ok := g[key]; return d, ok }
 
-// checker answers by a function, and notes what it was asked.
+// checker answers by a function, and records its requests.
 type checker struct {
 	asked  []api.CheckRequest
 	answer func(api.CheckRequest) (api.CheckAnswer, error)
@@ -122,7 +122,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// The guard comes first, and whom it throttles costs no round trip.
+// The guard comes first, and a key that it throttles costs no round trip.
 func TestGuardFirst(t *testing.T) {
 	g := guard{"user:1": {Rule: "api", Key: "user:1", Limit: 10, WindowMs: 60_000, Used: 12, UntilMs: t0 + 30_000}}
 	c := answers(api.CheckAnswer{Allowed: true}, nil)
@@ -146,7 +146,7 @@ func TestGuardFirst(t *testing.T) {
 		*reached != 1 {
 		t.Errorf("%d, asked %v: another key is checked", w.Code, c.asked)
 	}
-	// Alone, the guard lets everybody else pass.
+	// Without a Checker, the guard lets all other keys pass.
 	h, _ = service(t, httpmw.Config{Guard: g})
 	if w := get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); w.Code != 200 {
 		t.Errorf("%d", w.Code)
@@ -177,7 +177,7 @@ func TestWhatIsNotCounted(t *testing.T) {
 	if *reached != 5 || len(c.asked) != 0 {
 		t.Errorf("reached %d times, asked %v", *reached, c.asked)
 	}
-	// What costs nothing is not checked, but a throttled key is not served either.
+	// A request that costs nothing is not checked, but a throttled key is not served even then.
 	h, _ = service(t, httpmw.Config{Guard: g, Checker: c, Cost: func(*http.Request) int64 { return 0 }})
 	if a, b := get(h), get(h, func(r *http.Request) { r.Header.Set("X-Key", "2") }); a.Code != 429 || b.Code != 200 ||
 		len(c.asked) != 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// slots is a client of a Redis of its own prefix, with one slot for each key user:*, and notes each slot.
+// slots is a client of a Redis with its own prefix, with one slot for each key user:*. It records each slot.
 type slots struct {
 	*client.Client
 	redis *direct.Redis
@@ -34,7 +34,7 @@ func (s *slots) Acquire(ctx context.Context, key string, cost int64) (slot *clie
 	return slot, err
 }
 
-// wantFree says that no slot is held, and how many requests were charged.
+// wantFree expects that no slot is held, and that so many requests were charged.
 func (s *slots) wantFree(t *testing.T, charged int64) {
 	t.Helper()
 	k, err := s.redis.Peek(t.Context(), "user:1")
@@ -143,7 +143,7 @@ func TestASlotWhoseHandlerEndsEarly(t *testing.T) {
 	s.wantFree(t, 2)
 }
 
-// The context of the request ends when its slot is lost, and OnError hears of it.
+// The context of the request ends when its slot is lost, and OnError is called.
 func TestALostSlotEndsTheRequest(t *testing.T) {
 	s := newSlots(t, 600*time.Millisecond)
 	var heard error
@@ -163,14 +163,14 @@ func TestALostSlotEndsTheRequest(t *testing.T) {
 	}
 }
 
-// unanswered is nobody who gives slots.
+// unanswered is a Slots that never answers.
 type unanswered struct{}
 
 func (unanswered) Acquire(context.Context, string, int64) (*client.Slot, error) {
 	return nil, transport.NotSent(errors.New("refused"))
 }
 
-// optional lets requests pass without a slot where nobody gives one.
+// optional lets requests pass without a slot if there is no answer.
 type optional struct{}
 
 func (optional) Acquire(context.Context, string, int64) (*client.Slot, error) { return nil, nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// system is a prefix with processes that a test has record.
+// system is a prefix with processes that record what a test says.
 type system struct {
 	redis redis.UniversalClient
 	keys  *stream.Keys
@@ -44,7 +44,7 @@ func (s *system) gather(t *testing.T, all ...*Recorder) Activity {
 	return a
 }
 
-// top words the busiest keys: "user:1 5, user:2 3-4" where one may have more.
+// top returns the busiest keys as text: "user:1 5, user:2 3-4" if one may have more.
 func top(a Activity, n int) string {
 	var out []string
 	for _, k := range a.Top("api", n).Keys {
@@ -83,7 +83,7 @@ func TestTopOfSeveralProcesses(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 
-		// The minute before counts, the one before that does not.
+		// The previous minute counts, the one before that does not.
 		s.now = s.now.Add(time.Minute)
 		s.gather(t, serve)
 		serve.Checks("api", "user:2", 1, 1, true)
@@ -109,7 +109,7 @@ func TestTopOfSeveralProcesses(t *testing.T) {
 	})
 }
 
-// A process that stops is out of what is gathered at once.
+// A process that stops is removed at once from what is gathered.
 func TestRunRemovesWhatItPublished(t *testing.T) {
 	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
 	r := s.process(t, "serve a")
@@ -145,7 +145,7 @@ func TestRecordersAreBounded(t *testing.T) {
 	}
 }
 
-// Rules that nobody uses any more, as they have other names since a reload, make room for those that are used.
+// Rules that are not used any more, because they have other names since a reload, make room for rules that are used.
 func TestUnusedRulesMakeRoom(t *testing.T) {
 	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
 	r := s.process(t, "serve a")
@@ -173,7 +173,7 @@ func TestUnusedRulesMakeRoom(t *testing.T) {
 	}
 }
 
-// Of keys that a process does not list it is known how many units they have at most.
+// It is known how many units a key that a process does not list has at most.
 func TestTopOfTruncatedLists(t *testing.T) {
 	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
 	a, b := s.process(t, "serve a"), s.process(t, "serve b")

@@ -29,7 +29,7 @@ type Process struct {
 	report        report
 }
 
-// Counts of one rule since the process started; Throttled is of now.
+// Counts of one rule since the process started; Throttled is the present number.
 type Counts struct {
 	Allowed   int64 `json:"allowed,omitempty"`
 	Denied    int64 `json:"denied,omitempty"`
@@ -38,8 +38,8 @@ type Counts struct {
 	Throttled int64 `json:"throttled,omitempty"`
 }
 
-// Gather reads the parts of all processes of the prefix. It writes nothing. One that did not publish
-// within the last 10 s is left out.
+// Gather reads the parts of all processes of the prefix. It writes nothing. A process that did not publish within the
+// last 10 s is left out.
 func Gather(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (Activity, error) {
 	running, err := c.HGetAll(ctx, k.Processes()).Result()
 	if err != nil {
@@ -82,9 +82,9 @@ func newProcess(name string, r report) Process {
 	return p
 }
 
-// Top gives the n busiest keys of a rule in this minute and the one before.
+// Top returns the n busiest keys of a rule in this minute and the one before.
 func (a Activity) Top(rule string, n int) api.TopKeys {
-	type bounds struct{ units, less int64 } // less: what stands in `unlisted` of the minutes that list it
+	type bounds struct{ units, less int64 } // less: the part of `unlisted` of the minutes that list it
 	keys := map[string]*bounds{}
 	out := api.TopKeys{Rule: rule, Keys: []api.TopKey{}}
 	var unlisted int64
@@ -125,7 +125,7 @@ func (a Activity) Top(rule string, n int) api.TopKeys {
 	return out
 }
 
-// Rules names the rules that were active, in order.
+// Rules returns the names of the rules that were active, in order.
 func (a Activity) Rules() []string {
 	var names []string
 	for _, p := range a.Processes {

@@ -20,7 +20,7 @@ import (
 // Bounds of what a process records and publishes.
 const (
 	maxRules   = 500   // more rules than these at a time are not recorded
-	listedKeys = 50    // of a rule and minute that are published, while there are few rules
+	listedKeys = 50    // published keys of a rule and minute, while there are few rules
 	listedAll  = 5_000 // of all rules
 	every      = time.Second
 	expires    = 10 * time.Second // without a new report a process is no longer counted
@@ -42,7 +42,7 @@ type Config struct {
 type Recorder struct {
 	config Config
 	rules  atomic.Pointer[map[string]*rule] // never changed in place
-	mu     sync.Mutex                       // of who adds to rules
+	mu     sync.Mutex                       // held while rules is replaced
 
 	throttled atomic.Pointer[map[string]int64]
 }
@@ -55,7 +55,7 @@ type rule struct {
 	now, before *sketch
 }
 
-// NewRecorder makes one that records at once; Run publishes.
+// NewRecorder makes a Recorder that records at once; Run publishes.
 func NewRecorder(c Config) *Recorder {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -97,14 +97,14 @@ func (r *Recorder) Events(name, key string, events, units int64) {
 	}
 }
 
-// Throttled notes how many keys each rule throttles, of the partitions that this process looks after.
+// Throttled records how many keys each rule throttles, in the partitions that this process works on.
 func (r *Recorder) Throttled(byRule map[string]int64) {
 	if r != nil {
 		r.throttled.Store(&byRule)
 	}
 }
 
-// rule gives that of a name; nil where there are too many.
+// rule returns the rule with a name; nil if there are too many rules.
 func (r *Recorder) rule(name string) *rule {
 	if one := (*r.rules.Load())[name]; one != nil {
 		return one
@@ -132,7 +132,7 @@ func (r *Recorder) Run(ctx context.Context) {
 		cancel()
 		if failed := err != nil && ctx.Err() == nil; failed != failing {
 			if failing = failed; failed {
-				level := slog.LevelDebug // an outage is for others to tell
+				level := slog.LevelDebug // other parts report an outage
 				if redisclient.IsRefusal(err) || redis.HasErrorPrefix(err, "NOPERM") {
 					level = slog.LevelWarn
 				}
@@ -176,8 +176,8 @@ type ruleReport struct {
 type minuteCount struct {
 	FromMs   int64   `json:"from"`
 	Total    int64   `json:"total"`
-	Beyond   int64   `json:"beyond,omitempty"`   // by which the units of a listed key may be more
-	Unlisted int64   `json:"unlisted,omitempty"` // that a key may have which is not listed
+	Beyond   int64   `json:"beyond,omitempty"`   // by how much the units of a listed key may be more
+	Unlisted int64   `json:"unlisted,omitempty"` // what a key that is not listed may have
 	Keys     []count `json:"keys"`
 }
 
@@ -204,7 +204,7 @@ func (r *Recorder) report() report {
 	return out
 }
 
-// forgetUnused makes room: rules leave that nothing was recorded of in this minute and the one before.
+// forgetUnused makes room: it removes the rules of which nothing was recorded in this minute and the one before.
 func (r *Recorder) forgetUnused(reports map[string]*ruleReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// sketchKeys is how many keys of one rule and minute are counted at once, at most twice as many.
+// sketchKeys is how many keys of one rule and minute are counted at once; for a time, up to twice as many are.
 const sketchKeys = 512
 
-// sketch counts the units of the busiest keys in bounded memory, after Misra and Gries (Finding
-// repeated elements, 1982): when it is full, the median is taken off every counter, and those that
-// fall to zero go. As each time at least half of the counters lose what `missed` gains, missed is at
-// most total/sketchKeys.
+// sketch counts the units of the busiest keys in bounded memory, after Misra and Gries (Finding repeated elements,
+// 1982): when it is full, the median is subtracted from every counter, and counters that fall to zero are removed.
+// Each time, at least half of the counters lose what `missed` gains, so missed is at most total/sketchKeys.
 //
-// Once it was full, a unit of a key that has no counter gets one with the chance 1/skip alone
-// (sample and hold; Estan and Varghese, 2002), so that the many rare keys cost next to nothing.
-// A key has had more than beyond() units that are not counted with a chance below 1 in 20,000.
+// Once it was full, a unit of a key without a counter makes a counter only with the chance 1/skip (sample and hold;
+// Estan and Varghese, 2002), so that the many rare keys cost almost nothing. The chance that a key had more than
+// beyond() units that are not counted is below 1 in 20,000.
 type sketch struct {
 	counters map[string]*int64
 	missed   int64
@@ -26,7 +25,7 @@ type sketch struct {
 	random   func(n int64) int64
 }
 
-// Of the chance to be counted.
+// The chance to be counted.
 const (
 	skipShare  = 16 // skip is this part of missed
 	skipsBound = 10 // a key misses more than so many times skip with a chance of e^-10
@@ -34,7 +33,7 @@ const (
 
 func newSketch() *sketch { return &sketch{counters: map[string]*int64{}, skip: 1, random: rand.Int64N} }
 
-// beyond is by how much the units of a key may be more than its counter.
+// beyond returns by how much the units of a key may be more than its counter.
 func (s *sketch) beyond() int64 {
 	if s.skip == 1 {
 		return s.missed
@@ -80,8 +79,8 @@ type count struct {
 	Units int64  `json:"n"`
 }
 
-// list gives the n keys with the most units, the most first, and how many units any key may have
-// beyond what stands there, or without standing there.
+// list returns the n keys with the most units, the most first. beyond is how many more units a listed key may have,
+// and unlisted is how many units a key that is not listed may have.
 func (s *sketch) list(n int) (top []count, beyond, unlisted int64) {
 	all := make([]count, 0, len(s.counters))
 	for key, units := range s.counters {

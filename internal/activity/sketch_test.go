@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What a key had lies between what is said and what it has at most, whatever comes in which order,
-// and no more keys are kept than the bound.
+// The units of a key are between the returned number and the returned maximum, whatever comes in whatever order. No
+// more keys are kept than the bound.
 func TestSketchKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, exact := newSketch(), map[string]int64{}
@@ -49,8 +49,8 @@ func TestSketchKeepsItsBounds(t *testing.T) {
 	})
 }
 
-// With very many keys the rare ones are counted by chance: what is said of each holds all the same, here
-// for chances that are always the same, and would not without the room for them.
+// With very many keys, the rare ones are counted by chance. The bounds of each key hold anyway, here for a fixed
+// random sequence. Without the room for chance they would not hold.
 func TestSketchOfManyKeys(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s, exact := newSketch(), map[string]int64{}

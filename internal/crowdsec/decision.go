@@ -1,7 +1,7 @@
-// Package crowdsec gives the throttles and blocks of IP addresses in the form in which CrowdSec's local
-// API gives decisions to bouncers, so that firewalls and proxies that have a bouncer enforce them. It owns
-// what counts as an address, what a filter means (filter.go) and what each bouncer has not heard of yet
-// (feed.go); check/httpapi serves it.
+// Package crowdsec returns the throttles and blocks of IP addresses in the form in which CrowdSec's local API returns
+// decisions to bouncers, so that firewalls and proxies that have a bouncer enforce them. It decides what counts as an
+// address, what a filter means (filter.go) and what each bouncer has not received yet (feed.go); check/httpapi serves
+// it.
 package crowdsec
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// What all decisions say.
+// Values that all decisions have.
 const (
 	Origin = "streamcounter"
 	Type   = "ban"
@@ -25,17 +25,17 @@ const (
 	scopeIP, scopeRange = "Ip", "Range"
 )
 
-// The widest networks that a key can name: a key comes from a caller, and one must not
-// shut out a large part of the Internet.
+// The widest networks that a key can name. Keys come from callers, and one key must not shut out a large part of the
+// Internet.
 const widestIPv4, widestIPv6 = 24, 32
 
-// longest is the longest duration that is announced. What stands longer is announced again in time, and
-// what ends early while this process is not there ends at the bouncers after it at the latest.
+// longest is the longest duration that is announced. A decision that lasts longer is announced again in time. If a
+// decision ends early while this process is away, it ends at the bouncers after this duration at the latest.
 const longest = 4 * time.Hour
 
-// Decision is one, as bouncers read it.
+// Decision is one decision, as bouncers read it.
 type Decision struct {
-	Duration string `json:"duration"` // of Go, in whole seconds: some bouncers read no other
+	Duration string `json:"duration"` // in Go's form, in whole seconds: some bouncers read no other
 	ID       int64  `json:"id"`       // the same in every process, up to 2^53
 	Origin   string `json:"origin"`
 	Scenario string `json:"scenario"` // name of the rule
@@ -44,7 +44,7 @@ type Decision struct {
 	Value    string `json:"value"`
 }
 
-// addressOf is the address or network that a key names. Addresses that are no client's are none: a firewall
+// addressOf returns the address or network that a key names. It is false for addresses that no client has: a firewall
 // that bans its own loopback cuts off the machine.
 func addressOf(key string) (netip.Prefix, bool) {
 	text, ok := strings.CutPrefix(key, keyPrefix)
@@ -62,7 +62,7 @@ func addressOf(key string) (netip.Prefix, bool) {
 	return p, p.Bits() >= widest && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
 
-// parseNetwork reads an address or a network; what is IPv4 within IPv6 is IPv4.
+// parseNetwork reads an address or a network. An IPv4 address within IPv6 becomes an IPv4 address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		if a.Zone() != "" {
@@ -83,7 +83,7 @@ type standing struct {
 	at          netip.Prefix
 	rule        string
 	sinceMs     int64
-	untilMs     int64 // 0: a block that does not end by itself
+	untilMs     int64 // 0: a block without an end
 	announcedMs int64 // until when bouncers keep it
 	change      uint64
 }
@@ -102,7 +102,7 @@ func (s *standing) value() string {
 	return s.at.String()
 }
 
-// endMs is until when it is announced by who says so at nowMs.
+// endMs returns the end that is announced, if the decision is announced at nowMs.
 func (s *standing) endMs(nowMs int64) int64 {
 	most := nowMs + longest.Milliseconds()
 	if s.untilMs == 0 {
@@ -111,7 +111,7 @@ func (s *standing) endMs(nowMs int64) int64 {
 	return min(s.untilMs, most)
 }
 
-// outlasts orders decisions on the same address: the one that stands longest is given.
+// outlasts orders decisions on the same address: the one that lasts longest is returned.
 func (s *standing) outlasts(t *standing) bool {
 	switch {
 	case s.untilMs == t.untilMs:
@@ -130,7 +130,8 @@ func (s *standing) decision(leftMs int64) Decision {
 		Origin: Origin, Scenario: s.rule, Scope: s.scope(), Type: Type, Value: s.value()}
 }
 
-// standingOf reads who is throttled; false where it is none of the rules, no address, or over.
+// standingOf makes a decision of a throttled key. It is false if the throttle is of none of the rules, not of an
+// address, or over.
 func (f *Feed) standingOf(t api.Throttled, nowMs int64) (*standing, bool) {
 	if t.Shadow || !t.IsBlock() && !f.rules[t.Rule] || t.UntilMs != 0 && t.UntilMs <= nowMs {
 		return nil, false

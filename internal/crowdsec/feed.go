@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Bounds of what is remembered, and how often Redis is looked at.
+// Bounds of what is remembered, and how often Redis is read.
 const (
 	scanEvery    = time.Second
 	maxBouncers  = 10_000
@@ -25,24 +25,24 @@ const (
 
 // Config of a Feed. Throttled and Now are required.
 type Config struct {
-	// Throttled gives who is throttled or blocked now; a key may come twice.
+	// Throttled returns the keys that are throttled or blocked now; a key may come twice.
 	Throttled func(ctx context.Context) iter.Seq2[api.Throttled, error]
-	// Rules are the names of those whose throttles are decisions. Blocks by operators always are.
+	// Rules are the names of the rules whose throttles are decisions. Blocks by operators always are decisions.
 	Rules []string
 	Now   func() int64 // ms, by the clock of the store
 	// Timeout bounds one scan; default 5s.
 	Timeout time.Duration
 }
 
-// Changes are what a bouncer has not heard of. None are null.
+// Changes are what a bouncer has not received yet. An empty list is null.
 type Changes struct {
 	New     []Decision `json:"new"`
 	Deleted []Decision `json:"deleted"`
 }
 
-// Feed answers bouncers from one view of who is throttled, which is at most a second old. Each change of the
-// view has a number, and of each bouncer only that of its last pull is kept. Its methods may be
-// called from any goroutine.
+// Feed answers bouncers from one view of the throttled keys, which is at most a second old. Each change of the view
+// has a number. Of each bouncer, only the number at its last pull is kept. Its methods may be called from any
+// goroutine.
 type Feed struct {
 	config Config
 	rules  map[string]bool
@@ -53,9 +53,9 @@ type Feed struct {
 	scannedMs int64
 	standing  map[netip.Prefix]*standing
 	deleted   []deletion // the oldest first
-	mostKept  int        // of them
+	mostKept  int        // how many deletions are kept at most
 	forgotten uint64     // deletions up to this change are not known any more
-	change    uint64     // number of the newest
+	change    uint64     // number of the newest change
 	bouncers  *lru.Cache[string, uint64]
 }
 
@@ -65,7 +65,7 @@ type deletion struct {
 	atMs   int64
 }
 
-// NewFeed makes one.
+// NewFeed makes a Feed.
 func NewFeed(c Config) *Feed {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	bouncers, _ := lru.New[string, uint64](maxBouncers) // the error is for a size below 1
@@ -77,7 +77,7 @@ func NewFeed(c Config) *Feed {
 	return f
 }
 
-// Active gives the decisions that stand now; nil where there is none.
+// Active returns the decisions that are in effect now; nil if there is none.
 func (f *Feed) Active(ctx context.Context, filter Filter) ([]Decision, error) {
 	if err := f.refresh(ctx); err != nil {
 		return nil, err
@@ -89,9 +89,9 @@ func (f *Feed) Active(ctx context.Context, filter Filter) ([]Decision, error) {
 	return decisions(list, now), nil
 }
 
-// Pull gives what a bouncer has not heard of since its last pull, or all there is and all deletions that
-// are known: at its startup, and where its last pull is not known or too long ago. The bouncer has heard
-// of it once told is called, so that an answer that could not be written is given again.
+// Pull returns what changed since the last pull of a bouncer. At the startup of a bouncer, and if its last pull is
+// not known or too long ago, it returns all decisions and all deletions that are known. The changes count as received
+// once told is called, so an answer that could not be written is sent again.
 func (f *Feed) Pull(ctx context.Context, bouncer string, startup bool, filter Filter) (c Changes, told func(),
 	err error) {
 	if err := f.refresh(ctx); err != nil {
@@ -107,7 +107,7 @@ func (f *Feed) Pull(ctx context.Context, bouncer string, startup bool, filter Fi
 	return c, func() { f.bouncers.Add(bouncer, at) }, nil
 }
 
-// news is what a bouncer has not heard of, in no order, up to a change.
+// news returns what a bouncer has not received, in no order, and the number of the newest change in it.
 func (f *Feed) news(bouncer string, startup bool, nowMs int64, filter Filter) (list []*standing, deleted []deletion,
 	at uint64) {
 	f.mu.Lock()
@@ -131,7 +131,7 @@ func (f *Feed) news(bouncer string, startup bool, nowMs int64, filter Filter) (l
 	return f.since(last, nowMs, filter), deleted, f.change
 }
 
-// since gives what stands and changed after a number, in no order.
+// since returns the decisions in effect that changed after a number, in no order.
 func (f *Feed) since(last uint64, nowMs int64, filter Filter) (list []*standing) {
 	for _, s := range f.standing {
 		if s.change > last && s.endMs(nowMs) > nowMs && filter.takes(s) {
@@ -141,8 +141,8 @@ func (f *Feed) since(last uint64, nowMs int64, filter Filter) (list []*standing)
 	return list
 }
 
-// decisions words what stands, in the order of the addresses. It needs no lock: nothing of a standing
-// changes once it can be found.
+// decisions converts the decisions in effect, in the order of the addresses. It needs no lock, because a standing
+// does not change once it can be found.
 func decisions(list []*standing, nowMs int64) (out []Decision) {
 	slices.SortFunc(list, func(a, b *standing) int { return a.at.Compare(b.at) })
 	for _, s := range list {
@@ -151,7 +151,7 @@ func decisions(list []*standing, nowMs int64) (out []Decision) {
 	return out
 }
 
-// refresh reads who is throttled, unless that was done within the last second.
+// refresh reads the throttled keys, unless that was done within the last second.
 func (f *Feed) refresh(ctx context.Context) error {
 	if f.isFresh() {
 		return nil
@@ -160,7 +160,7 @@ func (f *Feed) refresh(ctx context.Context) error {
 		if f.isFresh() {
 			return nil, nil
 		}
-		// For all who wait: it does not end because one of them goes.
+		// The scan is for all callers that wait: it does not end when one of them goes.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.Timeout)
 		defer cancel()
 		return nil, f.scan(ctx)
@@ -201,7 +201,7 @@ func (f *Feed) scan(ctx context.Context) error {
 	return nil
 }
 
-// take compares what was found with what stood, and numbers what changed.
+// take replaces the view with what was found, and numbers what changed.
 func (f *Feed) take(found map[netip.Prefix]*standing, nowMs int64) {
 	next := f.change + 1
 	for at, s := range found {
@@ -211,7 +211,7 @@ func (f *Feed) take(found map[netip.Prefix]*standing, nowMs int64) {
 			continue
 		}
 		s.announcedMs, s.change, f.change = s.endMs(nowMs), next, next
-		if old != nil && old.rule != s.rule { // who takes only the old rule's must hear that it is over
+		if old != nil && old.rule != s.rule { // a bouncer that takes only the old rule must get its end
 			f.deleted = append(f.deleted, deletion{old, next, nowMs})
 		}
 	}
@@ -225,8 +225,8 @@ func (f *Feed) take(found map[netip.Prefix]*standing, nowMs int64) {
 	f.trim(nowMs)
 }
 
-// toTell is whether bouncers must hear of what has become of a decision: it has another rule, it ends at another
-// time than they were told, or it goes on beyond that and less than half of the longest duration is left.
+// toTell reports whether bouncers must receive the new state of a decision: it has another rule, it ends at another
+// time than was announced, or it goes on beyond that time and less than half of the longest duration is left.
 func (s *standing) toTell(now *standing, nowMs int64) bool {
 	end := now.endMs(nowMs)
 	if end != now.untilMs {
@@ -236,8 +236,8 @@ func (s *standing) toTell(now *standing, nowMs int64) bool {
 	return s.rule != now.rule || max(moved, -moved) >= 1000
 }
 
-// trim forgets deletions that no bouncer needs, as what it was told of has ended there, and the oldest of
-// too many.
+// trim forgets deletions that no bouncer needs any more, because the decisions have ended there by now. If there are
+// too many deletions, it forgets the oldest.
 func (f *Feed) trim(nowMs int64) {
 	n := max(0, len(f.deleted)-f.mostKept)
 	for n < len(f.deleted) && nowMs-f.deleted[n].atMs >= longest.Milliseconds() {

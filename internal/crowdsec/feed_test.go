@@ -47,7 +47,7 @@ func newWorld(t *testing.T, rules ...string) *world {
 	return w
 }
 
-// throttle adds who is throttled: "key rule seconds", 0 for ever.
+// throttle adds throttled keys: "key rule seconds", 0 for ever.
 func (w *world) throttle(list ...string) {
 	for _, one := range list {
 		var key, rule string
@@ -143,7 +143,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// step does one, and gives what is said to it.
+// step does one step, and returns its output.
 func (w *world) step(word, rest string) (said string, answers bool) {
 	w.t.Helper()
 	who, query, _ := strings.Cut(rest, " ")
@@ -207,7 +207,7 @@ func (w *world) duration(text string) time.Duration {
 	return d
 }
 
-// A pull that has nothing to tell sorts and copies nothing, however many decisions stand.
+// A pull without changes sorts and copies nothing, however many decisions are in effect.
 func TestPullsOfNothingNewAreSmall(t *testing.T) {
 	w := newWorld(t, "api")
 	for i := range 2_000 {
@@ -224,7 +224,8 @@ func TestPullsOfNothingNewAreSmall(t *testing.T) {
 	}
 }
 
-// Of too many deletions the oldest are forgotten, and who has not heard of those gets all again.
+// If there are too many deletions, the oldest are forgotten, and a bouncer that has not received those gets
+// everything again.
 func TestTooManyDeletions(t *testing.T) {
 	w := newWorld(t, "api")
 	w.throttle("ip:192.0.2.1 api 3600")
@@ -254,7 +255,7 @@ func TestTooManyDeletions(t *testing.T) {
 	w.wantPull("b", "", "")
 }
 
-// Who goes while Redis is looked at ends nothing for those who wait for the same look.
+// A caller that leaves during a scan of Redis does not end the scan for the callers that wait for it too.
 func TestWhoGoesEndsNoScan(t *testing.T) {
 	scans, answer := make(chan context.Context), make(chan struct{})
 	f := NewFeed(Config{Now: func() int64 { return 1 },

@@ -20,9 +20,9 @@ type Filter struct {
 	containing, without []string // parts of scenarios
 }
 
-// ParseFilter reads the parameters ip, range, contains, value, type, scope, scopes, origins,
-// scenarios_containing and scenarios_not_containing. Others are ignored and an empty one is none, as
-// CrowdSec has it: bouncers send what their version knows.
+// ParseFilter reads the parameters ip, range, contains, value, type, scope, scopes, origins, scenarios_containing and
+// scenarios_not_containing. Other parameters are ignored, and an empty one counts as missing, as in CrowdSec:
+// bouncers send the parameters that their version knows.
 func ParseFilter(q url.Values) (Filter, error) {
 	f := Filter{value: q.Get("value"), kind: q.Get("type"), scopes: append(list(q, "scope"), list(q, "scopes")...),
 		origins: list(q, "origins"), containing: list(q, "scenarios_containing"),
@@ -49,7 +49,7 @@ func ParseFilter(q url.Values) (Filter, error) {
 	return f, nil
 }
 
-// list is a parameter with several values, separated by commas.
+// list returns the values of a parameter, which are separated by commas.
 func list(q url.Values, name string) []string {
 	if q.Get(name) == "" {
 		return nil

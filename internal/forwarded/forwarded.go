@@ -1,5 +1,4 @@
-// Package forwarded tells which address asks behind proxies: for the server's
-// extractors and for the middleware alike.
+// Package forwarded finds the address of a client behind proxies, for the server's extractors and for the middleware.
 package forwarded
 
 import (
@@ -13,14 +12,13 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// errUnknown: nobody says which address asks.
+// errUnknown means that no proxy says which address the client has.
 var errUnknown = errors.New("the client's address is not known")
 
-// Client is the address that the outermost trusted proxy saw: from the
-// connection's own peer outwards, the first that is no trusted proxy. What stands
-// beyond it in X-Forwarded-For was written by strangers. Where a trusted proxy says
-// nothing, or what is no address, the error wraps errUnknown: in its place the
-// proxy's own address would be one limit for all of its clients.
+// Client returns the address that the outermost trusted proxy saw: from the connection's own peer outwards, the first
+// that is not a trusted proxy. Strangers wrote what is beyond it in X-Forwarded-For. If a trusted proxy says nothing,
+// or something that is not an address, the error wraps errUnknown. The proxy's own address would be one limit for all
+// of its clients.
 func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	addr, err := parse(r.RemoteAddr)
 	if err != nil {
@@ -46,7 +44,7 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	return addr, nil
 }
 
-// Plain is an address as it is compared and counted: IPv4 as such, no zone.
+// Plain returns an address as it is compared and counted: an IPv4 address within IPv6 as IPv4, and without a zone.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // parse reads an address with or without a port.

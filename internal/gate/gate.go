@@ -1,5 +1,5 @@
-// Package gate is what the middleware of HTTP and gRPC have in common: the guard
-// first, which costs no round trip, then the check, and what to tell the caller.
+// Package gate is what the middleware of HTTP and gRPC have in common: the guard first, which costs no round trip,
+// then the check, and the headers for the caller.
 package gate
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
 
-// Guard knows who is throttled; client.Guard does.
+// Guard finds the decision that throttles a key; guard.Guard implements it.
 type Guard interface {
 	Lookup(key string) (api.Transition, bool)
 }
 
-// Checker decides and charges; client.Client does, with a policy for when nobody answers.
+// Checker decides and charges; client.Client implements it, with a policy for when nobody answers.
 type Checker interface {
 	Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error)
 }
 
-// Slots gives slots of in_flight windows; client.Client does. Nil without an error lets
-// the request through without one.
+// Slots takes slots of in_flight windows; client.Client implements it. If Acquire returns nil without an error, the
+// request passes without a slot.
 type Slots interface {
 	Acquire(ctx context.Context, key string, cost int64) (*client.Slot, error)
 }
@@ -35,21 +35,21 @@ type Slots interface {
 type Gate struct {
 	Guard   Guard   // nil: everybody is checked
 	Checker Checker // nil: the guard alone decides
-	Slots   Slots   // in the place of Checker
+	Slots   Slots   // in place of Checker
 	// RequireKey makes a request without a key Invalid; else it passes.
 	RequireKey bool
-	// Now stands in for the clock in tests, in ms since 1970; nil is the machine's.
+	// Now replaces the clock in tests, in ms since 1970; nil is the machine's.
 	Now func() int64
 }
 
-// Outcome is what becomes of a request.
+// Outcome is the result for a request.
 type Outcome int
 
 // The outcomes.
 const (
 	Pass        Outcome = iota
 	Over                // over the limit
-	Unavailable         // nobody decided, or a policy denies for want of an answer
+	Unavailable         // nobody decided, or a policy denies because there is no answer
 	Invalid             // it can never be admitted: its key or cost is wrong
 	Gone                // the caller left before there was an answer
 )
@@ -57,12 +57,12 @@ const (
 // Verdict is an outcome and why.
 type Verdict struct {
 	Outcome Outcome
-	Answer  api.CheckAnswer // has windows where somebody counted
-	Err     error           // may be there beside Pass: see client.Client
-	Slot    *client.Slot    // held beside Pass, where it is not nil: the caller releases it
+	Answer  api.CheckAnswer // has windows if somebody counted
+	Err     error           // may be set together with Pass: see client.Client
+	Slot    *client.Slot    // may be set together with Pass: the caller releases it
 }
 
-// ErrNoKey is the error of a request without a key where one is required.
+// ErrNoKey is the error of a request without a key if one is required.
 var ErrNoKey = fmt.Errorf("%w: the request has none", api.ErrBadKey)
 
 // WithoutKey decides a request that has no key.
@@ -122,13 +122,13 @@ func (g Gate) acquire(ctx context.Context, key string, cost int64) (v Verdict) {
 	return v
 }
 
-// answer words a throttle decision as the denial of a check.
+// answer converts a throttle decision to the denial of a check.
 func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	now := time.Now().UnixMilli()
 	if g.Now != nil {
 		now = g.Now()
 	}
-	ms := max(d.UntilMs-now, 1) // it is over, and its end is on the way
+	ms := max(d.UntilMs-now, 1) // if it is over, its release is on the way
 	wait := time.Duration(ms) * time.Millisecond
 	state := api.NewWindowState(d.Limit, time.Duration(d.WindowMs)*time.Millisecond, d.Used, wait, wait)
 	if d.InFlight {
@@ -140,15 +140,15 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	}
 }
 
-// Header is what the caller receives beside the answer, nothing where nobody counted.
+// Header returns the headers that the caller receives with the answer. They are empty if nobody counted.
 func (v Verdict) Header() http.Header {
 	h := http.Header{}
 	headers.Set(h, []api.CheckAnswer{v.Answer}, v.Answer.RetryAfterMs)
 	return h
 }
 
-// Address is the part of an address that stands for one caller: an IPv4 address, or the
-// /64 of an IPv6 one, as whoever has one address of it has them all.
+// Address returns the part of an address that identifies one caller: an IPv4 address, or the /64 of an IPv6 address,
+// because a caller that has one address of a /64 has all of them.
 func Address(a netip.Addr) string {
 	a = a.Unmap().WithZone("")
 	if a.Is4() {

@@ -1,6 +1,5 @@
-// Package headers words the answers of checks as HTTP headers, for the
-// server and for the middleware in client/httpmw alike: RateLimit-Policy and
-// RateLimit by the IETF draft, the older X-RateLimit-*, and Retry-After.
+// Package headers writes the answers of checks as HTTP headers, for the server and for the middleware in
+// client/httpmw: RateLimit-Policy and RateLimit by the IETF draft, the older X-RateLimit-*, and Retry-After.
 package headers
 
 import (
@@ -15,10 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Set tells the caller its limits: RateLimit-Policy and RateLimit by the IETF
-// draft (structured fields, whole seconds), and the older X-RateLimit-* for the
-// window that has least left; none of these where no answer has a window. It sets
-// Retry-After where retryMs is above 0.
+// Set adds headers with the caller's limits: RateLimit-Policy and RateLimit by the IETF draft (structured fields,
+// whole seconds), and the older X-RateLimit-* for the window that has least left; none of these if no answer has a
+// window. It sets Retry-After if retryMs is above 0.
 func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	var policies, states httpsfv.List
 	var all []api.WindowState
@@ -61,8 +59,8 @@ func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(Seconds(tightest.NextFreeMs), 10))
 }
 
-// policyName is the rule's name and the window: api-1m. It always names the window, as
-// a guard knows a decision's window and not how many its rule has.
+// policyName returns the rule's name and the window: api-1m. It always has the window, because a guard knows a
+// decision's window, but not how many windows the rule has.
 func policyName(a *api.CheckAnswer, i int) string {
 	switch w := &a.Windows[i]; {
 	case w.InFlight:
@@ -74,7 +72,7 @@ func policyName(a *api.CheckAnswer, i int) string {
 	}
 }
 
-// compact words a window by its largest whole unit: 1m, 36h, 1500ms.
+// compact writes a window in its largest whole unit: 1m, 36h, 1500ms.
 func compact(ms int64) string {
 	for _, u := range []struct {
 		ms   int64
@@ -93,5 +91,5 @@ func item(name, param string, value int64) httpsfv.Item {
 	return it
 }
 
-// Seconds rounds milliseconds up: an answer is never told to come back too early.
+// Seconds rounds milliseconds up to seconds, so that a caller never comes back too early.
 func Seconds(ms int64) int64 { return (ms + 999) / 1000 }

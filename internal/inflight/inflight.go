@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// ErrFull: others hold all memory there is for bodies; the caller may try again.
+	// ErrFull: others hold all the memory for bodies; the caller may try again.
 	ErrFull = errors.New("too many requests are under way")
-	// ErrSlow: the body or answer was given up in favour of others, as its peer was slow and memory was short.
+	// ErrSlow: the body or answer was given up in favour of others, because its peer was slow and memory was short.
 	ErrSlow = errors.New("the request was given up, as it was slow and too many others are under way")
 )
 
@@ -49,7 +49,7 @@ func NewPool(most int64) *Pool {
 	return &Pool{most: most, grace: Grace, wait: Wait, flows: map[*flow]struct{}{}, freed: make(chan struct{})}
 }
 
-// Held is how many bytes are in use.
+// Held returns how many bytes are in use.
 func (p *Pool) Held() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *Pool) begin(giveUp func()) *flow {
 	return f
 }
 
-// peerDone says that f waits for its peer no more. It is false where f was given up before.
+// peerDone records that f waits for its peer no more. It returns false if f was given up before.
 func (p *Pool) peerDone(f *flow) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *Pool) free(f *flow) {
 	p.freed = make(chan struct{})
 }
 
-// take gets n bytes more for f. While there are none it waits, and the oldest flows are given up.
+// take gets n bytes more for f. While there are not enough, it waits, and the oldest flows are given up.
 func (p *Pool) take(ctx context.Context, f *flow, n int64) error {
 	if freed, err := p.tryTake(f, n); freed == nil {
 		return err
@@ -110,8 +110,8 @@ func (p *Pool) take(ctx context.Context, f *flow, n int64) error {
 	}
 }
 
-// tryTake takes n bytes; where there are none it gives up the oldest flow, and gives what is closed when
-// bytes come free.
+// tryTake takes n bytes. If there are not enough, it gives up the oldest flow, and returns a channel that is closed
+// when bytes come free.
 func (p *Pool) tryTake(f *flow, n int64) (freed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +133,8 @@ func (p *Pool) tryTake(f *flow, n int64) (freed <-chan struct{}, err error) {
 	return p.freed, nil
 }
 
-// giveUpOldest ends the flow that has waited for its peer for longest, if that is longer than grace. Its
-// age is what tells it from others: whoever sends steadily is done before.
+// giveUpOldest ends the flow that has waited for its peer for longest, if that is longer than grace. Flows are chosen
+// by their age, because a peer that sends steadily is done before.
 func (p *Pool) giveUpOldest() {
 	var oldest *flow
 	for f := range p.flows {

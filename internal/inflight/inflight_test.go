@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// reader is a server that reads bodies from a pool, and what became of each.
+// reader is a server that reads bodies from a pool, with the outcome of each.
 type reader struct {
 	*httptest.Server
 	pool *Pool
@@ -70,7 +70,7 @@ func (r *reader) holds(t *testing.T, want int64) {
 	})
 }
 
-// Bodies that never end fill the pool. Those that end are read nevertheless, as the oldest make room.
+// Bodies that never end fill the pool. Bodies that end are read nevertheless, because the oldest make room.
 func TestUnfinishedBodiesMakeRoom(t *testing.T) {
 	hold := make(chan struct{})
 	close(hold)
@@ -104,8 +104,8 @@ func TestUnfinishedBodiesMakeRoom(t *testing.T) {
 	r.holds(t, 0)
 }
 
-// What is read and being worked on is never given up: who comes then is told at once that nothing is left, or
-// after Wait.
+// A body that was read and is worked on is never given up. A later request is refused because nothing is left, at
+// once or after Wait.
 func TestFullPoolRefuses(t *testing.T) {
 	hold := make(chan struct{})
 	r := newReader(t, 10_000, hold)

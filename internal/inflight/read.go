@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Buffers grow from the first to the second by doubling, and then on, but not beyond the declared length.
+// A buffer begins with firstBuffer bytes, or with the declared length up to largestBuffer. It grows by doubling, but
+// not beyond the declared length.
 const (
 	firstBuffer   = 512
 	largestBuffer = 64 << 10
@@ -55,8 +56,8 @@ func (p *Pool) Read(w http.ResponseWriter, r *http.Request, most int64) (body []
 	return nil, free, err
 }
 
-// Write writes an answer, whose header stands, and holds its memory until the peer has taken it. It has written
-// nothing where the error is ErrFull or the request's context has ended.
+// Write writes an answer, whose header is already set, and holds its memory until the peer has taken it. It has
+// written nothing if the error is ErrFull or the request's context has ended.
 func (p *Pool) Write(w http.ResponseWriter, r *http.Request, answer []byte) error {
 	control := http.NewResponseController(w)
 	f := p.begin(func() { _ = control.SetWriteDeadline(past) })

@@ -7,25 +7,25 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Grant is what the last renewal of a lease gave. It does not change.
+// Grant is the result of the last renewal of a lease. It does not change.
 type Grant struct {
 	Plan   Plan
 	Answer api.LeaseAnswer // its windows count all units of the lease as used
 
 	answered  time.Time
 	until     time.Time // by the monotonic clock
-	untilWall int64     // and by the other, in ns since 1970: it goes on while the machine sleeps
-	low       int64     // at fewer units left it is renewed early
+	untilWall int64     // the same by the wall clock, in ns since 1970: it goes on while the machine sleeps
+	low       int64     // with fewer units left, the lease is renewed early
 	least     int64     // what was asked for last
-	// Where there is next to no room, no units are asked for until then. Checks of denyFrom units and more
-	// are denied from here, if that is above 0; others ask the shared count.
+	// If there is almost no room, no units are asked for until pauseUntil. If denyFrom is above 0, checks of denyFrom
+	// units and more are denied from memory. Other checks go to the shared count.
 	pauseUntil time.Time
 	denyFrom   int64
 	freeAt     time.Time // when as many units are free, if that is later
 	phase      int64     // of the key's renewals, in ns (align)
 }
 
-// newGrant notes an answer to what was asked for at a moment.
+// newGrant makes the grant of an answer to a request that was sent at `asked`.
 func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, asked time.Time, least int64) *Grant {
 	end := asked.Add(plan.LeaseTime())
 	g := &Grant{Plan: plan, Answer: got, answered: l.Now(), until: end, untilWall: end.UnixNano(),
@@ -39,15 +39,15 @@ func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, asked time.Ti
 	return g
 }
 
-// Stands tells whether units may be spent at a moment.
+// Stands reports whether units may be spent at a moment.
 func (g *Grant) Stands(now time.Time) bool {
 	return now.Before(g.until) && now.UnixNano() < g.untilWall
 }
 
-// Age is how long ago it was answered.
+// Age returns how long ago it was answered.
 func (g *Grant) Age(now time.Time) time.Duration { return now.Sub(g.answered) }
 
-// Windows gives where the key stands at an answer: as of the renewal, without the units that are left.
+// Windows returns the state of the key at an answer: that of the renewal, without the units that are left.
 func (a Answer) Windows() []api.WindowState {
 	list := a.Grant.Answer.Windows
 	out := make([]api.WindowState, len(list))
@@ -63,7 +63,8 @@ func (a Answer) Windows() []api.WindowState {
 	return out
 }
 
-// RetryAfter is until the key is asked for again, or units are free; 0 where the answer is no denial.
+// RetryAfter returns the time until units of the key are asked for again, or are free. It is 0 if the answer is not a
+// denial.
 func (a Answer) RetryAfter() time.Duration {
 	if a.Allowed {
 		return 0
@@ -75,12 +76,12 @@ func (a Answer) RetryAfter() time.Duration {
 	return max((at.Sub(a.Now) + time.Millisecond - 1).Truncate(time.Millisecond), time.Millisecond)
 }
 
-// denies tells whether checks of n units are denied from here where there are none left, until pauseUntil.
+// denies reports whether checks of n units are denied from memory until pauseUntil, if no units are left.
 func (g *Grant) denies(n int64) bool {
 	return g.denyFrom > 0 && n >= g.denyFrom && !g.pauseUntil.IsZero()
 }
 
-// room is the part of the limit that is free, in the fullest window.
+// room returns the part of the limit that is free, in the fullest window.
 func (g *Grant) room() float64 {
 	free := 1.0
 	for _, w := range g.Answer.Windows {
@@ -89,14 +90,14 @@ func (g *Grant) room() float64 {
 	return free
 }
 
-// pace is how often a key is renewed that is near its limit.
+// pace returns the time between renewals of a key that is near its limit.
 func pace(plan Plan) time.Duration {
 	return min(max(plan.ShortestWindow()/paces, minPace), plan.LeaseTime())
 }
 
-// align gives the moment nearest to t at which all processes renew this key's lease,
-// if it is near its limit, by Redis's clock. Some paces are a window and a bit: so what all of them charged a
-// window ago is free again just then, and waits for nobody.
+// align returns the moment nearest to t, by Redis's clock, at which all processes renew this key's lease if it is
+// near its limit. A whole number of paces is a little longer than a window. So what all processes charged a window
+// ago has just become free at that moment, and is taken at once.
 func (g *Grant) align(t time.Time) time.Time {
 	window := g.Plan.ShortestWindow() + late
 	step := window / max(1, (window+pace(g.Plan)/2)/pace(g.Plan))
@@ -108,7 +109,7 @@ func (g *Grant) align(t time.Time) time.Time {
 	return to
 }
 
-// nextRenewal is when a grant of a moment is renewed, if it is still used.
+// nextRenewal returns in how long a grant is renewed, if it is still used.
 func (g *Grant) nextRenewal(now time.Time) time.Duration {
 	if g.pauseUntil.After(now) {
 		return g.pauseUntil.Sub(now)
@@ -116,7 +117,7 @@ func (g *Grant) nextRenewal(now time.Time) time.Duration {
 	return time.Duration(float64(g.horizon(g.Plan)) * renewAt)
 }
 
-// horizon is for how long units are asked for: for the time of a lease, and for less the less room there is.
+// horizon returns for how long units are asked for: for the time of a lease, and for less time if there is less room.
 func (g *Grant) horizon(plan Plan) time.Duration {
 	span := plan.LeaseTime()
 	if g == nil {
@@ -125,7 +126,7 @@ func (g *Grant) horizon(plan Plan) time.Duration {
 	return min(max(time.Duration(float64(span)*g.room()*roomy), pace(plan)), span)
 }
 
-// pause says what becomes of checks of a key that got no units. remembers is as Config has it.
+// pause sets what happens to checks of a key that got no units. remembers is Config.Remembers.
 func (g *Grant) pause(err error, now time.Time, remembers bool) {
 	short := g.align(now.Add(pace(g.Plan))).Sub(now)
 	denyFrom := g.denyFrom
@@ -133,7 +134,7 @@ func (g *Grant) pause(err error, now time.Time, remembers bool) {
 	switch retry := time.Duration(g.Answer.RetryAfterMs) * time.Millisecond; {
 	case err != nil:
 		g.pauseUntil = g.answered.Add(g.Plan.LeaseTime()) // a failure may take longer than a pause
-	case g.Answer.Expired: // the next asker takes another
+	case g.Answer.Expired: // the next caller takes another lease
 		g.pauseUntil = now
 	case retry > short && remembers: // until a renewal has to look for a reset
 		g.pauseUntil, g.freeAt = now.Add(min(retry, g.Plan.LeaseTime())), g.answered.Add(retry)

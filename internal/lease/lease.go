@@ -1,6 +1,6 @@
-// Package lease spends units of hot keys from memory. A process reserves them ahead with whoever has the count (Redis
-// or a server), and answers for them by itself. When it takes the next ones, those that it spent are charged. Begin
-// with Lease, then renewal.go.
+// Package lease spends units of hot keys from memory. A process reserves units in advance in the shared count (of
+// Redis or a server), and answers checks from them alone. When it takes the next units, those that it spent are
+// charged. Begin with Lease, then renewal.go.
 package lease
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// Lease is what this process has of one key: units that are reserved for it. They are spent
-// here until the lease ends by this process's clock, and are then charged. What is reserved
-// counts as used, and what is charged counts from then on: late, never early. It is renewed (renewal.go) until
-// the key is asked for rarely, or under another plan. Safe for use by several goroutines.
+// Lease has the units of one key that are reserved for this process. They are spent here until the lease ends by this
+// process's clock, and are then charged. Reserved units count as used. Charged units count from the time of the
+// charge: late, never early. A lease is renewed (renewal.go) until the key is asked for rarely, or has another plan.
+// Safe for use by several goroutines.
 type Lease struct {
 	of    *List
 	key   string
@@ -30,26 +30,26 @@ type Lease struct {
 	busy     atomic.Bool   // renewing is not nil
 	ending   atomic.Bool   // the next renewal ends it
 
-	// Of renewals alone.
+	// Only renewals use these.
 	ended   bool
 	id      string
-	units   int64     // reserved, spent ones too
-	renewed time.Time // at first: since when the key is asked for, and how much
+	units   int64     // reserved units, including spent ones
+	renewed time.Time // before the first renewal: since when the key is asked for, and (wanted) how much
 	wanted  int64
 	rate    float64 // units a second that are asked for here
 	timer   Stopper
 }
 
-// Key is whose it is.
+// Key returns the key of the lease.
 func (l *Lease) Key() string { return l.key }
 
-// Grant is what the last renewal gave; nil before the first, and after the end.
+// Grant returns the result of the last renewal; nil before the first, and after the end.
 func (l *Lease) Grant() *Grant { return l.grant.Load() }
 
-// Left is how many units may be spent.
+// Left returns how many units may be spent.
 func (l *Lease) Left() int64 { return l.left.Load() }
 
-// spend takes units, if there are as many, and gives how many are left then.
+// spend takes n units, if there are as many, and returns how many are left then.
 func (l *Lease) spend(n int64) (left int64, ok bool) {
 	for {
 		left = l.left.Load()
@@ -62,16 +62,16 @@ func (l *Lease) spend(n int64) (left int64, ok bool) {
 	}
 }
 
-// Answer is one from memory, under a grant: at a moment, with so many units left then.
+// Answer is an answer from memory under a grant, with its time and the units that were left then.
 type Answer struct {
-	Grant   *Grant // nil where none stands
+	Grant   *Grant // nil if there is none
 	Now     time.Time
 	Left    int64
 	Allowed bool
 }
 
-// Take answers for n units from memory; false where it cannot. The clock is read
-// after the units are taken: a process that was stopped in between finds the lease at its end.
+// Take answers for n units from memory. It returns false if it cannot. The clock is read after the units are taken,
+// so a process that was stopped in between sees that the lease has ended.
 func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	g := l.grant.Load()
 	if g == nil {
@@ -84,7 +84,7 @@ func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	case g == nil: // it has ended since, and these units are charged
 		return Answer{}, false
 	case allowed && !g.Stands(now):
-		return Answer{}, false // these units are charged, and nobody has them
+		return Answer{}, false // these units are charged, but nobody got them
 	case allowed:
 		if left < g.low && !l.busy.Load() {
 			l.Start(0)
@@ -98,9 +98,9 @@ func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	return a, false
 }
 
-// Decide is Take that renews the lease where it has too few units, and waits for that until the deadline, if
-// there is one. A renewal that was answered since the call came decides it, however late the caller goes on, if it
-// was under way and its pause was not over when the call came.
+// Decide is Take that renews the lease if it has too few units, and waits for the renewal until the deadline, if
+// there is one. A renewal that was answered since the call came decides the call, however late the caller goes on, if
+// its pause was not over when the call came.
 func (l *Lease) Decide(ctx context.Context, n int64, came, deadline time.Time) (Answer, bool) {
 	for range 2 {
 		a, ok := l.Take(n)

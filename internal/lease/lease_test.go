@@ -10,14 +10,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// testPlan has leases of a time, and its shortest window.
+// testPlan has the time of a lease, and the shortest window.
 type testPlan struct{ lease, window time.Duration }
 
 func (p testPlan) LeaseTime() time.Duration      { return p.lease }
 func (p testPlan) ShortestWindow() time.Duration { return p.window }
 func (testPlan) Denies() bool                    { return true }
 
-// testSource gives what is asked for, and counts what was charged.
+// testSource grants what is asked for, and counts what was charged.
 type testSource struct {
 	testPlan
 	mu   sync.Mutex
@@ -33,7 +33,7 @@ func (s *testSource) Renew(plan Plan, ask api.LeaseRequest) (api.LeaseAnswer, Pl
 	return api.LeaseAnswer{ID: "a", Units: ask.Want}, plan, nil
 }
 
-// leased gives a list of two keys at most, of which k has a lease.
+// leased returns a list of two keys at most, of which k has a lease.
 func leased(t *testing.T) (*List, *Lease, *testSource) {
 	t.Helper()
 	s := &testSource{testPlan: testPlan{10 * time.Second, time.Minute}}
@@ -95,8 +95,8 @@ func TestALeaseEndsWhileUnitsAreTaken(t *testing.T) {
 	}
 }
 
-// Processes whose clocks and replies differ find the same moments by Redis's clock, a window and a bit after a
-// moment there is another, and none is far from when it was to be.
+// Processes whose clocks and replies differ find the same moments by Redis's clock. A little more than a window after
+// a moment there is another one, and no moment is far from the time that was asked for.
 func TestRenewalsNearTheLimitAreAligned(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ms := func(from, to int64, what string) time.Duration {

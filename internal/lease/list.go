@@ -20,21 +20,21 @@ const HotAsks = 10
 
 // Source has the count, and reserves units of it.
 type Source interface {
-	// Plan gives the plan that a key has now; before is that of its last grant, or nil. ends: it is another one, so
-	// the lease is to end.
+	// Plan returns the plan that a key has now. before is the plan of its last grant, or nil. ends is true if the
+	// plan is another one, so that the lease must end.
 	Plan(key string, before Plan) (plan Plan, ends bool)
-	// Renew takes, renews or ends a lease (Want is 0) in one step, and gives the plan that it now has. It is not
-	// sent twice: after an error that does not wrap api.ErrNotSent the lease is not used any more.
+	// Renew takes, renews or ends a lease (Want is 0) in one step, and returns the plan that the key now has. It is
+	// not sent twice. After an error that does not wrap api.ErrNotSent, the lease is not used any more.
 	Renew(plan Plan, ask api.LeaseRequest) (api.LeaseAnswer, Plan, error)
-	// Ended hears of the plan of a lease that has ended.
+	// Ended is called with the plan of a lease that has ended.
 	Ended(plan Plan)
 }
 
-// Plan is how a key is counted, as far as leases go by it.
+// Plan is what leases need to know about how a key is counted.
 type Plan interface {
 	LeaseTime() time.Duration // how long a lease lasts; 0: there is none
 	ShortestWindow() time.Duration
-	// Denies: a denial from memory has to be counted nowhere.
+	// Denies reports whether a key may be denied from memory: such a denial need not be counted.
 	Denies() bool
 }
 
@@ -44,29 +44,29 @@ type Stopper interface{ Stop() bool }
 // Config of a List.
 type Config struct {
 	Source Source
-	// Keys is how many leases there are at most, and of how many other keys the rates are known; of more, those
-	// asked for longest ago are forgotten.
+	// Keys is the largest number of leases, and also of other keys whose rates are known. If there are more of those
+	// other keys, the ones that were asked for longest ago are forgotten.
 	Keys int
-	// Remembers: denials from memory last as long as the shared count says, at most the time of a lease. Else
-	// somebody besides remembers them, and knows of resets.
+	// Remembers: denials from memory last as long as the shared count says, at most the time of a lease. Otherwise
+	// another part remembers denials, and notices resets.
 	Remembers bool
 	Now       func() time.Time
 }
 
-// List are the leases of a process: which keys are asked for often, and what is reserved of
-// them. Safe for use by several goroutines.
+// List has the leases of a process: which keys are asked for often, and what is reserved of them. Safe for use by
+// several goroutines.
 type List struct {
 	Config
 	// After is time.AfterFunc, or that of a test.
 	After func(time.Duration, func()) Stopper
 
-	// recent is what was found last, a lease at its key's hash: a hot key is found without a lock.
+	// recent has the leases that were found last, each at its key's hash, so that a hot key is found without a lock.
 	recent [1024]atomic.Pointer[Lease]
 	seed   maphash.Seed
 
 	mu      sync.Mutex
 	held    map[string]*Lease              // key → its lease
-	rates   *simplelru.LRU[string, *asked] // of keys without one; hashicorp/golang-lru is small and bounded
+	rates   *simplelru.LRU[string, *asked] // of keys without a lease; hashicorp/golang-lru is small and bounded
 	closed  atomic.Bool
 	running sync.WaitGroup
 	used    atomic.Bool // there was a lease once
@@ -78,7 +78,7 @@ type asked struct {
 	times, units int64
 }
 
-// NewList makes an empty one.
+// NewList makes an empty List.
 func NewList(c Config) *List {
 	l := &List{Config: c, seed: maphash.MakeSeed(), held: map[string]*Lease{},
 		After: func(d time.Duration, f func()) Stopper { return time.AfterFunc(d, f) }}
@@ -86,15 +86,15 @@ func NewList(c Config) *List {
 	return l
 }
 
-// Used tells whether there was a lease once.
+// Used reports whether there was ever a lease.
 func (l *List) Used() bool { return l.used.Load() }
 
-// slot is where a key's lease is found without a lock.
+// slot returns where a key's lease is found without a lock.
 func (l *List) slot(key string) *atomic.Pointer[Lease] {
 	return &l.recent[maphash.String(l.seed, key)%uint64(len(l.recent))]
 }
 
-// Find gives a key's lease without a lock, nil where it is not at hand.
+// Find returns a key's lease without a lock, nil if it is not in recent.
 func (l *List) Find(key string) *Lease {
 	if one := l.slot(key).Load(); one != nil && one.key == key {
 		return one
@@ -102,7 +102,7 @@ func (l *List) Find(key string) *Lease {
 	return nil
 }
 
-// Held gives a key's lease, nil where it has none.
+// Held returns a key's lease, nil if it has none.
 func (l *List) Held(key string) *Lease {
 	if one := l.Find(key); one != nil || !l.Used() {
 		return one
@@ -121,8 +121,8 @@ func (l *List) lookup(key string) *Lease {
 	return one
 }
 
-// Ask notes that a key was asked for n units, and gives its lease; nil where it is not asked for often
-// enough to have one. span is how long a lease would last; first is given to Source.Plan at first.
+// Ask records that a key was asked for n units, and returns its lease; nil if it is not asked for often enough to
+// have one. span is how long a lease would last. first is passed to the first call of Source.Plan.
 func (l *List) Ask(key string, span time.Duration, n int64, first Plan) *Lease {
 	now := l.Now()
 	l.mu.Lock()
@@ -159,21 +159,21 @@ func (l *List) remove(one *Lease) {
 	l.slot(one.key).CompareAndSwap(one, nil)
 }
 
-// Len is how many leases there are.
+// Len returns how many leases there are.
 func (l *List) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.held)
 }
 
-// All gives the leases, in no order.
+// All returns the leases, in no order.
 func (l *List) All() []*Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Values(l.held))
 }
 
-// begin counts a renewal; false where there are to be no more.
+// begin counts a renewal. It returns false if no more may begin.
 func (l *List) begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,10 +184,10 @@ func (l *List) begin() bool {
 	return true
 }
 
-// Closed tells whether nothing is leased any more.
+// Closed reports whether nothing is leased any more.
 func (l *List) Closed() bool { return l.closed.Load() }
 
-// Stop begins no renewal any more: what is leased is charged at its end.
+// Stop lets no renewal begin any more: what is leased is charged at the end of its lease.
 func (l *List) Stop() {
 	l.mu.Lock()
 	l.closed.Store(true)
@@ -197,7 +197,7 @@ func (l *List) Stop() {
 // Wait waits for the renewals that are under way.
 func (l *List) Wait() { l.running.Wait() }
 
-// Close gives back what is leased. Nothing is leased afterwards.
+// Close gives leased units back. Nothing is leased afterwards.
 func (l *List) Close() {
 	l.Stop()
 	l.Wait()

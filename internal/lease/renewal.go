@@ -10,38 +10,38 @@ import (
 
 // How a lease is renewed.
 const (
-	// renewAt is after which part of its time a lease is renewed, and lowAt is the part of its
-	// units that is left when it is renewed early.
+	// renewAt is the part of its time after which a lease is renewed. lowAt is the part of its units that is left
+	// when it is renewed early.
 	renewAt, lowAt = 0.8, 0.15
-	// spare is by how much more is asked for than the local rate would use, where there is room.
+	// spare is the factor by which more is asked for than the local rate would use, if there is room.
 	spare = 1.25
-	// roomy: with a twelfth of the limit free, and more, a lease lasts its whole time. With less it is
-	// shorter, down to the shortest window divided by paces.
+	// roomy: if a twelfth of the limit or more is free, a lease lasts its whole time. If less is free, it is shorter,
+	// down to the shortest window divided by paces.
 	roomy = 12
 	paces = 26
-	// late is by how much a renewal comes later than what it is to find free (Grant.align).
+	// late is how much later a renewal comes than the units that it must find free (Grant.align).
 	late = 2 * time.Millisecond
 
 	minPace = 5 * time.Millisecond
-	// grace is by how much a lease lasts longer where it is reserved than here, in parts of it: no
-	// difference of the clocks' rates makes anybody charge what is spent afterwards.
+	// grace is how much longer units are reserved in the shared count than they may be spent here: a grace-th part of
+	// the time. So units are not charged there and still spent here, even if the clocks run at different rates.
 	grace = 4
 )
 
-// MinTime is how long a lease lasts at least, and MaxUnits how many it has at most.
+// MinTime is how long a lease lasts at least, and MaxUnits is how many units it has at most.
 const (
 	MinTime  = 10 * time.Millisecond
 	MaxUnits = 1_000_000_000
 )
 
-// Reserved is how long units of a lease are reserved, which may be spent for a span.
+// Reserved returns how long the units of a lease are reserved if they may be spent for span.
 func Reserved(span time.Duration) time.Duration {
 	span = max(span, MinTime)
 	return span + span/grace
 }
 
-// Start renews the lease beside the caller, for an asker of n units, if no renewal is under way. It gives
-// what is closed afterwards.
+// Start renews the lease in another goroutine, for a caller of n units, if no renewal is under way. It returns a
+// channel that is closed when the renewal is over.
 func (l *Lease) Start(n int64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,8 @@ func (l *Lease) Start(n int64) <-chan struct{} {
 	return over
 }
 
-// rest ends a renewal; false where the lease is to end, and has not. One that has ended is never renewed.
+// rest ends a renewal. It returns false if the lease must end, and has not ended yet. A lease that has ended is never
+// renewed.
 func (l *Lease) rest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,8 +80,8 @@ func (l *Lease) rest() bool {
 	return true
 }
 
-// renew charges what was used and takes what is wanted next, in one call. n is what an asker waits for,
-// 0 where the lease's time is nearly over.
+// renew charges what was used and takes what is wanted next, in one call. n is how many units a caller waits for, 0
+// if the lease's time is nearly over.
 func (l *Lease) renew(n int64) {
 	now, g, before := l.of.Now(), l.grant.Load(), l.first
 	if g != nil {
@@ -130,7 +131,7 @@ func (l *Lease) renew(n int64) {
 	l.timer = l.of.After(next.nextRenewal(now), l.timeIsUp)
 }
 
-// timeIsUp renews the lease where its key is still asked for often, and ends it otherwise.
+// timeIsUp renews the lease if its key is still asked for often, and ends it otherwise.
 func (l *Lease) timeIsUp() { l.Start(0) }
 
 // GiveBack ends the lease.
@@ -139,7 +140,7 @@ func (l *Lease) GiveBack() {
 	l.Start(0)
 }
 
-// keep sets units aside that are given back, all where the grant does not stand any more, and gives how many
+// keep takes out the units that are given back: all of them if the grant is not valid any more. It returns how many
 // were left and how many are kept.
 func (l *Lease) keep(want int64, stands bool) (left, keep int64) {
 	for {
@@ -147,7 +148,7 @@ func (l *Lease) keep(want int64, stands bool) (left, keep int64) {
 		keep = left
 		if !stands {
 			keep = 0
-		} else if want == 0 || want < left/2 { // less is not worth telling everybody that units came back
+		} else if want == 0 || want < left/2 { // less is not worth a change of the mark that units came back
 			keep = min(left, want)
 		}
 		if l.left.CompareAndSwap(left, keep) {
@@ -168,8 +169,7 @@ func (l *Lease) end(g *Grant) {
 	}
 }
 
-// want gives how many units the lease is to have by the local rate, 0 where it is to end, and the cost that they
-// are for.
+// want returns how many units the lease needs by the local rate, 0 if it must end, and the cost that they are for.
 func (l *Lease) want(plan Plan, ends bool, g *Grant, n int64, now time.Time) (want, least int64) {
 	least = max(n, 1)
 	demand := l.units - l.left.Load() + l.unmet.Swap(0)

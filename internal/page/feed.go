@@ -19,10 +19,11 @@ const (
 	maxViewers    = 100                    // pages that are open at once
 	messagesEvery = 250 * time.Millisecond // at most four messages a second to a page
 	sampleEvery   = time.Second
-	// streamFor ends a stream, and the page asks again at once: a token that was revoked meanwhile is refused.
+	// streamFor is how long a stream lasts. The page asks again at once, so a token that was revoked in the meantime
+	// is refused.
 	streamFor  = 45 * time.Second
 	keptEvents = 400 // transitions that wait for the next message of each page; as many of shadow rules
-	sentEvents = 40  // transitions of one message, and as many of shadow rules; of more, only how many
+	sentEvents = 40  // transitions of one message, and as many of shadow rules; of further ones, only how many
 	plotted    = 300 // samples that a page gets when it opens: five minutes
 	listedRows = 50  // of each list
 	topKeys    = 10
@@ -38,12 +39,12 @@ type Config struct {
 	Rules           func() []Rule
 	Health          func(ctx context.Context) Health
 	Latencies       func() check.Latencies // of the calls that this process answers
-	// Follow hands on transitions until ctx ends; nil: there is no NATS.
+	// Follow passes on transitions until ctx ends; nil: there is no NATS.
 	Follow func(ctx context.Context, take func(api.Transition))
 }
 
-// Feed tells pages what happens. It looks at Redis and NATS while a page is open, once for all pages; without a page
-// it looks once a minute at what processes do, for the trend.
+// Feed sends to pages what happens. It reads Redis and NATS while a page is open, once for all pages. If no page is
+// open, it reads what processes do once a minute, for the trend.
 type Feed struct {
 	config Config
 	wake   chan struct{} // a page opens
@@ -65,7 +66,7 @@ type ring struct {
 	taken uint64 // so far: the newest is list[(taken-1)%keptEvents]
 }
 
-// NewFeed makes one; Run has it look.
+// NewFeed makes a Feed; Run makes it read.
 func NewFeed(c Config) *Feed {
 	f := &Feed{config: c, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 	for i := range f.events {
@@ -74,7 +75,7 @@ func NewFeed(c Config) *Feed {
 	return f
 }
 
-// Run looks while pages are open, until ctx ends.
+// Run reads while pages are open, until ctx ends.
 func (f *Feed) Run(ctx context.Context) {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -89,7 +90,7 @@ func (f *Feed) Run(ctx context.Context) {
 	}
 }
 
-// Stop ends all streams, as a server does that ends; pages connect again.
+// Stop ends all streams, as the end of the server would; pages connect again.
 func (f *Feed) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +105,7 @@ func (f *Feed) Stop() {
 func (f *Feed) look(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
-	defer f.forget() // who opens a page after a rest gets nothing of before
+	defer f.forget() // a page that is opened later gets nothing of before
 	defer following.Wait()
 	defer cancel()
 	if f.config.Follow != nil {
@@ -168,11 +169,11 @@ func (f *Feed) take(t api.Transition) {
 	r.taken++
 }
 
-// message is one of the stream. What did not change is left out.
+// message is one message of the stream. What did not change is left out.
 type message struct {
 	Hello       *hello           `json:"hello,omitempty"`
 	Transitions []api.Transition `json:"transitions,omitempty"` // the newest first, those of shadow rules last
-	// Skipped transitions came too, and are not listed.
+	// Skipped is how many more transitions came that are not listed.
 	Skipped uint64  `json:"skipped,omitempty"`
 	Sample  *sample `json:"sample,omitempty"`
 	Hours   *hours  `json:"hours,omitempty"`
@@ -186,13 +187,13 @@ type hello struct {
 	Plots   []point `json:"plots"`
 }
 
-// seen is what a page has.
+// seen is what a page has received.
 type seen struct {
 	taken         [2]uint64
 	samples, made uint64
 }
 
-// after gives what a page has not, and false where there is nothing.
+// after returns what a page has not received, and false if there is nothing.
 func (f *Feed) after(s *seen) (m message, any bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,8 +274,8 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send writes one event. A page that does not read holds up nobody else, and is cut off by the
-// server's write timeout.
+// send writes one event. A page that does not read does not hold up the others. The server's write timeout cuts it
+// off.
 func send(w http.ResponseWriter, m message) error {
 	body, err := json.Marshal(m)
 	if err != nil {

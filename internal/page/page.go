@@ -1,8 +1,7 @@
-// Package page is the page that an operator opens in a browser: who is throttled and why, what
-// happens, which keys are busy, whether anything is behind, and one key's own view. It owns the
-// files of the page (assets, which need no build step) and the stream of what is live (feed.go; sample.go
-// says what is in it). The files are public and hold no data; whatever the page shows it asks for
-// with the user's token, as any client does.
+// Package page is the page that an operator opens in a browser: which keys are throttled and why, what happens, which
+// keys are busy, whether anything is behind, and a view of one key. It has the files of the page (assets, which need
+// no build step) and the stream of what is live (feed.go; sample.go says what is in it). The files are public and
+// hold no data. The page requests all data with the user's token, as any client does.
 package page
 
 import (
@@ -56,7 +55,7 @@ func serveFile(contentType string, content []byte) http.Handler {
 	tag := `"` + hex.EncodeToString(sum[:8]) + `"`
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{"Content-Type": contentType, "ETag": tag,
-			"Cache-Control":           "no-cache", // asks each time, and is told that nothing changed
+			"Cache-Control":           "no-cache", // the browser asks each time whether it changed
 			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
 			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin"} {
 			w.Header().Set(name, value)

@@ -127,7 +127,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// open opens a page and gives its messages; they end with it.
+// open opens a page and returns its messages; they end with the page.
 func (w *world) open(t *testing.T) (<-chan message, func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, "GET", w.server.URL+"/page/live", nil)
@@ -157,7 +157,7 @@ func (w *world) open(t *testing.T) (<-chan message, func()) {
 	return got, cancel
 }
 
-// until reads messages to the first that holds.
+// until reads messages up to the first one for which the condition is true.
 func until(t *testing.T, got <-chan message, what string, holds func(message) bool) message {
 	t.Helper()
 	late := time.After(20 * time.Second)
@@ -188,7 +188,7 @@ func TestFeed(t *testing.T) {
 	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 {
 		t.Errorf("%+v", r)
 	}
-	// What a shadow rule would have said is its own, and in no sum.
+	// What a shadow rule would have decided is counted for it alone, and in no sum.
 	if r, p := m.Sample.Rates["watch"], m.Sample.point(); r.Allowed != 7 || r.Denied != 4 || p.Allowed != 10 ||
 		p.Denied != 1 || p.ShadowDenied != 4 || p.Throttled != 1 || p.Shadow != 2 {
 		t.Errorf("a shadow rule: %+v, in all %+v", r, p)
@@ -198,7 +198,8 @@ func TestFeed(t *testing.T) {
 		t.Errorf("%+v", m.Sample)
 	}
 
-	// Of many transitions a message has the newest, and how many came besides. Those of shadow rules push no other out.
+	// If there are many transitions, a message has the newest ones, and the number of the others. Transitions of
+	// shadow rules do not replace others.
 	w.mu.Lock()
 	take := w.take
 	w.mu.Unlock()
@@ -224,7 +225,7 @@ func TestFeed(t *testing.T) {
 		t.Errorf("%d transitions are told of, that of an enforced rule: %v", seen, enforced)
 	}
 
-	// While Redis is away the page has what was seen last, and is told so.
+	// While Redis is away, the page has what was read last, and says so.
 	w.mu.Lock()
 	w.fails = true
 	w.mu.Unlock()
@@ -237,7 +238,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// More pages than there is room for are told to wait, and one that closes makes room.
+// If too many pages are open, a further one is told to wait. A page that closes makes room.
 func TestFeedIsBounded(t *testing.T) {
 	f := NewFeed(Config{})
 	r := httptest.NewRequest("GET", "/page/live", nil)
@@ -254,7 +255,7 @@ func TestFeedIsBounded(t *testing.T) {
 	testkit.Must(t, err)
 }
 
-// After a rest, in which nobody looked, a page does not get the plots and the sample of long ago.
+// After a time in which no page was open, a page does not get the old plots and the old sample.
 func TestFeedForgetsWhileItRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFeed(Config{
@@ -290,7 +291,7 @@ func TestFeedForgetsWhileItRests(t *testing.T) {
 	})
 }
 
-// What could not be looked at is named until it is seen again, not in one sample alone.
+// What could not be read is named until it is read again, not only in one sample.
 func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
 	away, s, now := true, sampler{}, time.Now()
 	fails := func() error {

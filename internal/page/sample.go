@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/activity"
 )
 
-// Partition is where one partition stands.
+// Partition is the state of one partition.
 type Partition struct {
 	Partition int   `json:"partition"`
 	LagMs     int64 `json:"lag_ms"` // age of the oldest event that no worker has read
@@ -18,7 +18,7 @@ type Partition struct {
 	Dead      int64 `json:"dead"`
 }
 
-// Rule is a rule, in words too.
+// Rule is a rule, with a text for people.
 type Rule struct {
 	Name   string `json:"name"`
 	Match  string `json:"match"`
@@ -26,7 +26,7 @@ type Rule struct {
 	Says   string `json:"says"`
 }
 
-// Health is what this process knows of the servers that it needs.
+// Health is what this process knows about the servers that it needs.
 type Health struct {
 	RedisMs float64 `json:"redis_ms"` // time that a PING took; -1: there was no answer
 	NATS    string  `json:"nats"`     // connected or away; empty: this process has none
@@ -50,7 +50,7 @@ type Latency struct {
 	P99 float64 `json:"p99"`
 }
 
-// sample is the state of a second.
+// sample is the state at one second.
 type sample struct {
 	AtMs         int64             `json:"at_ms"`
 	Processes    []process         `json:"processes"`
@@ -69,7 +69,7 @@ type sample struct {
 	Partitions   []Partition       `json:"partitions"`
 	Rules        []Rule            `json:"rules"`
 	Health       Health            `json:"health"`
-	// Failed says what could not be looked at the last time; it stands as it was seen before.
+	// Failed lists what could not be read the last time. Its fields are as they were read before.
 	Failed []string `json:"failed,omitempty"`
 }
 
@@ -78,7 +78,7 @@ type process struct {
 	Command string `json:"command"`
 }
 
-// rate is per second. Allowed and Denied of a shadow rule are what it would have said.
+// rate is per second. Allowed and Denied of a shadow rule are what it would have decided.
 type rate struct {
 	Allowed float64 `json:"allowed"`
 	Denied  float64 `json:"denied"`
@@ -86,7 +86,7 @@ type rate struct {
 	Units   float64 `json:"units"`
 }
 
-// point is one of a plot: per second, but what is throttled.
+// point is one point of a plot. All values are per second, except what is throttled.
 type point struct {
 	AtMs         int64   `json:"t"`
 	Allowed      float64 `json:"a"`
@@ -114,7 +114,7 @@ func (p *point) add(rates map[string]rate, shadows map[string]bool) {
 	}
 }
 
-// shadows tells which rules are shadow rules.
+// shadows returns which rules are shadow rules.
 func shadows(rules []Rule) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range rules {
@@ -123,21 +123,21 @@ func shadows(rules []Rule) map[string]bool {
 	return out
 }
 
-// sampler makes samples; it has what it needs of those before. One goroutine uses it.
+// sampler makes samples, and keeps what it needs of earlier ones. One goroutine uses it.
 type sampler struct {
 	last  sample
 	meter meter
-	// Looking at who is throttled reads all records: it rests for ten times as long as it took.
+	// The overview reads all records, so it is read again only after ten times as long as it took.
 	overviewAt, partitionsAt time.Time
 	failed                   [len(looks)]bool // the last time
 	latencies                [2]check.Latencies
 	latenciesAt              time.Time // of latencies[1]
 }
 
-// looks are what a sample is made of.
+// looks are the parts that a sample is made of.
 var looks = [...]string{"what processes do", "who is throttled", "partitions"}
 
-// longAgo is after which what a process published says nothing of now.
+// longAgo is the age from which on a report of a process says nothing about now.
 const longAgo = 5 * time.Second
 
 func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
@@ -187,7 +187,7 @@ func (s *sample) overview(o api.Overview) {
 	s.Throttled, s.Shadow = split(o.ByRule, shadows(s.Rules))
 }
 
-// split sums what is of rules that are enforced, and of shadow rules.
+// split sums the numbers of rules that are enforced, and those of shadow rules.
 func split(byRule map[string]int64, shadows map[string]bool) (enforced, shadow int64) {
 	for name, n := range byRule {
 		if shadows[name] {
@@ -199,7 +199,7 @@ func split(byRule map[string]int64, shadows map[string]bool) (enforced, shadow i
 	return enforced, shadow
 }
 
-// latency is that of the last 30 to 60 s.
+// latency returns the latency of the last 30 to 60 s.
 func (s *sampler) latency(now time.Time, c Config) *Latency {
 	newest := c.Latencies()
 	if s.latenciesAt.IsZero() {
@@ -223,8 +223,8 @@ type measured struct {
 	rates  map[string]rate
 }
 
-// rates are what all processes did since they published before. One whose last report is older than `longest` says
-// nothing of now.
+// rates returns what all processes did since their reports before. If the report before is older than `longest`, it
+// says nothing about now.
 func (m *meter) rates(all activity.Activity, longest time.Duration) map[string]rate {
 	sum, known := map[string]rate{}, map[string]measured{}
 	for _, p := range all.Processes {

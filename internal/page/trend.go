@@ -54,7 +54,8 @@ func (f *Feed) keepTrend(ctx context.Context) {
 	}
 }
 
-// add adds a point; the first look has nothing to compare with. After one that failed the next point is of two minutes.
+// add adds a point. The first reading has nothing to compare with. After a reading that failed, the next point is of
+// two minutes.
 func (t *trend) add(now time.Time, all activity.Activity, shadows map[string]bool) {
 	first := t.meter.before == nil
 	before := t.meter.before

@@ -74,7 +74,7 @@ func TestTrendOfProcessesThatCome(t *testing.T) {
 	}
 }
 
-// What is shown is the latency of the last minute, not of all calls since the start.
+// The latency is that of the last minute, not of all calls since the start.
 func TestLatencyIsOfTheLastMinute(t *testing.T) {
 	var s sampler
 	now := time.Now()

@@ -22,8 +22,8 @@ func (p *problem) Error() string {
 
 func (p *problem) Unwrap() error { return p.sentinel }
 
-// Named gives the error of a problem's type. An outcome that the server does not
-// know either is no answer.
+// Named returns the error of a problem's type. If the server does not know the outcome either, the error wraps
+// api.ErrNoAnswer too.
 func Named(typ, detail string) error {
 	sentinel := api.ErrorNamed(typ)
 	if sentinel == nil {

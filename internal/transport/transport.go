@@ -1,6 +1,5 @@
-// Package transport is what every way to ask for a check shares: validation of
-// requests, checks that are each by themselves, and errors that say what may have
-// become of a request.
+// Package transport is what all transports of checks share: validation of requests, checks that are decided
+// independently, and errors that say what may have happened to a request.
 package transport
 
 import (
@@ -18,13 +17,13 @@ func NotSent(err error) error {
 	return fmt.Errorf("%w: %w: %w: %w", api.ErrNoAnswer, api.ErrNotSent, api.ErrUnavailable, err)
 }
 
-// Lost wraps the error of a request whose reply did not come: it may have been
-// charged, and sent again it may be charged twice.
+// Lost wraps the error of a request whose reply did not come: it may have been charged, and if it is sent again it
+// may be charged twice.
 func Lost(err error) error {
 	return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrOutcomeUnknown, err)
 }
 
-// Validate gives the request with its cost filled in, and refuses what no server takes.
+// Validate returns the request with its cost filled in, and refuses what no server accepts.
 func Validate(req api.CheckRequest) (api.CheckRequest, error) {
 	req.Cost = cmp.Or(req.Cost, 1)
 	if req.Checks != nil {
@@ -42,7 +41,7 @@ func Validate(req api.CheckRequest) (api.CheckRequest, error) {
 	return req, api.ValidateCount(req.Cost)
 }
 
-// ValidateAll does so with each.
+// ValidateAll validates each request, and their modes together.
 func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	if len(reqs) == 0 {
 		return nil, fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
@@ -57,7 +56,7 @@ func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	return out, api.ValidateModes(out)
 }
 
-// ValidateReservation gives the keys of a reservation, one or several, with their costs filled in.
+// ValidateReservation returns the keys of a reservation, one or several, with their costs filled in.
 func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error) {
 	reqs := req.Checks
 	switch {
@@ -78,8 +77,7 @@ func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error)
 	return reqs, err
 }
 
-// EachValid is CheckEach for those of the requests that a server would take; the
-// others have their error, and nobody is asked.
+// EachValid is CheckEach for the requests that a server would accept. The others get their error without a call.
 func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
 	if len(reqs) == 0 {
 		_, err := ValidateAll(reqs)

@@ -1,7 +1,6 @@
-// Package xds takes the limits of Envoy's rate limit service from an xDS server, as
-// Envoy Gateway is one: state of the world over one aggregated stream, each response
-// taken whole (ACK) or, without the limits that cannot be counted, with the reason (NACK).
-// What the resources mean is check/envoy/config's.
+// Package xds takes the limits of Envoy's rate limit service from an xDS server, such as Envoy Gateway: state of the
+// world over one aggregated stream. Each response is taken whole (ACK), or without the limits that cannot be counted
+// and with the reason (NACK). check/envoy/config decides what the resources mean.
 package xds
 
 import (
@@ -52,27 +51,26 @@ type Config struct {
 	Log     *slog.Logger // nil: silence
 }
 
-// Source follows the limits of a server. It needs none to begin with, and keeps the last
-// while the server is away.
+// Source follows the limits of a server. It begins without limits, and keeps the last ones while the server is away.
 type Source struct {
 	*config.Pushed
 	config Config
 	conn   *grpc.ClientConn
 
-	// Of Run alone:
+	// Only Run uses these:
 	taken   []*rlsconf.RateLimitConfig // what is in force
-	refused refusal                    // the last that was refused
-	away    map[string]bool            // why the server is away, as the log has said; empty: it answers
+	refused refusal                    // the last response that was refused
+	away    map[string]bool            // reasons why the server is away that were logged; empty: it answers
 }
 
-// refusal is a response that was refused, and how long to wait before it is again.
+// refusal is a response that was refused, and how long to wait before it is refused again.
 type refusal struct {
 	response []*anypb.Any
 	err      error // nil: none
 	wait     time.Duration
 }
 
-// New connects to nothing yet; Run does.
+// New does not connect yet; Run does.
 func New(c Config) (*Source, error) {
 	if c.Server == "" {
 		return nil, errors.New("the address of the xDS server is empty: expected HOST:PORT")
@@ -93,7 +91,7 @@ func New(c Config) (*Source, error) {
 	}
 	conn, err := grpc.NewClient(c.Server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxBytes)),
-		// A server that went without a word is noticed; grpc-go's servers refuse to be asked more often.
+		// So a server that disappears silently is noticed. grpc-go's servers refuse more frequent pings.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second}))
 	if err != nil {
@@ -102,7 +100,7 @@ func New(c Config) (*Source, error) {
 	return &Source{Pushed: pushed, config: c, conn: conn}, nil
 }
 
-// freshTLS takes the present certificates for each connection.
+// freshTLS uses the current certificates for each connection.
 type freshTLS struct {
 	credentials.TransportCredentials
 	config func() *tls.Config
@@ -145,8 +143,8 @@ func (s *Source) Run(ctx context.Context) {
 // maxReasons bounds what the log says while a server is away.
 const maxReasons = 20
 
-// logAway logs each reason once: the first can be that the server goes, and only a later one why it does not
-// come back. Numbers tell reasons apart only by our own port.
+// logAway logs each reason once. The first reason can be that the server ends the stream, and only a later one says
+// why it does not come back. Digits are left out of the comparison, because only our own port differs in them.
 func (s *Source) logAway(err error) {
 	text := shorten(err.Error())
 	reason := strings.Map(func(c rune) rune {
@@ -165,8 +163,8 @@ func (s *Source) logAway(err error) {
 	s.config.Log.Warn("the xDS server is away, the limits stay as they are", "server", s.config.Server, "error", text)
 }
 
-// follow opens a stream and takes what comes until it ends. Each stream has a client of its
-// own, as versions and nonces of one say nothing in the next: the server sends all again.
+// follow opens a stream and takes what comes until it ends. Each stream has a client of its own, because versions and
+// nonces of one stream mean nothing in the next: the server sends all again.
 func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(s.config.Headers)))
 	defer cancel()
@@ -206,9 +204,9 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// again says that this very response has been refused already, and waits: go-control-plane's
-// cache sends what was refused again at once, some thousand times a second. Meanwhile the
-// server has nothing else to send, as it waits for the answer.
+// again reports whether the same response has been refused already, and waits if it has: go-control-plane's cache
+// sends a refused response again at once, some thousand times a second. During the wait the server has nothing else
+// to send, because it waits for the answer.
 func (s *Source) again(ctx context.Context, response []*anypb.Any) bool {
 	r := &s.refused
 	if r.err == nil || !sameSet(response, r.response) {
@@ -222,7 +220,7 @@ func (s *Source) again(ctx context.Context, response []*anypb.Any) bool {
 // maxRefusalWait bounds how late a correction is seen.
 const maxRefusalWait = 5 * time.Second
 
-// sameSet compares responses whose resources may stand in any order.
+// sameSet compares responses whose resources may be in any order.
 func sameSet(a, b []*anypb.Any) bool {
 	if len(a) != len(b) {
 		return false
@@ -242,8 +240,8 @@ func sameSet(a, b []*anypb.Any) bool {
 	return true
 }
 
-// take puts the limits of a response in force, but those that cannot be counted, which are an error: the server
-// learns of them by a NACK. A response with what is in force already changes nothing.
+// take puts the limits of a response in force, except those that cannot be counted. For those it returns an error,
+// which the server receives in a NACK. A response with what is in force already changes nothing.
 func (s *Source) take(response []*anypb.Any) error {
 	list := make([]*rlsconf.RateLimitConfig, len(response))
 	for i, one := range response {
@@ -252,7 +250,7 @@ func (s *Source) take(response []*anypb.Any) error {
 			return s.Refuse(fmt.Errorf("resources[%d]: %w", i, err))
 		}
 	}
-	// Servers have them in any order; that of a domain's patterns must not change by itself.
+	// Servers send the resources in any order, but the order of a domain's patterns must not change without a reason.
 	slices.SortStableFunc(list, func(a, b *rlsconf.RateLimitConfig) int {
 		return cmp.Or(strings.Compare(a.GetName(), b.GetName()), strings.Compare(a.GetDomain(), b.GetDomain()))
 	})

@@ -136,8 +136,8 @@ func TestLimitsFollowTheServer(t *testing.T) {
 	}
 }
 
-// A server that goes and comes back finds the limits in force; one with the same limits
-// under a version that it has used before is not taken for one with others.
+// When a server goes away and comes back, the limits are still in force. A server that sends the same limits under a
+// version that it used before does not count as one with other limits.
 func TestTheServerGoesAndComesBack(t *testing.T) {
 	t.Parallel()
 	server := control.New(t, nil)
@@ -177,7 +177,7 @@ func tlsOf(c *tls.Config) func() *tls.Config {
 	return func() *tls.Config { return c }
 }
 
-// Through TLS, with a certificate of our own; a server of another authority says nothing that counts.
+// Over TLS, with a certificate of our own. What a server of another authority sends is not used.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
@@ -214,8 +214,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A server that comes back under another authority is found once the files have it, and the log has each reason
-// of its absence once.
+// A server that comes back under another authority is accepted once the files have that authority, and the log has
+// each reason of its absence once.
 func TestCertificatesChange(t *testing.T) {
 	t.Parallel()
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)

@@ -25,15 +25,15 @@ type file struct {
 	*document.Document // nil: a resource
 	name               string
 	domain             string
-	onDeny             string // of the limits that say nothing; empty: the option's
+	onDeny             string // of the limits that have none; empty: the option's
 	descriptors        []*descriptor
-	unknown            []string // fields of a resource that nothing here knows
-	refused            []error  // what of a resource is not taken
+	unknown            []string // fields of a resource that are not known here
+	refused            []error  // parts of a resource that are not taken
 }
 
-// descriptor is one as the file has it. at is its name from the top.
+// descriptor is one descriptor as the file has it. at is its name from the top.
 type descriptor struct {
-	in                   *file // which it stands in; set by build
+	in                   *file // the file that it is in; set by build
 	at                   string
 	key, value           string
 	limit                *rateLimit
@@ -54,8 +54,8 @@ type rateLimit struct {
 	replaces   []string
 }
 
-// readFile reads one file. What it accepts is what envoyproxy/ratelimit reads,
-// and what it refuses would there be read as something else, or not at all.
+// readFile reads one file. It accepts what envoyproxy/ratelimit reads. What it refuses, envoyproxy/ratelimit would
+// read as something else, or not at all.
 func readFile(name string, data []byte) (*file, error) {
 	f := &file{name: name}
 	d, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
@@ -113,7 +113,7 @@ func (f *file) descriptor(r *descriptor, depth int) document.Setter {
 		field{Name: "shadow_mode", Set: document.Leaf(f.Document, &r.shadow, truth)},
 		field{Name: "quota_mode", Set: document.Leaf(f.Document, &r.quota, truth)},
 		field{Name: "share_threshold", Set: document.Leaf(f.Document, &r.share, truth)},
-		// What is ours alone: envoyproxy/ratelimit charges what it denies, always.
+		// Only streamcounter has on_deny: envoyproxy/ratelimit always charges what it denies.
 		field{Name: "on_deny", Set: document.Leaf(f.Document, &r.onDeny, onDeny)},
 		field{Name: "detailed_metric", Set: document.Leaf(f.Document, &r.detailed, truth)},
 		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &r.live, truth)},
@@ -147,7 +147,7 @@ func (f *file) rateLimit(r *rateLimit) document.Setter {
 	)
 }
 
-// metadata is a mapping of any values, as the answer's metadata has it.
+// metadata reads a mapping of any values in the form of the answer's metadata.
 func (f *file) metadata(n *document.Node) (*structpb.Struct, error) {
 	tree, err := f.Tree(n)
 	if err != nil {
@@ -161,7 +161,7 @@ func (f *file) metadata(n *document.Node) (*structpb.Struct, error) {
 	return out, nil
 }
 
-// ErrorAt says that a field is wrong: of a file with line and column, of a resource with its name.
+// ErrorAt returns an error about a field: for a file with line and column, for a resource with its name.
 func (f *file) ErrorAt(field, format string, args ...any) error {
 	if f.Document != nil {
 		return f.Document.ErrorAt(field, format, args...)
@@ -169,7 +169,7 @@ func (f *file) ErrorAt(field, format string, args ...any) error {
 	return fmt.Errorf("resource %q: %s: %w", f.name, field, fmt.Errorf(format, args...))
 }
 
-// place is where a descriptor stands, as seen from f.
+// place returns where a descriptor is, as seen from f.
 func (f *file) place(r *descriptor) string {
 	switch {
 	case r.in.Document == nil && r.in == f:
@@ -182,8 +182,8 @@ func (f *file) place(r *descriptor) string {
 	return fmt.Sprintf("%s, line %d", r.in.name, r.in.Line(r.at))
 }
 
-// truth takes what YAML 1.1, which envoyproxy/ratelimit reads, has for true and
-// false. In quotes it is text, there too.
+// truth accepts the words for true and false of YAML 1.1, which envoyproxy/ratelimit reads. In quotes they are text,
+// there too.
 func truth(n *document.Node) (bool, error) {
 	switch {
 	case !document.IsPlain(n):
@@ -195,7 +195,7 @@ func truth(n *document.Node) (bool, error) {
 	return document.Truth(n)
 }
 
-// onDeny takes what a rule's on_deny can be.
+// onDeny accepts the values of a rule's on_deny.
 func onDeny(n *document.Node) (string, error) {
 	if n.Value != string(windows.OnDenySkip) && n.Value != string(windows.OnDenyCharge) {
 		return "", fmt.Errorf("%s or %s", windows.OnDenySkip, windows.OnDenyCharge)
@@ -203,7 +203,7 @@ func onDeny(n *document.Node) (string, error) {
 	return n.Value, nil
 }
 
-// check finds what is wrong with one descriptor beside its form.
+// check finds mistakes in one descriptor whose form is right.
 func (f *file) check(r *descriptor) error {
 	switch {
 	case r.key == "":
@@ -261,7 +261,7 @@ var spans = map[rlsv3.RateLimitResponse_RateLimit_Unit]time.Duration{
 	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 24 * time.Hour,
 }
 
-// span gives the window of a limit and its unit as the service has it.
+// span returns the window of a limit, and its unit as the service has it.
 func (l *rateLimit) span() (time.Duration, rlsv3.RateLimitResponse_RateLimit_Unit, error) {
 	unit := rlsv3.RateLimitResponse_RateLimit_Unit(rlsv3.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(
 		l.unit)])
@@ -272,7 +272,7 @@ func (l *rateLimit) span() (time.Duration, rlsv3.RateLimitResponse_RateLimit_Uni
 	return per, unit, err
 }
 
-// times is that many units, if a window may be as long.
+// times returns that many units, if a window may be that long.
 func times(unit rlsv3.RateLimitResponse_RateLimit_Unit, multiplier int64) (time.Duration, error) {
 	one := spans[unit]
 	if most := int64(windows.MaxWindow / one); multiplier < 1 || multiplier > most {

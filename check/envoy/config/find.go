@@ -6,10 +6,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Find gives the limit of a descriptor in a server. With limits they alone
-// decide. Without (nil), the limit that the descriptor brings along does, or else
-// the rule that matches its key. A key that is asked for as it is has the rule
-// that matches it, in either case.
+// Find returns the limit of a descriptor in a server. If there are limits, they alone decide. If l is nil, the limit
+// in the descriptor itself decides, or else the rule that matches its key. For a key that is asked for as it is, the
+// rule that matches it decides in either case.
 func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, bool) {
 	own := isOwn(domain, d.GetEntries())
 	if l != nil && !own {

@@ -20,7 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// descriptor makes one of "k=v k=v".
+// descriptor makes a descriptor of "k=v k=v".
 func descriptorOf(text string) *commonv3.RateLimitDescriptor {
 	d := &commonv3.RateLimitDescriptor{}
 	for _, entry := range strings.Fields(text) {
@@ -51,8 +51,8 @@ const (
 	minute = rlsv3.RateLimitResponse_RateLimit_MINUTE
 )
 
-// What envoyproxy/ratelimit answers for the requests of testdata/find.txt, a domain and entries each, under
-// testdata/working: by which key ours counts, the name of the limit, what the answer says, and the window.
+// testdata/find.txt has requests, each with a domain and entries, and the answers of envoyproxy/ratelimit under
+// testdata/working: the key that counts here, the name of the limit, what the answer says, and the window.
 func TestFind(t *testing.T) {
 	const path = "testdata/find.txt"
 	text, err := os.ReadFile(path)
@@ -134,8 +134,8 @@ func TestTheTagStandsInBraces(t *testing.T) {
 	}
 }
 
-// A server without limits goes by its rules; with limits by these alone. Keys
-// asked for as they are always have the rules.
+// A server without limits uses its rules; a server with limits uses only the limits. Keys that are asked for as they
+// are always use the rules.
 func TestFindInAServer(t *testing.T) {
 	l := load(t, "testdata/working")
 	rules, err := windows.NewRules([]*windows.Rule{

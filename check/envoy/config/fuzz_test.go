@@ -44,8 +44,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// Any descriptor: its keys are valid and at most 512 bytes, and where one is
-// found, its rule matches it.
+// Any descriptor: its keys are valid and at most 512 bytes, and if a limit is found, its rule matches the key.
 func FuzzDescriptor(f *testing.F) {
 	f.Add("edge", "client", "a", "plan", "gold", "client")
 	f.Add("paths", "path", "/files/\xff", "", "", "")

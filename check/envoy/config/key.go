@@ -11,10 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// A key is written domain/k=v/k=v. In each part the bytes that mean something
-// in a key or may not stand in one are written %XX, so that no two descriptors
-// share a key: % / = { } ; ~, control characters, what is not UTF-8, and U+FFFD,
-// by which rules know what is not.
+// A key is written domain/k=v/k=v. In each part, the bytes that mean something in a key, or that a key may not have,
+// are written %XX, so that no two descriptors share a key: % / = { } ; ~, control characters, what is not UTF-8, and
+// U+FFFD, by which rules recognize what is not UTF-8.
 
 // The domain and the entry by which our own clients ask for keys as they are.
 const (
@@ -23,27 +22,25 @@ const (
 )
 
 const (
-	// sumBytes is what ends a key, or a tag, that is cut: ~ and a SHA-256 in hex.
+	// sumBytes is the length of the end of a key, or of a tag, that is cut: ~ and a SHA-256 in hex.
 	sumBytes = 1 + 2*sha256.Size
-	// maxPart is the longest domain, key or value of a configuration, and the longest
-	// value of a tag, that stands in a key as it is; longer ones are cut and end in a
-	// sum. A tag decides the partition, so its form depends on the value alone,
-	// never on how long the rest of the key is.
+	// maxPart is the longest domain, key or value of a configuration, and the longest value of a tag, that is in a
+	// key as it is. Longer ones are cut and end in a sum. A tag decides the partition, so its form depends on the
+	// value alone, never on how long the rest of the key is.
 	maxPart = 128
 	// maxTagName is the longest name that --rls-tag may have, in bytes.
 	maxTagName = 64
 )
 
-// Key is what a descriptor is counted by where no configuration names its
-// limit: rules match it. The first entry named tag stands in braces, which make
-// its value choose the partition. A key over 512 bytes is cut and ends in ~ and
-// its SHA-256, and keeps its tag. The one entry `key` of the domain
-// `streamcounter` is the key as it stands, which the caller validates.
+// Key returns the key that a descriptor is counted by if no configuration names its limit; rules match it. The first
+// entry named tag is in braces, so that its value chooses the partition. A key over 512 bytes is cut and ends in ~
+// and its SHA-256, and keeps its tag. If a descriptor of the domain `streamcounter` has the one entry `key`, its
+// value is the key as it is, which the caller validates.
 func Key(domain string, d *commonv3.RateLimitDescriptor, tag string) string {
 	return keyOf(domain, d, tag, "")
 }
 
-// keyOf is the key with a suffix that is never cut.
+// keyOf returns the key with a suffix that is never cut.
 func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) string {
 	entries := d.GetEntries()
 	if isOwn(domain, entries) {
@@ -81,7 +78,7 @@ func isOwn(domain string, entries []*commonv3.RateLimitDescriptor_Entry) bool {
 	return domain == ownDomain && len(entries) == 1 && entries[0].GetKey() == ownEntry
 }
 
-// plain has the bytes that need no second look.
+// plain has the bytes that are written as they are.
 var plain = func() (ok [256]bool) {
 	for c := byte(' '); c < 0x7f; c++ {
 		ok[c] = !strings.ContainsRune("%/={};~", rune(c))
@@ -89,7 +86,7 @@ var plain = func() (ok [256]bool) {
 	return ok
 }()
 
-// appendText writes s as it stands in a key.
+// appendText writes s in the form that it has in a key.
 func appendText(buf []byte, s string) []byte {
 	const digits = "0123456789ABCDEF"
 	for i := 0; i < len(s); {
@@ -115,7 +112,7 @@ func appendText(buf []byte, s string) []byte {
 	return buf
 }
 
-// appendPart writes s as it stands in a key, shortened where that is long.
+// appendPart writes s in the form that it has in a key, shortened if that is long.
 func appendPart(buf []byte, s string) []byte {
 	from := len(buf)
 	buf = appendText(buf, s)
@@ -128,7 +125,7 @@ func appendPart(buf []byte, s string) []byte {
 
 func part(s string) string { return string(appendPart(nil, s)) }
 
-// appendValue writes a value, shortened where it is the tag's and long.
+// appendValue writes a value, shortened if it is the tag's and long.
 func appendValue(buf []byte, s string, tag bool) []byte {
 	if tag {
 		return appendPart(buf, s)
@@ -136,7 +133,7 @@ func appendValue(buf []byte, s string, tag bool) []byte {
 	return appendText(buf, s)
 }
 
-// cut gives at most n bytes of what is written, whole characters and escapes.
+// cut returns at most n bytes of what is written. It does not split characters or escapes.
 func cut(text []byte, n int) []byte {
 	n = max(n, 0)
 	if len(text) <= n {

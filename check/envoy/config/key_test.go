@@ -42,14 +42,14 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// tagOf is what Redis Cluster and our partitions go by.
+// tagOf returns the tag that Redis Cluster and our partitions use.
 func tagOf(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, _ := strings.Cut(rest, "}")
 	return tag
 }
 
-// A key that is cut keeps its tag, whatever stands before it and however long it is.
+// A key that is cut keeps its tag, whatever is before the tag and however long it is.
 func TestCutKeysKeepTheirTag(t *testing.T) {
 	x := strings.Repeat("x", 600)
 	for _, tenant := range []string{"acme", strings.Repeat("é", 63), strings.Repeat("ü/", 200)} {

@@ -4,9 +4,9 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// labels name a limit in metrics by the values that were asked for: all of them where it
-// is detailed, else those of the descriptors that say so (value_to_metric). Values that
-// share a count share a label too.
+// labels returns the labels of a limit in metrics. They are made of the values that were asked for: of all values if
+// the limit is detailed, otherwise of those of the descriptors that say so (value_to_metric). Values that share a
+// count share a label too.
 func labels(domain string, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, detailed bool) []string {
 	out := append(make([]string, 0, len(path)+1), domain)
 	for i, n := range path {
@@ -20,7 +20,7 @@ func labels(domain string, entries []*commonv3.RateLimitDescriptor_Entry, path [
 	return out
 }
 
-// LabelsOf names a descriptor that no configured limit was found for.
+// LabelsOf returns the labels of a descriptor that no configured limit was found for.
 func LabelsOf(domain string, d *commonv3.RateLimitDescriptor) []string {
 	out := []string{domain}
 	for _, e := range d.GetEntries() {

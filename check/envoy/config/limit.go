@@ -13,9 +13,9 @@ import (
 type Limit struct {
 	// Key is what it is counted by.
 	Key string
-	// Plan counts and limits it; nil where Unlimited or DenyAll.
+	// Plan counts and limits it; nil if Unlimited or DenyAll.
 	Plan *windows.Plan
-	// Values are those that its rule counts; nil: none.
+	// Values are the values that its rule counts; nil: none.
 	Values map[string]string
 	// Name is the user's own (Named), or else the path in dots.
 	Name  string
@@ -31,32 +31,32 @@ type Limit struct {
 	Quota bool
 	// Watched counts and reports what is over, and denies nothing: no limit denies.
 	Watched bool
-	// Metadata is what the answer carries where the limit admits; nil: nothing.
+	// Metadata is what the answer carries if the limit admits; nil: nothing.
 	Metadata *structpb.Struct
-	// Labels name it in metrics: the domain, then each descriptor as key or key_value. Of a
-	// limit that a descriptor brings, and of a rule, there are none.
+	// Labels name it in metrics: the domain, then each descriptor as key or key_value. A limit that a descriptor
+	// brings, and a rule, have none.
 	Labels []string
-	// Detailed labels are made of the values asked for, of which there may be any number.
+	// Detailed labels are made of the values that are asked for. There may be any number of them.
 	Detailed bool
 	// Replaces names limits that do not apply to a request beside this one.
 	Replaces []string
 
-	// PerUnit units in Multiplier times Unit are what the configuration says, for
-	// current_limit in the answer; 0 where Unlimited.
+	// PerUnit units in Multiplier times Unit are what the configuration says, for current_limit in the answer; 0 if
+	// Unlimited.
 	PerUnit    uint32
 	Unit       rlsv3.RateLimitResponse_RateLimit_Unit
 	Multiplier uint32
 }
 
-// Per is how long the window is; 0 where Unlimited, and for a rule of the rules file.
+// Per returns how long the window is; 0 if Unlimited, and for a rule of the rules file.
 func (l Limit) Per() time.Duration { return time.Duration(l.Multiplier) * spans[l.Unit] }
 
-// onError is that of all limits: while Redis cannot answer a call is an error, and
-// Envoy's own failure_mode_deny says what becomes of the request.
+// onError is the on_error of all limits: while Redis cannot answer, a call returns an error, and Envoy's own
+// failure_mode_deny decides about the request.
 const onError = windows.OnErrorDeny
 
-// Replaced says which limits of one request do not apply to it, because another
-// of them replaces them by name. Unlimited ones replace and are not replaced.
+// Replaced reports which limits of one request do not apply to it, because another of them replaces them by name.
+// Unlimited ones replace others and are not replaced.
 func Replaced(limits []Limit) []bool {
 	out := make([]bool, len(limits))
 	for i, l := range limits {

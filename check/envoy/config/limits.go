@@ -14,17 +14,18 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Limits are what one configuration says. They never change.
+// Limits are the limits of one configuration. They never change.
 type Limits struct {
 	tag     string
 	domains map[string]*domain
-	// rules are the limits as rules, none where no limit needs one. Those that decide first stand first: the first
-	// that matches a key which Find gives is that limit's. Workers count and sweep by them.
+	// rules are the limits as rules; there are none if no limit needs one. The rules that decide first come first: if
+	// Find returns a key, the first rule that matches it is the rule of that limit. Workers count and sweep by these
+	// rules.
 	rules  *windows.Rules
-	count  int  // of limits, the unlimited and the zero ones among them
+	count  int  // of limits, including the unlimited and the zero ones
 	shadow bool // no limit denies
 	quota  bool // all are quotas
-	// warnings are fields of resources that nothing here knows.
+	// warnings are fields of resources that are not known here.
 	warnings []string
 	// refused are descriptors and domains of resources that cannot be counted; all else is in force.
 	refused []error
@@ -32,12 +33,12 @@ type Limits struct {
 }
 
 type domain struct {
-	name, text string // text is how it stands in a key
+	name, text string // text is its form in a key
 	brings     bringing
 	top        level
 }
 
-// level is what one depth of a configuration has.
+// level has the descriptors of one depth of a configuration.
 type level struct {
 	keys  map[string]*keyed // key as it is configured → its descriptors
 	stars []*node           // those whose key has a star, in the file's order
@@ -53,8 +54,8 @@ type keyed struct {
 type node struct {
 	key, value pattern
 	place      int    // lower than that of later patterns of its level
-	limit      *Limit // its Key is set where it is the same for all; nil: no limit
-	compact    string // what keys of the limit begin with where its own text is too long; empty: it is not
+	limit      *Limit // its Key is set if it is the same for all; nil: no limit
+	compact    string // the beginning of the limit's keys if its own text is too long; empty: it is not
 	label      string // in metrics
 	live       bool   // the label is made of the value that was asked for
 	next       level
@@ -64,31 +65,31 @@ type node struct {
 type pattern struct {
 	// pieces are the texts around the stars, in the form that keys have; nil if the pattern has no star.
 	pieces []string
-	// fixed patterns write text for whatever fits them: an exact text, or a value whose
-	// values share a count.
+	// fixed patterns write text, whatever fits them. They are an exact text, or a value whose values share a count.
 	fixed bool
 	text  string
 }
 
-// Len is how many limits there are.
+// Len returns how many limits there are.
 func (l *Limits) Len() int { return l.count }
 
-// Shadow says that no limit denies, whatever it finds.
+// Shadow reports whether no limit denies, whatever it finds.
 func (l *Limits) Shadow() bool { return l != nil && l.shadow }
 
-// QuotaForAll says that all limits are quotas.
+// QuotaForAll reports whether all limits are quotas.
 func (l *Limits) QuotaForAll() bool { return l != nil && l.quota }
 
-// Dump gives a line for each limit, in the order of the configuration.
+// Dump returns a line for each limit, in the order of the configuration.
 func (l *Limits) Dump() []string { return l.dump }
 
-// Warnings are fields of resources that are not known here, and were passed over.
+// Warnings returns the fields of resources that are not known here, and were ignored.
 func (l *Limits) Warnings() []string { return l.warnings }
 
 // mostRefused bounds what an error lists.
 const mostRefused = 5
 
-// Refused says which limits of resources cannot be counted; nil: none. All others are in force.
+// Refused returns an error about the limits of resources that cannot be counted; nil: there are none. All others are
+// in force.
 func (l *Limits) Refused() error {
 	n := len(l.refused)
 	switch n {
@@ -104,14 +105,12 @@ func (l *Limits) Refused() error {
 	return fmt.Errorf("%d mistakes: %s", n, strings.TrimPrefix(text, "; "))
 }
 
-// Find gives the limit of a descriptor. It is false where there is none: an
-// unknown domain, a path that is not configured or has no limit of its own, one
-// that is longer or shorter than the configuration's. At each depth an exact
-// value goes before patterns, these in the file's order before a key without
-// value, and what was chosen is not taken back. A pattern is a key or a value with a
-// star; its own text counts as exact. In a known domain a limit in the
-// descriptor itself goes before all that (broughtLimit); one that ValidateBrought
-// refuses is passed over.
+// Find returns the limit of a descriptor, and false if there is none: the domain is unknown, the path is not
+// configured or has no limit of its own, or it is longer or shorter than the paths of the configuration. At each
+// depth, an exact value is preferred to patterns, and patterns, in the file's order, to a key without a value. A
+// choice is final: it is not changed if the next depth finds nothing. A pattern is a key or a value with a star; its
+// own text counts as exact. In a known domain, a limit in the descriptor itself is preferred to all of these
+// (broughtLimit). One that ValidateBrought refuses is ignored.
 func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool) {
 	dom := l.domains[name]
 	if dom == nil {
@@ -213,8 +212,8 @@ func (p *pattern) append(buf []byte, s string, tag bool) []byte {
 	return appendValue(buf, s, tag)
 }
 
-// fits says whether the pieces stand in text in their order, the first at its
-// beginning, the last at its end, without sharing a byte. One piece alone is the text.
+// fits reports whether text has the pieces in their order, the first at its beginning, the last at its end, without
+// sharing a byte. A single piece must be the whole text.
 func fits(pieces []string, text []byte) bool {
 	if len(pieces) == 1 {
 		return pieces[0] == string(text)
@@ -235,10 +234,9 @@ func fits(pieces []string, text []byte) bool {
 	return true
 }
 
-// long is a key of over 512 bytes in a fixed form: the path of the limit with ~ for
-// what each star stands for, the last of them after the sum of the whole key. It
-// fits the limit's pattern, and no pattern that the values did not fit: no piece
-// of a pattern has a byte of what stands between its own.
+// long returns a key of over 512 bytes in a short form: the path of the limit, with ~ for what each star stands for.
+// The sum of the whole key is before the ~ of the last pattern that has a star. The key fits the limit's pattern, and
+// no pattern that the values did not fit: no piece of a pattern has a byte of what is between the pieces here.
 func long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, whole []byte) string {
 	var last *pattern
 	for i, n := range path {
@@ -282,8 +280,8 @@ func appendTag(key []byte, n *node, e *commonv3.RateLimitDescriptor_Entry) []byt
 	return append(n.value.append(key, e.GetValue(), true), '}')
 }
 
-// compacted is a key of a limit whose own text is too long: after the sum of the limit's path
-// stand the tag and the sum of the whole key.
+// compacted returns a key of a limit whose own text is too long: after the sum of the limit's path come the tag and
+// the sum of the whole key.
 func compacted(begin string, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int,
 	whole []byte) string {
 	key := []byte(begin)
@@ -293,8 +291,7 @@ func compacted(begin string, entries []*commonv3.RateLimitDescriptor_Entry, path
 	return string(append(key, markedSum(whole)...))
 }
 
-// markedSum is about 101 bits of the SHA-256, as long as all of it in hex, in
-// characters that stand in no pattern.
+// markedSum returns about 101 bits of the SHA-256, as long as all of it in hex, in characters that no pattern has.
 func markedSum(whole []byte) string {
 	var out []byte
 	h := sha256.Sum256(whole)
@@ -306,7 +303,7 @@ func markedSum(whole []byte) string {
 	return string(out)
 }
 
-// glob is the pattern as a rule has it.
+// glob returns the pattern as a rule has it.
 func (p *pattern) glob() string {
 	if p.fixed {
 		return escapeGlob(p.text)
@@ -318,7 +315,7 @@ func (p *pattern) glob() string {
 	return strings.Join(globs, "*")
 }
 
-// leastBytes is what it takes in a long key, beside the sum.
+// leastBytes returns how many bytes the pattern takes in a long key, without the sum.
 func (p *pattern) leastBytes() int {
 	if p.fixed {
 		return len(p.text)

@@ -20,8 +20,7 @@ type Options struct {
 	// Tag names the entry whose value keys have in braces: one partition then counts all descriptors with the same
 	// value. Empty: no entry.
 	Tag string
-	// OnDeny says whether hits that are denied count, of limits that do not say so themselves (on_deny);
-	// empty: skip.
+	// OnDeny says whether denied hits count, for limits that do not have on_deny; empty: skip.
 	OnDeny string
 	// MergeDomains takes several files of one domain as one; they may not have the same descriptor at their top.
 	MergeDomains bool
@@ -29,7 +28,7 @@ type Options struct {
 	Shadow bool
 	// Quota makes all limits quotas (quota_mode).
 	Quota bool
-	// Unlevelled limits publish nothing, for a process without workers: nobody would end their levels.
+	// Unlevelled limits publish nothing. It is for a process without workers, because nobody would end the levels.
 	Unlevelled bool
 	// Calendar counts one month and one year by the calendar in that time zone, from its first day; empty:
 	// they are 30 and 365 days.
@@ -56,7 +55,7 @@ func (o Options) validate() error {
 	return nil
 }
 
-// window gives the window of a limit.
+// window returns the window of a limit.
 func (o Options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_RateLimit_Unit, per time.Duration) (
 	windows.Window, error,
 ) {
@@ -79,8 +78,8 @@ func parse(texts []reload.File, o Options) (*Limits, error) {
 	return build(files, o)
 }
 
-// filesOf lists the files that make up the configuration. In a mounted ConfigMap
-// they are links, and beside them stand directories whose names begin with dots.
+// filesOf lists the files that make up the configuration. In a mounted ConfigMap they are links, and there are
+// directories beside them whose names begin with dots.
 func filesOf(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

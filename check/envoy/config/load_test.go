@@ -81,7 +81,7 @@ func TestOptions(t *testing.T) {
 		!strings.Contains(err.Error(), `at most 64`) {
 		t.Error(err)
 	}
-	// Of the tag's value only the beginning is sure to stand in a key.
+	// Only the beginning of the tag's value is certainly in a key.
 	path := filepath.Join(t.TempDir(), "f.yaml")
 	writeFile(t, path, "domain: d\ndescriptors: [{key: cl*, rate_limit: {unit: day, requests_per_unit: 5}}]\n")
 	if _, err := open(path, Options{Tag: "client"}); err == nil ||
@@ -94,7 +94,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The rules of the working configurations, as they stand.
+// The rules of the working configurations, as they are.
 func TestRulesOfAConfiguration(t *testing.T) {
 	l, err := open("testdata/working", Options{Tag: "client"})
 	testkit.Must(t, err)
@@ -172,7 +172,7 @@ func TestWhatIsTaken(t *testing.T) {
 	}
 }
 
-// Aliases make a few lines stand for a million descriptors.
+// With aliases, a few lines can mean a million descriptors.
 func TestAliasesAreBounded(t *testing.T) {
 	yaml := "domain: d\ndescriptors:\n"
 	for depth := range 7 {

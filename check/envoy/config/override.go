@@ -16,11 +16,10 @@ import (
 // overrideRule is the name of the rules of all limits that descriptors bring.
 const overrideRule = "override"
 
-// broughtLimit is the limit that a descriptor brings along, in place of what is
-// configured. The key names the window, `edge/path=a;per=60s`: requests that bring
-// the same window share a count, whatever the number of requests they allow.
-// The rule has no levels: two requests for one key that bring different limits
-// would end each other's throttles. An override that cannot be is an error.
+// broughtLimit returns the limit that a descriptor brings along, in place of what is configured. The key has the
+// window, `edge/path=a;per=60s`: requests that bring the same window share a count, whatever the number of requests
+// they allow. The rule has no levels: two requests for one key that bring different limits would end each other's
+// throttles. If the override is invalid, it returns an error.
 func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b bringing) (Limit, error) {
 	o := d.GetLimit()
 	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
@@ -56,15 +55,14 @@ type brought struct {
 	bringing
 }
 
-// bringing is what the configuration says of all limits that descriptors bring.
+// bringing is what the configuration says about all limits that descriptors bring.
 type bringing struct {
 	onDeny        windows.OnDeny
 	shadow, quota bool
 }
 
-// overridePlans: limit → its plan. Checks of one key can share a run of the
-// script only under the very same plan. Callers bring what they like, so it is
-// bounded; golang-lru, as it is the one that most Go services already have.
+// overridePlans: limit → its plan. Checks of one key can share a run of the script only under the very same plan.
+// Callers can bring any limit, so the cache is bounded. It is golang-lru, because most Go services already have that.
 var overridePlans = sync.OnceValue(func() *lru.Cache[brought, *windows.Plan] {
 	c, err := lru.New[brought, *windows.Plan](mostOverrideRules)
 	if err != nil {
@@ -90,8 +88,7 @@ func overridePlan(w brought) *windows.Plan {
 	return plan
 }
 
-// ValidateBrought says what is wrong with the limit in a descriptor, nil where
-// there is none.
+// ValidateBrought returns what is wrong with the limit in a descriptor. It is nil if there is no limit.
 func ValidateBrought(domain string, d *commonv3.RateLimitDescriptor) error {
 	if d.GetLimit() == nil {
 		return nil

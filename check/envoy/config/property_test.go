@@ -108,7 +108,7 @@ func (g generator) request(t *rapid.T, list []*descriptor) *commonv3.RateLimitDe
 	return d
 }
 
-// What Find finds by a descriptor, a worker finds by its key alone.
+// A worker finds by the key alone the same limit that Find finds by the descriptor.
 func TestKeysFitTheirRule(t *testing.T) {
 	found, cut := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -247,8 +247,7 @@ func TestKeysAreInjective(t *testing.T) {
 	})
 }
 
-// Nothing that the rules say depends on the order of descriptors but which
-// pattern of one level goes first.
+// The order of descriptors has only one effect on the rules: which pattern of a level goes first.
 func TestRuleNamesAreUnique(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, _ := hostile.limits(t)

@@ -12,13 +12,13 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Pushed are limits that an xDS server sends: none before it has.
+// Pushed are limits that an xDS server sends. There are none before it has sent some.
 type Pushed struct {
 	*reload.Pushed[*Limits]
 	options Options
 	log     *slog.Logger
 	once    sync.Once
-	arrived chan struct{} // closed when the first have been taken
+	arrived chan struct{} // closed when the first limits have been taken
 }
 
 // NewPushed checks the options. A nil log means silence.
@@ -34,8 +34,9 @@ func NewPushed(log *slog.Logger, options Options) (*Pushed, error) {
 		arrived: make(chan struct{})}, nil
 }
 
-// Take makes the limits of resources; taken says that they are in force. An error, which it also logs, says what of
-// them is not: some that cannot be counted, or all; then what was there stays.
+// Take makes limits of resources. taken reports whether they are in force. The error, which Take also logs, says what
+// is not in force: some limits that cannot be counted, or all of them. If it is all of them, the limits before stay
+// in force.
 func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) (taken bool, err error) {
 	err = p.Pushed.Take(func() (*Limits, error) { return FromResources(resources, p.options) },
 		"resources", len(resources))
@@ -52,12 +53,12 @@ func (p *Pushed) Take(resources []*rlsconf.RateLimitConfig) (taken bool, err err
 	return true, err
 }
 
-// Refuse logs that what was sent cannot be read, and tells the hooks; what was there stays.
+// Refuse logs that what was sent cannot be read, and reports it to the hooks. The limits before stay in force.
 func (p *Pushed) Refuse(err error) error {
 	return p.Pushed.Take(func() (*Limits, error) { return nil, err })
 }
 
-// Refused says what of the last resources is not in force; nil: all of it is.
+// Refused returns what of the last resources is not in force; nil: all of it is.
 func (p *Pushed) Refused() error {
 	if err := p.Pushed.Refused(); err != nil {
 		return err
@@ -65,16 +66,16 @@ func (p *Pushed) Refused() error {
 	return p.Limits().Refused()
 }
 
-// Limits are the present ones.
+// Limits returns the current limits.
 func (p *Pushed) Limits() *Limits { return p.Value() }
 
-// Rules are those of the limits.
+// Rules returns the rules of the limits.
 func (p *Pushed) Rules() *windows.Rules { return p.Limits().rules }
 
 // Arrived is closed when limits have been taken for the first time.
 func (p *Pushed) Arrived() <-chan struct{} { return p.arrived }
 
-// Ready is an error as long as no limits have come: nobody knows then what is limited.
+// Ready returns an error as long as no limits have come, because it is not known then what is limited.
 func (p *Pushed) Ready() error {
 	select {
 	case <-p.arrived:

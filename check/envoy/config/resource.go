@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// FromResources makes limits of the resources of an xDS server, by the same steps as NewSource of files. What
-// cannot be counted is left out, each with the resource's name and the field (Refused): one limit must not
-// take all others out of force.
+// FromResources makes limits of the resources of an xDS server, by the same steps as NewSource makes them of files.
+// Limits that cannot be counted are left out. Refused returns them, each with the resource's name and the field. So
+// one limit does not take all others out of force.
 func FromResources(resources []*rlsconf.RateLimitConfig, o Options) (*Limits, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func readResource(r *rlsconf.RateLimitConfig) *file {
 	return f
 }
 
-// nested reads descriptors. One without a key is left out; one whose limit is wrong stands without it, so that
-// no other limit takes its requests.
+// nested reads descriptors. A descriptor without a key is left out. A descriptor whose limit is wrong is kept without
+// the limit, so that no other limit takes its requests.
 func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int) (out []*descriptor) {
 	if depth > maxDepth && len(list) > 0 {
 		f.refused = append(f.refused, f.ErrorAt(at, "descriptors nested deeper than %d", maxDepth))
@@ -73,8 +73,8 @@ func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int)
 	return out
 }
 
-// unitName is a unit as files have it. The published package ends at the day; later units
-// have the numbers that Envoy's answers have for them.
+// unitName returns the name of a unit in files. The published package has no units longer than a day. Longer units
+// have the same numbers as in Envoy's answers.
 func unitName(unit rlsconf.RateLimitUnit) string {
 	if unit == rlsconf.RateLimitUnit_UNKNOWN {
 		return ""
@@ -86,8 +86,8 @@ func unitName(unit rlsconf.RateLimitUnit) string {
 // not have yet.
 const quotaMode protowire.Number = 7
 
-// note takes in fields that the published package does not know: quota_mode of a
-// descriptor, which it gives. Others are passed over, as in protobuf everywhere, and told of.
+// note reads fields that the published package does not know. It returns quota_mode of a descriptor. Others are
+// ignored, as everywhere in protobuf, and become warnings.
 func (f *file) note(at string, unknown protoreflect.RawFields) (quota bool) {
 	for len(unknown) > 0 {
 		number, kind, n := protowire.ConsumeTag(unknown)
@@ -110,5 +110,5 @@ func (f *file) note(at string, unknown protoreflect.RawFields) (quota bool) {
 	return quota
 }
 
-// maxNoted bounds what is told of one resource.
+// maxNoted bounds the warnings about one resource.
 const maxNoted = 3

@@ -37,7 +37,7 @@ func shadowed(d *rlsconf.RateLimitDescriptor) *rlsconf.RateLimitDescriptor {
 	return d
 }
 
-// Resources give the very limits that a file with the same words gives.
+// Resources make the same limits as a file with the same words.
 func TestResourcesAreWhatFilesAre(t *testing.T) {
 	second, month := rlsconf.RateLimitUnit_SECOND, rlsconf.RateLimitUnit(5)
 	named := limited("rule-0-match-0", "", 10, second)
@@ -164,8 +164,8 @@ func TestBustedResources(t *testing.T) {
 	}
 }
 
-// Files of one domain are one where that is asked for; the same descriptor at the top of
-// both is a mistake all the same.
+// Files of one domain are merged if the option says so. The same descriptor at the top of two of them is still a
+// mistake.
 func TestMergedDomains(t *testing.T) {
 	dir := t.TempDir()
 	first, other := filepath.Join(dir, "1.yaml"), filepath.Join(dir, "2.yaml")

@@ -15,7 +15,7 @@ type SourceConfig struct {
 	Limits string
 	// Rules is the rules file; empty: Base.
 	Rules string
-	// Base are rules beside the limits where there is no rules file; nil: none.
+	// Base are rules beside the limits if there is no rules file; nil: none.
 	Base *windows.Rules
 	Options
 	// RuleOptions are those of windows.Parse.
@@ -23,8 +23,8 @@ type SourceConfig struct {
 	Log         *slog.Logger // nil: silence
 }
 
-// Source is where the present limits are asked for, and the rules that they and
-// the rules file make. It reloads all of them when one changes.
+// Source has the current limits, and the rules that are made of them and of the rules file. It reloads all files when
+// one changes.
 type Source struct{ *sourceFiles }
 
 // sourceFiles reloads the files.
@@ -58,10 +58,10 @@ func NewSource(c SourceConfig) (*Source, error) {
 	return &Source{files}, nil
 }
 
-// Limits are the present ones.
+// Limits returns the current limits.
 func (s *Source) Limits() *Limits { return s.Value().limits }
 
-// Rules are the present ones, those of the rules file first.
+// Rules returns the current rules, those of the rules file first.
 func (s *Source) Rules() *windows.Rules { return s.Value().rules }
 
 func (c SourceConfig) parse(files []reload.File) (l loaded, err error) {
@@ -80,9 +80,8 @@ func (c SourceConfig) parse(files []reload.File) (l loaded, err error) {
 	return l, err
 }
 
-// combine puts the limits' rules after those given. One of these that takes keys
-// of a limit is an error: who folds would count them by it, and who checks by
-// the limit.
+// combine puts the limits' rules after the given rules. It returns an error if a given rule takes keys of a limit:
+// workers would count these keys by that rule, and checks by the limit.
 func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
 	if base == nil {
 		return l.rules, nil
@@ -105,7 +104,7 @@ func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
 	return both, nil
 }
 
-// example is a key that fits a limit's pattern.
+// example returns a key that fits a limit's pattern.
 func example(match string) string {
 	var b strings.Builder
 	for i := 0; i < len(match); i++ {

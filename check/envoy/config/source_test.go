@@ -26,8 +26,7 @@ func writeFile(t testing.TB, path, text string) {
 	testkit.Must(t, os.Rename(draft, path))
 }
 
-// watching runs a source until the test ends. reloaded waits for an attempt to
-// reload and gives its error.
+// watching runs a source until the test ends. reloaded waits for an attempt to reload and returns its error.
 func watching(t *testing.T, s *Source) (reloaded func() error) {
 	t.Helper()
 	heard := make(chan error, 100)
@@ -154,8 +153,7 @@ func TestASwappedConfigMapIsTakenUp(t *testing.T) {
 	}
 }
 
-// A file that comes to the directory, or goes, is taken up; so are the rules
-// beside it, wherever they lie.
+// A file that is added to the directory, or removed, is noticed. So is a change of the rules file, wherever it is.
 func TestADirectoryIsWatched(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	rules := filepath.Join(other, "rules.yml")

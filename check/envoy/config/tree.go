@@ -18,31 +18,31 @@ type builder struct {
 	limits  *Limits
 	rules   []placed
 	nodes   int // made so far
-	literal int // above 0 below a pattern's own text, which has been counted with the pattern
+	literal int // above 0 below a pattern's own text, whose limits are counted with the pattern
 }
 
-// placed is a rule and how deep its descriptor stands.
+// placed is a rule and how deep its descriptor is.
 type placed struct {
 	rule  *windows.Rule
 	limit *Limit
 	depth int
 }
 
-// walk is where the builder is in a domain: what leads there.
+// walk is the place of the builder in a domain: the path that leads there.
 type walk struct {
-	domain string // as it stands in a key
+	domain string // as it is in a key
 	depth  int
 	match  string // the pattern of keys so far
 	text   string // the same as text, while all is fixed
 	fixed  bool
 	dotted string // as envoyproxy/ratelimit names it in its statistics
 	plain  string // for the rule's name
-	exact  bool   // plain says the whole path
+	exact  bool   // plain has the whole path
 	labels []string
 	live   bool // a label is made of the value asked for
 	size   int  // the fewest bytes of a key
-	// tag is the entry in braces as it stands in a key, without a value that is not fixed; empty: none
-	// yet. It has at most tagBytes.
+	// tag is the entry in braces as it is in a key, without a value that is not fixed; empty: none yet. It has at
+	// most tagBytes.
 	tag      string
 	tagBytes int
 }
@@ -79,8 +79,8 @@ func build(files []*file, o Options) (*Limits, error) {
 	return b.limits, b.finish()
 }
 
-// refuse takes in what is wrong: of a file, where nothing of it is taken, it is an error; of a
-// resource one part that is not taken.
+// refuse handles a mistake. In a file it is an error, and nothing of the file is taken. In a resource, one part is
+// not taken.
 func (b *builder) refuse(f *file, err error) error {
 	if f.Document != nil {
 		return err
@@ -91,7 +91,7 @@ func (b *builder) refuse(f *file, err error) error {
 	return nil
 }
 
-// own says of descriptors which file they stand in: those of several can be in one domain.
+// own sets the file that descriptors are in, because descriptors of several files can be in one domain.
 func own(f *file, list []*descriptor) {
 	for _, r := range list {
 		r.in = f
@@ -99,7 +99,7 @@ func own(f *file, list []*descriptor) {
 	}
 }
 
-// domain makes what one domain has, once.
+// domain makes the levels of one domain, once.
 func (b *builder) domain(f *file) (err error) {
 	if b.limits.domains[f.domain] != nil {
 		return nil
@@ -113,9 +113,9 @@ func (b *builder) domain(f *file) (err error) {
 	return err
 }
 
-// finish makes the rules, those of compact keys and then deeper ones first: no key of a shallow limit has as
-// many slashes, while a star of a shallow one would take those of a deep key.
-// Those of one depth stand in the order in which Find prefers their descriptors.
+// finish makes the rules. Those of compact keys come first, and then deeper ones before shallower ones: no key of a
+// shallow limit has as many slashes, while a star of a shallow limit would take the slashes of a deep key. Rules of
+// one depth are in the order in which Find prefers their descriptors.
 func (b *builder) finish() error {
 	if len(b.rules) == 0 {
 		b.limits.rules = new(windows.Rules)
@@ -144,7 +144,7 @@ func (b *builder) finish() error {
 	return nil
 }
 
-// rank is the order in which Find tries the descriptors of one level.
+// rank returns the order in which Find tries the descriptors of one level.
 func (r *descriptor) rank() int {
 	switch {
 	case strings.Contains(r.key+r.value, "*"):
@@ -193,9 +193,9 @@ func (b *builder) once(list []*descriptor) (out []*descriptor, err error) {
 	return out, nil
 }
 
-// hidden are the patterns whose own text an earlier pattern takes. A request can have that text: Envoy
-// Gateway names a route without a host by a *. It is the pattern's, as any exact text goes before patterns, so
-// it gets rules of its own, which stand before those of the earlier one.
+// hidden returns the patterns whose own text an earlier pattern takes. A request can have that text: Envoy Gateway
+// names a route without a host by a *. The text belongs to the pattern itself, because an exact text is preferred to
+// patterns. So it gets rules of its own, which come before those of the earlier pattern.
 func hidden(list []*descriptor) (out []*descriptor) {
 	var keys, values []pattern
 	for _, r := range list {
@@ -214,7 +214,7 @@ func hidden(list []*descriptor) (out []*descriptor) {
 	return out
 }
 
-// place adds a descriptor to a level; with literal its own text alone.
+// place adds a descriptor to a level. With literal it adds only the descriptor's own text.
 func (b *builder) place(l *level, at walk, r *descriptor, literal bool) error {
 	n, err := b.node(at, r, literal)
 	if n == nil || err != nil {
@@ -243,7 +243,7 @@ func (b *builder) place(l *level, at walk, r *descriptor, literal bool) error {
 	return nil
 }
 
-// patternOf reads a key or a value; an empty one takes any.
+// patternOf reads a key or a value. An empty one fits any text.
 func patternOf(s string, share bool) pattern {
 	if s == "" {
 		s = "*"
@@ -262,12 +262,12 @@ func patternOf(s string, share bool) pattern {
 	return p
 }
 
-// node makes the node of a descriptor, what is below it, and its limit; nil where it is refused.
+// node makes the node of a descriptor, what is below it, and its limit; nil if it is refused.
 func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
 	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), place: b.nodes, label: r.key,
 		live: r.live && !r.share && r.rank() > 0}
 	b.nodes++
-	if r.share && len(n.key.pieces) > 1 { // under another key the very text can be a count of its own
+	if r.share && len(n.key.pieces) > 1 { // under another key, the same text can have its own count
 		n.value.text = strings.Join(n.value.pieces, "%*")
 	}
 	if r.value != "" {
@@ -292,7 +292,7 @@ func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
 	return n, err
 }
 
-// checkTag refuses patterns that could stand in braces and not be found by what stands there.
+// checkTag refuses patterns that could be in braces, but would not be found by the text in the braces.
 func (b *builder) checkTag(at walk, r *descriptor, n *node) error {
 	if at.tagged() || b.limits.tag == "" || !fits(n.key.pieces, appendText(nil, b.limits.tag)) {
 		return nil
@@ -312,7 +312,7 @@ func (b *builder) checkTag(at walk, r *descriptor, n *node) error {
 
 func (at walk) tagged() bool { return at.tag != "" }
 
-// to is the walk one descriptor further.
+// to returns the walk one descriptor further.
 func (at walk) to(r *descriptor, n *node, tag bool) walk {
 	open, shut := "", ""
 	if tag {
@@ -345,9 +345,9 @@ func (at walk) to(r *descriptor, n *node, tag bool) walk {
 	return at
 }
 
-// compact is how a limit is counted whose own text leaves no room in a key: the domain, the SHA-256 of its path,
-// and as much of the path as there is room for, for people. No other key begins so, as no written text begins
-// with ~. What follows is the tag and, where a star is in the path, the sum of the whole key.
+// compact returns the beginning of the keys of a limit whose own text leaves no room in a key: the domain, the
+// SHA-256 of its path, and as much of the path as there is room for, for people. No other key begins like this,
+// because no written text begins with ~. The tag follows and, if a star is in the path, the sum of the whole key.
 func (at walk) compact() string {
 	const domainBytes, pathBytes = 63, 128
 	begin := string(cut([]byte(at.domain), domainBytes)) + "/" + sum([]byte(at.match)) + "/"
@@ -405,7 +405,7 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	return nil
 }
 
-// dumped is a limit as the debug port of envoyproxy/ratelimit shows it.
+// dumped returns a limit as the debug port of envoyproxy/ratelimit shows it.
 func dumped(path string, r *descriptor) string {
 	if r.limit.unlimited {
 		return path + ": unlimited"
@@ -418,15 +418,14 @@ func dumped(path string, r *descriptor) string {
 		r.limit.perUnit, r.shadow, r.quota)
 }
 
-// escapeGlob takes text out of a pattern's language.
+// escapeGlob escapes the characters of a text that mean something in a pattern.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(s)
 }
 
-// ruleName names a rule by its path, domain--key-value--key. One that does not
-// say the whole path (other characters than a-z and 0-9, too long) ends in a
-// hash of the pattern. So a name depends on nothing but its own path, and stays
-// while limits beside it come and go.
+// ruleName names a rule by its path, domain--key-value--key. A name that does not have the whole path (other
+// characters than a-z and 0-9, too long) ends in a hash of the pattern. So a name depends only on its own path, and
+// stays the same when other limits come and go.
 func ruleName(at walk) string {
 	const most, hashed = 64, 8
 	if at.exact && len(at.plain) <= most {
