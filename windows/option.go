@@ -24,7 +24,7 @@ type option struct {
 	says        func(r *Rule) bool   // whether the sentence about the rule has state
 	follows     func(r *Rule) string // the effect of a change to r, in words; nil: none
 	notReplayed func(r *Rule) string // what a replay of a log leaves out, in words; nil, or empty: nothing
-	// An option can add a meter to those of the windows. algorithm counts it, has tells whether a rule adds it, and
+	// An option can add a meter to those of the windows. algorithm counts it, has reports whether a rule adds it, and
 	// tell adds its settings to the plan for the library.
 	algorithm string
 	has       func(r *Rule) bool

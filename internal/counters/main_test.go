@@ -9,8 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
-// timelines is how many timelines each property is tried on; the variable STREAMCOUNTER_TEST_TIMELINES and
-// -rapid.checks say otherwise. CI tries 100.
+// timelines is how many timelines each property is tried on. The variable STREAMCOUNTER_TEST_TIMELINES and
+// -rapid.checks change it. CI tries 100.
 var timelines = "40"
 
 func TestMain(m *testing.M) {

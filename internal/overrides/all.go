@@ -77,8 +77,8 @@ func New(s Store, log *slog.Logger) *All {
 }
 
 // OnChange adds a function to call after changes, with their targets: keys, and patterns or networks
-// after a line feed. Call it before Run. The function must not set an override. Calls from Run and from Set can
-// overlap.
+// after a line feed. Call it before Run. The function must not set an override. It may be called by several
+// goroutines at the same time: by Run, and by callers of Set and Clear.
 func (o *All) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
 
 // Any reports whether there is an override.

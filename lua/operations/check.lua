@@ -26,7 +26,7 @@ local LOOK = 'l'          -- charges nothing, but can deny the call
 local CHARGE = 'c'        -- is charged whatever the windows hold. It is denied if it exceeds the
 --                           limit, and its retry_ms is then the wait for one unit. A call with
 --                           such checks has no plain check
-local CHARGE_DENIED = 'd' -- like a plain one, and charged also where the call is denied
+local CHARGE_DENIED = 'd' -- like a plain one, but also charged if the call is denied
 local MORE = '+'          -- another check of the same call follows
 local KEY = 'k'           -- the number of its key follows, from 1; without it, the key after the last check's key
 local WORDS = {l = LOOK, c = CHARGE, d = CHARGE_DENIED, ['+'] = MORE, k = KEY}
