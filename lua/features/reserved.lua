@@ -45,8 +45,8 @@ function hooks.marked(s, now)
 end
 
 -- settled_by returns t, the time at which a reservation ends. If it has ended and is not settled yet, settled_by
--- returns a later time: as long after now as t is before now, at least 1 ms and at most 1 s. A worker settles it within
--- a few ms, but perhaps no worker runs.
+-- returns a later time: as long after now as t is before now, at least 1 ms and at most 1 s. A worker settles it
+-- within a few ms, but perhaps no worker runs.
 local function settled_by(s, t)
   return t > s.now and t or s.now + max(1, min(1000, s.now - t))
 end

@@ -2,15 +2,15 @@
 -- value counts in a window until the window's length after it was last seen.
 --
 -- A meter is a sorted set: one member per value, and its score is when the value was last seen, in ms. It keeps the
--- values that were seen last: one more than the largest limit (the meter's setting). This is still exact: a value that
--- is dropped was seen before all that are kept, so it cannot matter until it is seen again. The largest value of `used`
--- is one more than the limit of its window, which means: more than the limit.
+-- values that were seen last: one more than the largest limit (the meter's setting). This is still exact: a value
+-- that is dropped was seen before all that are kept, so it cannot matter until it is seen again. The largest value of
+-- `used` is one more than the limit of its window, which means: more than the limit.
 --
--- A check, and a group of events, has one value per such meter of its plan. The hook `values` (plan.lua) reads them. A
--- value that a window has already takes no unit of the window. Another value takes one: hook `takes`.
+-- A check, and a group of events, has one value per such meter of its plan. The hook `values` (plan.lua) reads them.
+-- A value that a window has already takes no unit of the window. Another value takes one: hook `takes`.
 --
--- The state of a meter also has value (false: none came); seen, when the value was last seen (0: not yet, nil: not read
--- yet); and denied: a denied check adds no value, although its cost may count (hook `refused`).
+-- The state of a meter also has value (false: none came); seen, when the value was last seen (0: not yet, nil: not
+-- read yet); and denied: a denied check adds no value, although its cost may count (hook `refused`).
 --
 -- include: library, plan, state
 

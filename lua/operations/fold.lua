@@ -66,8 +66,8 @@ local function crossed(s, w, threshold)
   return s.now
 end
 
--- read_groups reads the groups of a key. It returns the next group and place in ARGV, how many units they have, and how
--- many of their events have ids. Arithmetic on a text that is no number is an error, and cheaper than a check.
+-- read_groups reads the groups of a key. It returns the next group and place in ARGV, how many units they have, and
+-- how many of their events have ids. Arithmetic on a text that is no number is an error, and cheaper than a check.
 local function read_groups(g, at, now, values)
   local planned, with_ids, more = 0, 0, nil
   repeat
@@ -130,8 +130,8 @@ local function read(at, plans, now, partitions)
   return many, at, ids
 end
 
--- acked reads the reply of an XACK that was called by pcall. It returns the number of events that were acknowledged. If
--- the key is no stream, acked returns 0, and the fold returns an error after it has counted all other events.
+-- acked reads the reply of an XACK that was called by pcall. It returns the number of events that were acknowledged.
+-- If the key is no stream, acked returns 0, and the fold returns an error after it has counted all other events.
 local function acked(reply)
   if type(reply) == 'number' then return reply end
   is_wrong_type(reply)
