@@ -10,24 +10,24 @@ type Algorithm struct {
 	tells   bool // its hook told (plan.lua) adds two integers to each state of a key
 }
 
-// Promise says what a window holds at a time, to the unit. The recount of each is in
-// internal/streamtest/oracle.go, which the tests compare every algorithm with.
+// Promise defines exactly how many units a window holds at a time. internal/streamtest/oracle.go
+// has a recount for each promise. The tests compare every algorithm with it.
 type Promise string
 
 const (
-	// EveryUnit at its own millisecond, for as long as the window.
+	// EveryUnit counts each unit from its own millisecond, for as long as the window.
 	EveryUnit Promise = "every unit"
 	// WholeBuckets counts each unit until its bucket of the window has left as a whole.
 	WholeBuckets Promise = "whole buckets"
-	// Estimate is made of the windows of the clock.
+	// Estimate is computed from the windows of the clock.
 	Estimate Promise = "an estimate"
 	// OfTheClock counts since the last multiple of the window's length.
 	OfTheClock Promise = "of the clock"
 )
 
-// Algorithms are those that there are scripts for, the default first. Each has an
-// entry here, a file, which sets algorithms[name] (plan.lua says to what), and its
-// lines in the two tables of docs/algorithms.md. Tests find what is missing.
+// Algorithms are the algorithms that a rule can name, the default first. Each has an
+// entry here, a Lua file, which sets algorithms[name] (see plan.lua), and a line in
+// each of the two tables of docs/algorithms.md. Tests fail if one is missing.
 var Algorithms = []Algorithm{
 	{Name: "sliding-log", Form: "log", Promise: EveryUnit},
 	{Name: "sliding-log-zset", Form: "zset", Promise: EveryUnit},
@@ -36,7 +36,7 @@ var Algorithms = []Algorithm{
 	{Name: "fixed-window", Form: "fixed", Promise: OfTheClock},
 }
 
-// unnamed are those that no rule names. Each has a file of Go as well.
+// unnamed are the algorithms that no rule names. Each also has a Go file.
 var unnamed = []Algorithm{calendar, distinct, penalty}
 
 var (
@@ -54,22 +54,22 @@ func namesOf(wanted func(Algorithm) bool) (names []string) {
 	return names
 }
 
-// AlgorithmNames gives the names of Algorithms, in their order.
+// AlgorithmNames returns the names of Algorithms, in their order.
 func AlgorithmNames() []string { return slices.Clone(allNames) }
 
-// Exact gives the names of those that promise EveryUnit.
+// Exact returns the names of the algorithms that promise EveryUnit.
 func Exact() []string { return slices.Clone(exactNames) }
 
 // IsExact reports whether an algorithm of this name promises EveryUnit.
 func IsExact(name string) bool { return slices.Contains(exactNames, name) }
 
-// PromiseOf gives what an algorithm promises; "" where there is none of that name.
+// PromiseOf returns the promise of an algorithm; "" if there is none of that name.
 func PromiseOf(name string) Promise { return named(name).Promise }
 
-// Form gives an algorithm's form. It is empty for an unknown name, and for an algorithm with several forms.
+// Form returns an algorithm's form. It is empty for an unknown name, and for an algorithm with several forms.
 func Form(algorithm string) string { return named(algorithm).Form }
 
-// Forms gives those of all algorithms that have one.
+// Forms returns the forms of all algorithms that have one.
 func Forms() (list []string) {
 	for _, a := range all {
 		if a.Form != "" {

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Process is a process that runs, and with which rules.
+// Process is a process that runs, and the fingerprint of its rules.
 type Process struct {
 	Name, Fingerprint string
-	SinceMs           int64 // when it came to have them, by Redis's clock
+	SinceMs           int64 // when it began to use these rules, by Redis's clock
 }
 
-// Announce runs announce.lua: it says for ms that p runs (its SinceMs is Redis's to
-// say) and gives all processes that do, p among them, and Redis's time.
+// Announce runs announce.lua: it announces, for ms milliseconds, that p runs. Redis sets its
+// SinceMs. It returns all processes that run, with p, and Redis's time.
 func (s *Server) Announce(ctx context.Context, key string, now Now, p Process, ms int64) (all []Process,
 	nowMs int64, err error) {
 	const op = "announce"

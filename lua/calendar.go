@@ -1,6 +1,6 @@
 package lua
 
-// Calendar counts the windows of the calendar.
+// Calendar is the algorithm that counts the windows of the calendar.
 const Calendar = "calendar"
 
 var calendar = Algorithm{Name: Calendar, Form: Calendar}

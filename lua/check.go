@@ -7,7 +7,7 @@ import (
 // CheckPartition names the keys of one partition that checks touch.
 type CheckPartition struct{ Levels, Due, Outbox string }
 
-// CheckKey is one key that is asked for, and its meters' keys in Redis.
+// CheckKey is one key to check, and its meters' keys in Redis.
 type CheckKey struct {
 	Meters    []string
 	Plan      int      // index into CheckArgs.Plans
@@ -15,43 +15,43 @@ type CheckKey struct {
 	Values    []string // one per meter of its plan that counts values; empty: it has none
 }
 
-// CheckItem is one check; a Cost of 0 charges nothing and asks for one unit.
+// CheckItem is one check. A Cost of 0 charges nothing, and asks whether there is room for one unit.
 type CheckItem struct {
 	Key  int // index into CheckArgs.Keys
 	Cost int64
 	Kind CheckKind
 }
 
-// CheckKind says what becomes of a check's cost.
+// CheckKind says when a check's cost is charged.
 type CheckKind int
 
-// The kinds of checks. kindLetters has the letters of those after Take, as check.lua does.
+// The kinds of checks. kindLetters has the letter of each kind after Take, as in check.lua.
 const (
-	Take         CheckKind = iota // charged where the whole call is allowed
+	Take         CheckKind = iota // charged if the whole call is allowed
 	Look                          // never charged
-	Charge                        // always charged, denied where it went over; all checks of its call are of this kind
-	ChargeDenied                  // like Take, and charged also where the call is denied
+	Charge                        // always charged, denied if over the limit; all checks of its call are of this kind
+	ChargeDenied                  // like Take, but also charged if the call is denied
 )
 
 var kindLetters = [...]string{"", "l", "c", "d"}
 
-// CheckArgs holds calls that one run answers; each is charged whole or not at
-// all. On a Cluster all lie in one partition.
+// CheckArgs has the calls that one run answers. Each call is charged as a whole or
+// not at all. On a Cluster all keys are in one partition.
 type CheckArgs struct {
 	Now        Now
 	Partitions []CheckPartition
 	Plans      []*Plan
-	Keys       []CheckKey // each once; shortest where those of one plan and partition stand together
+	Keys       []CheckKey // each once; ARGV is shortest if keys of one plan and partition follow each other
 	Calls      [][]CheckItem
-	Remember   []Memory // of the calls that have one, no name twice
+	Remember   []Memory // for the calls that have one; no name twice
 }
 
 // WindowState is the state of a key in one window. The times are ms since 1970,
-// 0 where nothing is used.
+// 0 if nothing is used.
 type WindowState struct {
 	Used       int64
 	NextFreeMs int64 // when the first of the used units is free again
-	EmptyMs    int64 // when all of them are
+	EmptyMs    int64 // when all of them are free again
 }
 
 // CheckResult is the answer to one item.
@@ -59,7 +59,7 @@ type CheckResult struct {
 	NowMs   int64
 	RetryMs int64 // 0: it is admitted; -1: it can never be
 	Windows []WindowState
-	Told    []int64 // what hook told gives for the key (plan.lua)
+	Told    []int64 // the result of hook told for the key (plan.lua)
 	// ShadowMs has, for each window that does not decide, what RetryMs would have been.
 	ShadowMs []int64
 }
@@ -73,15 +73,15 @@ type CheckReply struct {
 // CheckCall is the answer to one call.
 type CheckCall struct {
 	Allowed bool
-	// Replayed: it was answered before, and this is that answer.
+	// Replayed: the call was answered before, and this is the same answer.
 	Replayed bool
 	// OtherBody: its key was used for a call with another fingerprint, and nothing was decided.
 	OtherBody bool
 	Items     []CheckResult
 }
 
-// Check runs check.lua. It is not safe to send again: that would charge twice, but for calls
-// that all have a place in Remember.
+// Check runs check.lua. It is not safe to send again, because that would charge twice, except if
+// all calls are in Remember.
 func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
 	keys, args, algorithms := a.encode()
 	plan := func(it CheckItem) *Plan { return a.Plans[a.Keys[it.Key].Plan] }
@@ -114,7 +114,7 @@ func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
 	return reply, nil
 }
 
-// encode gives the keys, and the arguments that stand before the checks.
+// encode returns the keys, and the arguments before those of the checks.
 func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Keys)+len(a.Remember))
 	for _, p := range a.Partitions {
@@ -150,7 +150,8 @@ func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 	return keys, args, algorithms
 }
 
-// appendTo adds a check to those before, of which the last has the key `last`; more: another of the same call follows.
+// appendTo adds a check to the arguments. `last` is the key of the check before. more: another check of the call
+// follows.
 func (it CheckItem) appendTo(args []any, last int, more bool) []any {
 	if it.Kind != Take && it.Cost > 0 {
 		args = append(args, kindLetters[it.Kind])

@@ -5,7 +5,7 @@ const Distinct = "distinct"
 
 var distinct = Algorithm{Name: Distinct}
 
-// DistinctOf is what Meter.More says of one: how many values go with a transition, under the name Field.
+// DistinctOf is the value of Meter.More for Distinct: how many values a transition has, under the name Field.
 type DistinctOf struct {
 	Publish int    `json:"publish"`
 	Field   string `json:"field"`

@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// One check of one key by the library alone. Who has rules wants package windows.
+// One check of one key with only this package. With rules, use package windows.
 func ExampleServer_Check() {
-	server, err := miniredis.Run() // stands in for a real Redis
+	server, err := miniredis.Run() // in place of a real Redis
 	if err != nil {
 		log.Fatal(err)
 	}

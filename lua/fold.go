@@ -8,7 +8,7 @@ import (
 type FoldGroup struct {
 	Count int64
 	IDs   []string // rising
-	// ProducerIDs are the ids that the producers gave the events, nil where they gave none.
+	// ProducerIDs are the ids that the producers gave the events, nil if they gave none.
 	ProducerIDs []string
 	Values      []string // one per meter of the plan that counts values; empty: the events have none
 }
@@ -25,36 +25,36 @@ type FoldSection struct {
 	Keys []FoldKey
 }
 
-// FoldPartition is what is folded of one partition, and the names of its keys.
+// FoldPartition has the events of one partition to fold, and the names of its keys.
 type FoldPartition struct {
 	Events, Levels, Due, Outbox, IDs string
 	Sections                         []FoldSection
 }
 
-// FoldArgs is what one call folds. On a Cluster it is of one partition.
+// FoldArgs are the arguments of one fold. On a Cluster they have only one partition.
 type FoldArgs struct {
 	Now        Now
 	Group      string
 	RememberMs int64 // how long ids are remembered
-	// TraceParent and TraceState go with the transitions that are written, for who publishes them; empty: none.
+	// TraceParent and TraceState are written with the transitions, for their publisher; empty: none.
 	TraceParent, TraceState string
 	Partitions              []FoldPartition
 }
 
-// FoldReply counts the events of a fold by what became of them.
+// FoldReply counts the events of a fold by their outcome.
 type FoldReply struct {
 	Folded         int64 // counted
 	Late           int64 // acknowledged, but out of every window already
-	AlreadyCounted int64 // counted before, by somebody
+	AlreadyCounted int64 // counted before, by any worker
 	Duplicate      int64 // sent before by their producer, with the same id
 	Transitions    int64 // levels that changed, in the outbox
 	Corrupt        int64 // meters that held foreign data; they start again from zero
 }
 
-// sectionKeys is how many keys a section has at most (section_at in plan.lua).
+// sectionKeys is the largest number of keys in a section (section_at in plan.lua).
 const sectionKeys = 8191
 
-// encode puts the arguments of fold.lua together.
+// encode returns the arguments of fold.lua.
 func (a *FoldArgs) encode() (keys []string, args []any, algorithms []string) {
 	names, values := 5*len(a.Partitions), 8
 	for _, p := range a.Partitions {
@@ -110,7 +110,7 @@ func (k *FoldKey) appendTo(args []any) []any {
 	return args
 }
 
-// Fold runs fold.lua. It is safe to send again: what was counted is not counted twice.
+// Fold runs fold.lua. It is safe to send again: no event is counted twice.
 func (s *Server) Fold(ctx context.Context, a FoldArgs) (FoldReply, error) {
 	keys, args, algorithms := a.encode()
 	n, err := s.integers(ctx, "fold", algorithms, keys, args, 6)

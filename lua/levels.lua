@@ -1,36 +1,36 @@
--- levels.lua: which levels each key and window stands at, and the transitions that a
--- change of them writes to the outbox, in the same step as the count. records.lua has what is
--- remembered of a key. Most keys are far from any level, and operations call nothing here for them.
+-- levels.lua: the levels that each window of a key has reached, and the transitions that a
+-- change of level writes to the outbox, in the same step as the count. records.lua describes the
+-- record of a key. Most keys are far from any level, and operations call nothing in this file for them.
 --
--- A throttle decision is one per key, as its subject is: the window that
--- throttles longest speaks for it, and the key is released when none does.
+-- A key has one throttle decision at most. The window that throttles longest determines it, and
+-- the key is released when no window throttles it.
 --
 -- include: library, plan, state, records
 
--- A subscriber that receives nothing newer lets a key go this long after `until`
--- and the hold: what the sweeper, the relay and NATS may take in all.
+-- A subscriber that receives no newer transition stops throttling a key this long after `until`
+-- and the hold. It covers the delays of the sweeper, the relay and NATS together.
 local GRACE_MS = 5000
 
--- near_level notes that a key is near a level, for judge, which takes of its state
+-- near_level marks the state of a key as near a level. judge reads these fields of the state:
 --   key       the user's key
 --   text      its record in the hash of levels (records.lua); nil: not read yet; false: there is none
---   crossed(s, w, threshold)  gives the time of the entry that made window w reach it; nil: now
---   falling   levels may go down, and a record passes from one rule to another
+--   crossed(s, w, threshold)  returns the time of the entry that made window w reach the threshold; nil: now
+--   falling   levels may go down, and a record may pass from one rule to another
 --   restate   the throttle decision is published again in any case
---   refunded  levels may end earlier than they were to
+--   refunded  levels may end earlier than the record says
 local function near_level(s, key, text)
   s.near, s.key, s.text, s.crossed, s.falling, s.restate, s.refunded = true, key, text, nil, nil, nil, nil
 end
 
--- prove_types reads what is written here, so that a wrong type fails before the first
--- write. Call it before judge and end_levels.
+-- prove_types reads the keys that this file writes, so that a wrong type fails before the
+-- first write. Call it before judge and end_levels.
 local function prove_types(place)
   call('HLEN', KEYS[place + LEVELS])
   call('ZCARD', KEYS[place + DUE])
   call('XLEN', KEYS[place + OUTBOX])
 end
 
--- about makes x, which says what transitions are about: place (of the partition), key, field, rule (its name), hold,
+-- about returns x, the context of a key's transitions: place (of the partition), key, field, rule (its name), hold,
 -- shadow, in_flight (ms of a window as text -> true if it counts slots in flight), now, rec (the key's record), s (the
 -- state of the key, if a rule counts it), and written (how many transitions were written).
 local function about(place, key, field, now, rec)
@@ -38,17 +38,17 @@ local function about(place, key, field, now, rec)
           in_flight = {}, s = nil, written = 0, numbered = nil, reason = nil}
 end
 
--- number_transitions has the versions of x's transitions be above all that its rule had of the key.
+-- number_transitions makes the versions of x's transitions greater than every version that the key had under x's rule.
 local function number_transitions(x)
   if x.numbered == x.rule then return end
   x.numbered = x.rule
   local rec = x.rec
   rec.version = max(rec.version, version_before(x.place, x.field, x.rule))
-  -- A corrupt record said something lately: far fewer than 1,000 transitions per ms.
+  -- The last version in a corrupt record is lost. It was below now + 1,000: a key has far fewer transitions per ms.
   if rec.corrupt then rec.version = max(rec.version, x.now + 1000) end
 end
 
--- emit writes one transition. Of a renewal, `since` is when the key became throttled.
+-- emit writes one transition. In a renewal, `since` is the time at which the key became throttled.
 local function emit(x, state, level, w, used, since, till, renewal)
   local rec, expires, begins = x.rec, till, state == 'throttled' or state == 'raised'
   number_transitions(x)
@@ -75,7 +75,7 @@ end
 
 local function top_of(w) return #w.raised > 0 and w.raised[#w.raised].pct or 0 end
 
--- clear ends the levels of a window for which `ends` is true, the highest first.
+-- clear ends the levels of a window for which ends(pct) is true, the highest level first.
 local function clear(x, w, used, fell, ends)
   local kept = {}
   for i = #w.raised, 1, -1 do
@@ -87,7 +87,7 @@ end
 
 local function all() return true end
 
--- end_all ends what a record says, for a rule that is gone or a reset.
+-- end_all ends the throttle decision and all levels of a record, after its rule was removed or for a reset.
 local function end_all(x)
   local rec, t = x.rec, x.rec.throttle
   local shadow = find(x.field, '\n', 1, true) and true or false
@@ -98,8 +98,8 @@ local function end_all(x)
   rec.list, rec.by_ms, rec.throttle = {}, {}, nil
 end
 
--- end_levels ends all levels of a record whose rule counts nothing any more. It gives how many transitions it wrote,
--- and whether the record was corrupt.
+-- end_levels ends all levels of a record whose rule no longer counts the key. It returns how many transitions it
+-- wrote, and whether the record was corrupt.
 local function end_levels(place, field, text, now)
   local rec = parse_record(text, now)
   local x = about(place, match(field, '^[^\n]*'), field, now, rec)
@@ -108,18 +108,19 @@ local function end_levels(place, field, text, now)
   return x.written, rec.corrupt
 end
 
--- ends_at gives when, with no more traffic, window w of the key falls below a level: a throttle not
--- before its hooks let it.
+-- ends_at returns when window w of the key falls below a level if no more traffic comes. A throttle does not end
+-- before the time that the hook denied_until returns.
 local function ends_at(s, rule, w, pct, threshold)
   local till = free_at(s, w, threshold - 1)
   if pct == 100 and not rule.shadow then till = max(till, denied_until(s)) end
   return till
 end
 
--- raise_window adds to w, what the record says of a window, the levels that it has reached and does not stand at,
--- and to crossed what was added. w then has used, reached (the highest level that its use reaches) and threshold.
+-- raise_window adds the levels that a window has reached, and that its record does not have yet, to w and to crossed.
+-- w is the window's part of the record. Afterwards it has used, reached (the highest level that its use reaches) and
+-- the threshold of that level.
 local function raise_window(s, rule, rec, w, crossed)
-  local place = 1 -- in raised, of the step
+  local place = 1 -- the place of the step in w.raised
   for _, step in ipairs(w.window.steps) do
     while w.raised[place] and w.raised[place].pct < step.pct do place = place + 1 end
     if w.used < step.threshold then break end
@@ -139,8 +140,8 @@ local function raise_window(s, rule, rec, w, crossed)
   end
 end
 
--- raise adds the levels that the windows of a rule have reached. It gives the windows with a level, and the levels
--- in the order in which they were crossed. `before` is how many windows of the plan stand before the rule's.
+-- raise adds the levels that the windows of a rule have reached. It returns the windows with a level, and the added
+-- levels in the order in which they were crossed. `before` is how many windows of the plan precede the rule's windows.
 local function raise(s, rule, rec, before)
   local list, crossed = {}, {}
   for i, window in ipairs(rule.windows) do
@@ -160,9 +161,9 @@ local function raise(s, rule, rec, before)
   return list, crossed
 end
 
--- lower marks what has ended in a window: falls (pct -> true where that level ends)
--- and fell (when). It renews a level that stands on. What the rule says now
--- and did not say when the level was raised holds at once, without until and hold.
+-- lower marks the levels of a window that have ended: falls (pct -> true if that level ends)
+-- and fell (when). It renews a level that continues. If the rule was changed after the level
+-- was raised, the changed rule applies at once, whatever `until` and the hold are.
 local function lower(s, rule, w, same_algorithm)
   local window, stands = w.window, top_of(w)
   local rule_changed = not same_algorithm or w.limit ~= window.limit
@@ -177,7 +178,7 @@ local function lower(s, rule, w, same_algorithm)
   if reached == stands and not rule_changed then w.moved = s.now end
 end
 
--- release writes that the key is throttled no more, where that was said.
+-- release writes that the key is no longer throttled. `said` is the throttle decision that was published.
 local function release(x, said, list, released_at)
   local s, shadow, used = x.s, x.shadow, 0
   for _, w in ipairs(list) do
@@ -189,10 +190,10 @@ local function release(x, said, list, released_at)
   if not shadow and denied_until(s) > s.now then s.plan.released(s) end
 end
 
--- decide writes the throttle decision of the key where it changed: the window at
--- the top with the latest end speaks. Only a sweep restates a decision to which
--- the rule has given another limit, hold or shadow, so that processes
--- with different rules cannot do so in turns.
+-- decide writes the throttle decision of the key if it has changed. Of the windows at 100
+-- percent, the one that ends last determines it. If the rule now has another limit, hold or
+-- shadow setting, only a sweep publishes the decision again. Otherwise processes with
+-- different rules would publish it in turns.
 local function decide(x, list)
   local s, rec, said, speaks, released_at = x.s, x.rec, x.rec.throttle, nil, nil
   for _, w in ipairs(list) do
@@ -224,7 +225,7 @@ local function decide(x, list)
   end
 end
 
--- shorten has the levels of a key end earlier than they were to, as units were given back.
+-- shorten makes the levels of a key end earlier, because units were given back.
 local function shorten(s, rule, list)
   for _, w in ipairs(list) do
     local ends = w.reached < top_of(w) and s.now or free_at(s, w.index, w.threshold - 1)
@@ -233,9 +234,9 @@ local function shorten(s, rule, list)
   end
 end
 
--- judge_rule compares what a key's windows under one rule hold with its record, and writes what changed. It gives
--- how many transitions it wrote, and whether the record was corrupt. text is the record as read, false where there
--- is none.
+-- judge_rule compares what a key's windows under one rule hold with the key's record, and writes what changed. It
+-- returns how many transitions it wrote, and whether the record was corrupt. text is the record as read, false if
+-- there is none.
 local function judge_rule(s, rule, before, field, text)
   local rec = parse_record(text, s.now)
   local x = about(s.place, s.key, field, s.now, rec)
@@ -270,8 +271,8 @@ local function judge_rule(s, rule, before, field, text)
   return x.written, rec.corrupt
 end
 
--- judge does so for all rules of a key's plan. Records that were not read yet (s.text is of the first) are read here:
--- prove_types has seen that this cannot fail.
+-- judge calls judge_rule for all rules of a key's plan. s.text is the record of the first rule. Records that were not
+-- read yet are read here. This cannot fail, because prove_types has checked the type.
 local function judge(s)
   local written, corrupt, before, text = 0, false, 0, s.text
   for _, rule in ipairs(s.plan.rules) do

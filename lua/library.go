@@ -14,38 +14,43 @@ import (
 
 // Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
 //
+<<<<<<< HEAD
 // A call is one of a function of the library (FCALL). If a server lacks the library, Server loads it. If a server takes
 // no functions, Server sends the operation as a script (EVALSHA).
+=======
+// A call runs a function of the library (FCALL). If a server lacks the library, Server loads it. If a server accepts
+// no functions, like the embedded Redis, Server sends the operation as a script (EVALSHA).
+>>>>>>> lang-a
 type Server struct {
 	client redis.UniversalClient
-	// noFunctions is until when calls go as scripts, in ms since 1970: functions were refused.
+	// noFunctions is the time until which calls run as scripts, in ms since 1970, because functions were refused.
 	noFunctions atomic.Int64
-	// plain: the server knows no functions at all, and no first line of a script that says its flags.
+	// plain: the server has no Redis Functions, and scripts with a first line for their flags do not work there either.
 	plain    atomic.Bool
-	prepared atomic.Bool // the library is known to have been there
+	prepared atomic.Bool // Prepare has succeeded
 }
 
-// NewServer makes one for a client.
+// NewServer returns a Server for a client.
 func NewServer(c redis.UniversalClient) *Server { return &Server{client: c} }
 
-// Client is the one that it was made for.
+// Client returns the client of NewServer.
 func (s *Server) Client() redis.UniversalClient { return s.client }
 
-// How long calls go as scripts after a server has refused functions: one that knows none, one where the
-// user may not use them, and one that takes no library now (its memory is full, say).
+// How long calls run as scripts after a server has refused functions: because it has no Redis Functions, because the
+// user may not call them, or because it does not accept a library now (for example, its memory is full).
 const (
 	unknownFor   = time.Minute
 	forbiddenFor = 10 * time.Second
 	busyFor      = time.Second
 )
 
-// freeing are the operations that go on where memory is full, as they free it or must not wait for it. A fold
-// takes what is in memory already, and lets it be trimmed.
+// freeing are the operations that run even if memory is full, because they free memory or must not wait for it. A fold
+// reads events that are in memory already, and allows them to be trimmed.
 var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true,
 	"expire-overrides": true, "override": true, "deadletter": true, "gap": true, "retire": true}
 
-// call runs an operation of the library. A check that may not write, as memory is full or replicas are missing, is
-// answered where a look suffices for it: where it is denied and nothing about its levels changes.
+// call runs an operation of the library. If a check must not write, because memory is full or replicas are missing, it
+// is tried as a look, which succeeds if the check is denied and none of its levels changes.
 func (s *Server) call(ctx context.Context, op string, algorithms, keys []string, args []any) (any, error) {
 	args = append(args, op) // run_operation in library.lua takes the name from the last argument
 	as := writes
@@ -65,8 +70,8 @@ func (s *Server) call(ctx context.Context, op string, algorithms, keys []string,
 	return v, err
 }
 
-// run runs an operation as a function, or else as a script of the algorithms that it needs. It goes from the one to
-// the other only after an answer that says that nothing has run.
+// run runs an operation as a function, or as a script with the algorithms that it needs. It falls back to the script
+// only if the server has answered that nothing has run.
 func (s *Server) run(ctx context.Context, op string, as function, algorithms, keys []string, args []any) (any, error) {
 	if time.Now().UnixMilli() >= s.noFunctions.Load() {
 		v, err := fcallOn(ctx, s.client, as, keys, args)
@@ -87,11 +92,11 @@ func (s *Server) run(ctx context.Context, op string, as function, algorithms, ke
 	return s.script(op, as, algorithms).Run(ctx, s.client, keys, args...).Result()
 }
 
-// errNoFunctions: the server has not taken the library (loadOn has noted for how long).
+// errNoFunctions: the server has not accepted the library. loadOn has set how long calls run as scripts then.
 var errNoFunctions = errors.New("the server takes no library")
 
-// mayFallBack reports whether a call has not run because the server has no such function. It notes how long calls
-// go as scripts then.
+// mayFallBack reports whether a call has not run because the server has no such function. If so, it sets how long
+// calls run as scripts.
 func (s *Server) mayFallBack(err error) bool {
 	switch {
 	case err == nil:
@@ -99,8 +104,8 @@ func (s *Server) mayFallBack(err error) bool {
 		return false
 	case errors.Is(err, errNoFunctions):
 	case isNotFound(err):
-		// A node that a slot is moved to has no library, and none can be loaded through its key. Or
-		// somebody else's library has our name.
+		// A node to which a slot is being moved has no library, and the library cannot be loaded with a key
+		// of that slot. Or a foreign library has the same name.
 		s.refused(busyFor)
 	case isUnknownCommand(err):
 		s.plain.Store(true)
@@ -123,8 +128,8 @@ func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, a
 	return c.FCall(ctx, name, keys, args...).Result()
 }
 
-// Prepare loads the library on each server, so that the first call is not slow. If a server takes no functions, it
-// compiles the most used scripts of these algorithms. It reports no error: the first call does.
+// Prepare loads the library on each server, so that the first call is not slow. If a server accepts no functions, it
+// compiles the most used scripts of these algorithms. It returns no error: the first call returns it.
 func (s *Server) Prepare(ctx context.Context, algorithms []string) {
 	if s.prepared.Load() || time.Now().UnixMilli() < s.noFunctions.Load() && !s.plain.Load() {
 		return
@@ -147,7 +152,8 @@ func (s *Server) Prepare(ctx context.Context, algorithms []string) {
 	}
 }
 
-// prepare loads the library on one server, if it is not there, and calls it once: the first call reads all of it.
+// prepare loads the library on one server, if it is not there, and calls it once, because the first call runs all of
+// its code.
 func (s *Server) prepare(ctx context.Context, c redis.Cmdable) error {
 	_, err := fcallOn(ctx, c, looks, nil, []any{"none"})
 	if isNotFound(err) {
@@ -165,7 +171,7 @@ func (s *Server) prepare(ctx context.Context, c redis.Cmdable) error {
 	return err
 }
 
-// Load loads the library on the server, or on all masters of a Cluster, where it is not there yet.
+// Load loads the library on the server, or on all masters of a Cluster, if it is not there yet.
 func (s *Server) Load(ctx context.Context) error {
 	on := func(ctx context.Context, c redis.Cmdable) error {
 		err := c.FunctionLoad(ctx, Library().Text).Err()
@@ -180,13 +186,13 @@ func (s *Server) Load(ctx context.Context) error {
 	return on(ctx, s.client)
 }
 
-// isThere says whether a library was loaded, now or before.
+// isThere reports whether a library was loaded, now or before.
 func isThere(err error) bool {
 	var answered redis.Error
 	return err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists")
 }
 
-// load loads the library on the server that has a key. It is false where the server takes none.
+// load loads the library on the server that has a key. It returns false if the server does not accept it.
 func (s *Server) load(ctx context.Context, key string) (bool, error) {
 	var c redis.Cmdable = s.client
 	if cluster, ok := s.client.(*redis.ClusterClient); ok {
@@ -218,8 +224,8 @@ func (s *Server) loadOn(ctx context.Context, c redis.Cmdable) (bool, error) {
 func isNotFound(err error) bool       { return hasPrefix(err, "ERR Function not found") }
 func isUnknownCommand(err error) bool { return hasPrefix(err, "ERR unknown command") }
 
-// mayNotCall says whether the user may not call functions. Where he may not run a command that a function runs, that
-// has perhaps written before.
+// mayNotCall reports whether the user may not call functions. It is false if the user may not run a command that a
+// function runs, because that function may already have written.
 func mayNotCall(err error) bool {
 	return hasPrefix(err, "NOPERM") && strings.Contains(err.Error(), "'fcall")
 }
@@ -231,7 +237,7 @@ func hasPrefix(err error, prefix string) bool {
 
 var scripts sync.Map // its text's head/operation/algorithms → *redis.Script
 
-// script gives the operation as a script. Its first line says to Redis what a function's flags say.
+// script returns the operation as a script. The script's first line has the flags of the function.
 func (s *Server) script(op string, as function, algorithms []string) *redis.Script {
 	head := ""
 	if !s.plain.Load() {

@@ -21,8 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// checked charges one unit of a key in partition 0 of "sc", whose limit is a thousand million, and tells how many
-// are used.
+// checked charges one unit of a key in partition 0 of "sc", whose limit is 10^9, and returns how many units are used.
 func checked(ctx context.Context, s *lua.Server, key string) (used int64, err error) {
 	return checkedOf(ctx, s, key, 1_000_000_000)
 }
@@ -43,7 +42,7 @@ func checkedOf(ctx context.Context, s *lua.Server, key string, limit int64) (use
 	return reply.Calls[0].Items[0].Windows[0].Used, nil
 }
 
-// planOf is a plan of one window of a minute, with these levels.
+// planOf returns a plan of one window of a minute, with these levels.
 func planOf(limit int64, steps ...int64) *lua.Plan {
 	return &lua.Plan{
 		Meters: []lua.Meter{{Algorithm: "sliding-log", Setting: 7500, SpanMs: 60_000, Windows: []int{1}}},
@@ -54,7 +53,8 @@ func planOf(limit int64, steps ...int64) *lua.Plan {
 
 var errDenied = errors.New("denied")
 
-// load makes checks with some callers while trouble goes on, and compares what was acknowledged with what is counted.
+// load makes checks with some callers while a failure is caused, and compares the acknowledged units with the counted
+// units.
 func load(t *testing.T, s *lua.Server, trouble func(), rounds int) {
 	t.Helper()
 	const callers, each = 8, 200
@@ -80,7 +80,7 @@ func load(t *testing.T, s *lua.Server, trouble func(), rounds int) {
 	}
 }
 
-// functionsOf tells whether a server has executed a function, and a script.
+// functionsOf reports whether a server has executed a function, and a script.
 func functionsOf(t *testing.T, c *redis.Client) (functions, scripts bool) {
 	t.Helper()
 	stats := c.Info(t.Context(), "commandstats").Val()
@@ -98,7 +98,7 @@ func TestALibraryThatIsGoneIsLoadedAgain(t *testing.T) {
 	}
 }
 
-// Two versions stand side by side: the name of a library and of its functions is that of its text.
+// A server can have two versions at the same time: the names of a library and of its functions depend on its text.
 func TestTwoVersionsSideBySide(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	l := lua.Library()
@@ -125,8 +125,8 @@ func libraries(t *testing.T, c *redis.Client) string {
 	return strings.Join(names, " ")
 }
 
-// Where functions cannot be had, the same text runs as a script: where the user may not call or load them, where
-// another library has taken our name, and where memory is full.
+// If functions cannot be used, the same text runs as a script: if the user may not call or load them, if another
+// library has the same name, or if memory is full.
 func TestWithoutFunctions(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, admin *redis.Client){
 		"may not call": func(t *testing.T, admin *redis.Client) {
@@ -159,7 +159,8 @@ func TestWithoutFunctions(t *testing.T) {
 	}
 }
 
-// A call that Redis ends midway, as the user may not run a command of it, has perhaps written: it is not made again.
+// A call that Redis ends midway, because the user may not run a command of it, may have written, so it is not sent
+// again.
 func TestACallThatEndsMidwayIsNotRepeated(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	admin := streamtest.Connect(t, own.URL())
@@ -174,8 +175,8 @@ func TestACallThatEndsMidwayIsNotRepeated(t *testing.T) {
 	}
 }
 
-// Full memory refuses a check as a whole. One that is denied is answered all the same, as a look suffices for it.
-// What frees memory goes on.
+// If memory is full, a check is refused as a whole. A denied check is answered anyway, because a look is enough for it.
+// Operations that free memory still run.
 func TestFullMemory(t *testing.T) {
 	for name, functions := range map[string]bool{"functions": true, "scripts": false} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +212,7 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-// Each master of a Cluster loses the library again and again: calls go on, and count once.
+// Each master of a Cluster loses the library again and again. Calls still succeed, and count once.
 func TestLibraryOnACluster(t *testing.T) {
 	cluster := streamtest.Cluster(t)
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()[:3]})
@@ -223,8 +224,8 @@ func TestLibraryOnACluster(t *testing.T) {
 	}, 100)
 }
 
-// A replica that takes over has the library, and a master that gets a slot gets it, an old one or one that was just
-// added: checks go on as functions.
+// A replica that takes over has the library. A master that gets a slot, an old one or one that was just added, gets the
+// library too. So checks still run as functions.
 func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	cluster := streamtest.Cluster(t)
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()})
@@ -232,7 +233,7 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	s, slot := lua.NewServer(c), cluster.Slot("sc:{0}:levels")
 	again := func(what string) {
 		t.Helper()
-		// For a moment the client may know the old master alone; then calls go by EVALSHA for a second.
+		// For a moment the client may know only the old master. Then calls run by EVALSHA for a second.
 		streamtest.Eventually(t, 30*time.Second, "checks are answered by functions after "+what, func() (bool, string) {
 			_, err := checked(t.Context(), s, "k")
 			if err != nil {
@@ -257,7 +258,7 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	}
 }
 
-// An operator loads the library, so that no process needs the right to.
+// An operator loads the library, so that no process needs the permission to do so.
 func TestLoad(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	admin := streamtest.Connect(t, own.URL())
@@ -276,7 +277,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The library uses one list for all replies to checks: a short one ends where it ends.
+// The library uses one list for all replies to checks. A short reply has nothing of a longer reply before it.
 func TestAShortReplyAfterALongOne(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	s := lua.NewServer(c)
@@ -294,8 +295,8 @@ func TestAShortReplyAfterALongOne(t *testing.T) {
 	}
 }
 
-// A call that fails leaves nothing behind that changes the next one: after each way in which one can fail, a check
-// and what it shows of the key are as on a server that has seen no failure.
+// A failed call leaves nothing behind that changes the next call: after each kind of failure, a check and the state of
+// its key are as on a server that has had no failure.
 func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	ctx, s := t.Context(), lua.NewServer(c)
@@ -311,7 +312,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	calendar := []any{(&lua.Plan{Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
 		Rules: []lua.Rule{{Name: "api", Algorithm: "month", Windows: []lua.Window{{Ms: 1, Limit: 10,
 			Steps: []int64{80, 8, 100, 10}, ID: 101, FromMs: 5}}}}}).Text()}
-	one := 1 + 16384 // partitions and plans, as check.lua has them
+	one := 1 + 16384 // one partition and one plan, as in check.lua
 	failures := []struct {
 		op   string
 		keys []string
@@ -348,7 +349,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 			t.Errorf("after %d, %s: the log lives for %v", round, f.op, ttl)
 		}
 	}
-	// What was read of a key in a call that failed holds no more once the key is gone.
+	// Data of a key that a failed call has read is not used after the key was removed.
 	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", one}, 0)))
 	testkit.Must(t, c.Del(ctx, "sc:{0}:log:marked").Err())
 	if _, err := checkedOf(ctx, s, "marked", 10); err != nil {
@@ -357,7 +358,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	if entry := c.XRange(ctx, "sc:{0}:log:marked", "-", "+").Val()[0].Values; len(entry) != 2 {
 		t.Errorf("the first entry of a new log is %v", entry)
 	}
-	// Nor does a call know the plans of the one before.
+	// A call also does not use the plans of the call before it.
 	key, plan := "sc:{0}:log:marked", rule[0]
 	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], key), []any{"", 1 + 2*16384, plan, plan,
 		1 + 8192*(2+4096), 1}))
@@ -370,13 +371,13 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// The library keeps the states of some keys for the next calls, not those of the largest call that ever came: its
-// memory is outside of maxmemory, and the collector goes through it at each call.
+// The library keeps the states of some keys for the next calls, but not those of the largest call so far: its memory
+// is outside of maxmemory, and the garbage collector scans it in each call.
 func TestALargeCallLeavesLittleMemory(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	ctx, s := t.Context(), lua.NewServer(c)
 	used := func() int64 {
-		for range 20_000 { // the collector works in steps, as calls allocate
+		for range 20_000 { // the collector works in steps, when calls allocate
 			_, err := checked(ctx, s, "small")
 			testkit.Must(t, err)
 		}
@@ -389,7 +390,7 @@ func TestALargeCallLeavesLittleMemory(t *testing.T) {
 	testkit.Must(t, c.XGroupCreateMkStream(ctx, "sc:{0}:events", "g", "0").Err())
 	plan, partition := planOf(100, 100, 100), lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due",
 		Outbox: "sc:{0}:outbox"}
-	for _, n := range []int{8000, 1} { // a small call drops what a large one needed
+	for _, n := range []int{8000, 1} { // a small call drops the lists of a large one
 		keys := make([]lua.FoldKey, n)
 		check := lua.CheckArgs{Plans: []*lua.Plan{plan}, Partitions: []lua.CheckPartition{partition}}
 		for i := range keys {

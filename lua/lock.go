@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// Lock runs lock.lua for keys of one server, on a Cluster of one slot: it takes or keeps the locks for ms
-// milliseconds, or with 0 gives them back. It tells of each key whether owner holds it now.
+// Lock runs lock.lua for keys of one server, on a Cluster of one slot. It takes or keeps the locks for ms
+// milliseconds; with 0 it gives them back. It returns for each key whether owner holds it now.
 func (s *Server) Lock(ctx context.Context, keys []string, owner string, ms int64) (map[string]bool, error) {
 	n, err := s.integers(ctx, "lock", nil, keys, []any{owner, ms}, len(keys))
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package lua owns the scripts that run inside Redis: it embeds them, composes
-// each of the algorithms it needs and one operation, with the files that these
-// include, and runs them with typed arguments and replies.
+// Package lua owns the scripts that run inside Redis: it embeds them, composes each
+// script of one operation, the algorithms that it needs, and the files that these
+// include, and runs the scripts with typed arguments and replies.
 //
-// It is for tools that work on counters below the level of rules; services want package
-// windows or client/direct. Times are milliseconds, units integers below 2^53. An error of
-// Fold, Sweep, Lock or DeadLetters may be answered by sending the same again; after one
-// of Check or Refund it is unknown whether units were charged.
+// It is for tools that work on counters below the level of rules. Services use package
+// windows or client/direct. Times are milliseconds, units are integers below 2^53. After an
+// error of Fold, Sweep, Lock or DeadLetters the same call may be sent again. After an
+// error of Check or Refund it is unknown whether units were charged.
 package lua
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 // IsOutOfPeriod reports whether a script found that the server's clock is outside the periods
-// that it was given. It gives that clock, in ms. The script wrote nothing.
+// that it was given. It returns the time of that clock, in ms. The script wrote nothing.
 func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
 	var answered redis.Error
 	if !errors.As(err, &answered) {
@@ -35,7 +35,7 @@ func IsOutOfPeriod(err error) (nowMs int64, ok bool) {
 	return nowMs, err == nil
 }
 
-// Now stands in for the server's clock in tests, in ms; 0 means the server's.
+// Now is the time in ms that replaces the server's clock in tests; 0 means the server's clock.
 type Now int64
 
 func (n Now) arg() any {
@@ -45,7 +45,7 @@ func (n Now) arg() any {
 	return int64(n)
 }
 
-// Peek runs peek.lua: it gives where keys stand.
+// Peek runs peek.lua: it returns the states of keys.
 func (s *Server) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, error) {
 	keys, args := make([]string, 0, 2*len(list)), append(make([]any, 0, 2+len(list)), now.arg())
 	var algorithms []string
@@ -67,8 +67,8 @@ func (s *Server) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, 
 	return out, nil
 }
 
-// result reads where a key of the plan stands, and gives the rest of the reply: now,
-// retry_ms if it has that, and what window_states gives.
+// result reads the state of a key of the plan from a reply: now, retry_ms if hasRetry, and the
+// result of window_states. It returns the rest of the reply too.
 func (p *Plan) result(n []int64, hasRetry bool) (out CheckResult, rest []int64) {
 	out.NowMs, n = n[0], n[1:]
 	if hasRetry {
@@ -81,7 +81,7 @@ func (p *Plan) result(n []int64, hasRetry bool) (out CheckResult, rest []int64) 
 	return out, n[told:]
 }
 
-// resultWithShadows is result of a reply that says how long windows in shadow would have one wait.
+// resultWithShadows is like result, for a reply that also has the waits for the shadow rules' windows.
 func (p *Plan) resultWithShadows(n []int64) (out CheckResult, rest []int64) {
 	out, n = p.result(n, true)
 	shadows := p.shadows()
@@ -89,20 +89,20 @@ func (p *Plan) resultWithShadows(n []int64) (out CheckResult, rest []int64) {
 	return out, n[shadows:]
 }
 
-// SweepItem is a record that is due: the meters of its key, and the plan of its rule alone. That
-// is nil where the rule is gone; then Meters has one name, with the record's field in the key's place.
+// SweepItem is a record that is due: the meters of its key, and a plan with only its rule. The plan
+// is nil if the rule was removed. Then Meters has one name, with the record's field in the key's place.
 type SweepItem struct {
 	Meters []string
 	Plan   *Plan
-	// Moved: the rule may just have become a shadow, or live, and have its record in
-	// the other field yet.
+	// Moved: the rule may just have become a shadow, or live, and its record may still be in
+	// the other field.
 	Moved bool
-	// Restate: its throttle decision is to be published again, though nothing about it changed.
+	// Restate: its throttle decision must be published again, although nothing about it changed.
 	Restate bool
 }
 
-// Sweep runs sweep.lua over keys of one partition. It gives the transitions written,
-// and how many records were corrupt and are removed.
+// Sweep runs sweep.lua for keys of one partition. It returns how many transitions it wrote,
+// and how many records were corrupt.
 func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now, items []SweepItem,
 ) (transitions, corrupt int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
@@ -131,8 +131,8 @@ func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now,
 	return n[0], n[1], nil
 }
 
-// Reset runs reset.lua over the holds of a key, its meters, others that it may
-// have, and the names of the shadow rules that match it; it reports whether there was any.
+// Reset runs reset.lua for the holds of a key, its meters, others that it may have,
+// and the names of the shadow rules that match it. had is whether any of its keys existed.
 func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds string, key Key,
 	others, shadows []string,
 ) (had bool, transitions int64, err error) {
@@ -148,8 +148,8 @@ func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds str
 	return n[0] > 0, n[1], nil
 }
 
-// Refund runs refund.lua: it gives n units of a key back and tells how many
-// that were, and where the key stands. It is not safe to send again.
+// Refund runs refund.lua: it gives units of a key back, and returns how many
+// those were, and the state of the key. It is not safe to send again.
 func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units int64, key Key,
 ) (refunded int64, r CheckResult, err error) {
 	keys := append([]string{p.Levels, p.Due, p.Outbox}, key.Meters...)
@@ -162,15 +162,15 @@ func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units in
 	return n[0], r, nil
 }
 
-// DeadLetter is an entry that could not be counted or published: its ID, why, and
-// what stood in it.
+// DeadLetter is an entry that could not be counted or published: its ID, the reason,
+// and its content.
 type DeadLetter struct{ ID, Reason, Body string }
 
-// DeadLetterSource says where entries are taken from, and how. One with a Stream
-// alone is of entries that have left the stream already.
+// DeadLetterSource says where entries are taken from, and how. With only a Stream,
+// the entries have left that stream already.
 type DeadLetterSource struct{ Stream, how, group string }
 
-// AcknowledgeEvents takes events out of what a consumer group has pending.
+// AcknowledgeEvents acknowledges events that are pending in a consumer group.
 func AcknowledgeEvents(events, group string) DeadLetterSource {
 	return DeadLetterSource{events, "ack", group}
 }
@@ -178,9 +178,10 @@ func AcknowledgeEvents(events, group string) DeadLetterSource {
 // DeleteEntries deletes entries of a stream.
 func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{stream, "delete", ""} }
 
-// DeadLetters runs deadletter.lua: it takes entries out of their stream and keeps
-// each that was still there in the dead stream, which holds about `keep`. It gives
-// per letter whether it was written. It is safe to send again.
+// DeadLetters runs deadletter.lua: it takes entries out of their stream, and adds each
+// entry that was still there to the dead stream, which keeps about `keep` letters. It
+// returns for each letter whether it was written. It is safe to send again; but if the
+// source has only a Stream, each letter is then written again.
 func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
 ) ([]bool, error) {
 	args := append(make([]any, 0, 3+3*len(letters)), cmp.Or(from.how, "none"), from.group, keep)
@@ -198,8 +199,8 @@ func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead st
 	return written, nil
 }
 
-// Retire runs retire.lua: it removes the consumer named ("" for none) and those
-// idle for longer than idleMs (0 for none), where they hold nothing pending. It gives how many those were.
+// Retire runs retire.lua: it removes the named consumer ("" for none) and the consumers that have been
+// idle for longer than idleMs (0 for none), if they have no pending events. It returns how many it removed.
 // The streams are of one server, on a Cluster of one slot.
 func (s *Server) Retire(ctx context.Context, events []string, group, consumer string, idleMs int64) (int64, error) {
 	n, err := s.integers(ctx, "retire", nil, events, []any{group, consumer, idleMs}, 1)
@@ -212,8 +213,8 @@ func (s *Server) Retire(ctx context.Context, events []string, group, consumer st
 // EventsAndDead names the events of a partition and their dead letters.
 type EventsAndDead struct{ Events, Dead string }
 
-// Gap runs gap.lua for partitions of one server, on a Cluster for one: it gives how many events of each were
-// found trimmed unread since the last call, -1 where the server does not keep the numbers.
+// Gap runs gap.lua for partitions of one server, on a Cluster for one partition. It returns how many events of each
+// were found to be trimmed unread since the last call, -1 if the server does not have the numbers.
 func (s *Server) Gap(ctx context.Context, partitions []EventsAndDead, group string, keep int64) ([]int64, error) {
 	keys := make([]string, 0, 2*len(partitions))
 	for _, p := range partitions {
@@ -230,7 +231,7 @@ func windowStates(n []int64, windows int) []WindowState {
 	return out
 }
 
-// integers runs an operation whose reply must be as many integers as want.
+// integers runs an operation whose reply must be `want` integers.
 func (s *Server) integers(ctx context.Context, op string, algorithms, keys []string, args []any, want int,
 ) ([]int64, error) {
 	v, err := s.call(ctx, op, algorithms, keys, args)

@@ -31,7 +31,7 @@ func TestLockHasOneHolder(t *testing.T) {
 		ask("a", 60_000, true)
 		ask("b", 60_000, false)
 		ask("a", 60_000, true) // renewed
-		ask("b", 0, false)     // nobody gives back what another holds
+		ask("b", 0, false)     // a process cannot give back the lock of another
 		ask("b", 60_000, false)
 		if ttl := c.PTTL(ctx, key).Val(); ttl < 50*time.Second {
 			t.Fatalf("the lock ends in %v", ttl)
@@ -41,7 +41,7 @@ func TestLockHasOneHolder(t *testing.T) {
 	})
 }
 
-// Locks are asked for together, also of a server that has lost the library.
+// Several locks are taken in one call, also on a server that has lost the library.
 func TestLocksTogether(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	s, keys := lua.NewServer(c), []string{"sc:{0}:relay", "sc:{1}:relay", "sc:{2}:relay"}
@@ -98,7 +98,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	})
 }
 
-// A fold refuses arguments that make no sense before it writes anything.
+// A fold refuses invalid arguments before it writes anything.
 func TestFoldValidatesFirst(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, p := t.Context(), streamtest.Prefix(t)
@@ -149,7 +149,7 @@ func TestFoldValidatesFirst(t *testing.T) {
 	})
 }
 
-// Scripts refuse arguments that make no sense before they write anything.
+// Scripts refuse invalid arguments before they write anything.
 func TestScriptsValidateFirst(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
@@ -161,7 +161,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 			return append(append(append([]any{}, head...), rule...),
 				tail...)
 		}
-		one, two := 1+16384, 2+16384 // as check.lua has them: how many partitions, and one plan
+		one, two := 1+16384, 2+16384 // as in check.lua: how many partitions, and one plan
 		for _, x := range []struct {
 			op   string
 			keys []string
@@ -194,8 +194,8 @@ func TestScriptsValidateFirst(t *testing.T) {
 	})
 }
 
-// Each operation says what it includes: together with that, and with each algorithm, it compiles as a script, and each
-// file stands in it at most once. Only what writes levels or dead letters carries that code.
+// Each operation names the files that it includes. With these files, and with each algorithm, it compiles as a script,
+// and the script has each file at most once. Only operations that write levels or dead letters have that code.
 func TestEachOperationIsAScript(t *testing.T) {
 	levels, deadstream := "local function judge(", "local function dead_letter("
 	carries := map[string]string{
@@ -240,7 +240,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// The script of an algorithm is complete by itself, and sets what its name stands for; and each is documented.
+// The script of an algorithm is complete without other algorithms, and sets the functions of its name. Each algorithm
+// is documented.
 func TestAlgorithms(t *testing.T) {
 	page, err := os.ReadFile("../docs/algorithms.md")
 	testkit.Must(t, err)
@@ -269,7 +270,7 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// A lease that no relay of ours can have taken is nobody's: else it would stand forever.
+// A lease that no relay of streamcounter can have taken is free, because otherwise it would be held forever.
 func TestALeaseOfNobody(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
@@ -299,7 +300,7 @@ func TestALeaseOfNobody(t *testing.T) {
 	})
 }
 
-// A dead stream with the greatest ID in it takes letters again, and keeps those it had.
+// A dead stream that has the greatest ID accepts letters again, and keeps the letters that it had.
 func TestADeadStreamThatTakesNoMore(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
@@ -330,10 +331,10 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 	})
 }
 
-// After a restart Redis can know of fewer events read than were. Where the group's last one, or a later one
-// that it has passed, still stands in the stream, nothing before it was trimmed unread.
+// After a restart, Redis's number of read events can be too low. If the stream still has the group's last event, or a
+// later event that the group has passed, no event before it was trimmed unread.
 func TestAGapIsNoLossWhereAllWasRead(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded one does not keep the numbers
+	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded Redis does not have the numbers
 	ctx, events := t.Context(), streamtest.Prefix(t)+":{0}:events"
 	testkit.Must(t, c.XGroupCreateMkStream(ctx, events, "workers", "0").Err())
 	for range 10 {
@@ -352,7 +353,7 @@ func TestAGapIsNoLossWhereAllWasRead(t *testing.T) {
 			t.Errorf("%d of 10 are kept, 8 were read: %d missing, %v, want %d", kept, n, err, want)
 		}
 	}
-	gap(4, 0) // the seventh and eighth still stand
+	gap(4, 0) // the seventh and eighth are still there
 	gap(3, 0)
-	gap(1, 6) // the ninth was trimmed unread; how many more nobody knows
+	gap(1, 6) // the ninth was trimmed unread; it is unknown how many more were
 }

@@ -16,15 +16,15 @@ func (p OverridePartition) keys() []string {
 }
 
 // OverrideChange is one change of an override: a target (a key, or a line feed and a pattern) and
-// what it is to be, as JSON; "" removes it.
+// its new override as JSON; "" removes it.
 type OverrideChange struct {
 	Target, Override, By, Reason string
 	Keep                         int64 // entries of the audit stream
-	// FromMs is the time from which the override's end was counted; 0: it was not.
+	// FromMs is the time from which the override's end was computed; 0: it was not computed.
 	FromMs int64
 }
 
-// OverrideOutcome is what became of a change.
+// OverrideOutcome is the outcome of a change.
 type OverrideOutcome int64
 
 // The outcomes.
@@ -36,16 +36,16 @@ const (
 	OverrideOtherTime  OverrideOutcome = -3 // FromMs is not the present
 )
 
-// OverrideReply is what SetOverride gives.
+// OverrideReply is the result of SetOverride.
 type OverrideReply struct {
 	NowMs       int64
 	Outcome     OverrideOutcome
 	Transitions int64
-	Before      string // JSON; "" where there was none
+	Before      string // JSON; "" if there was none
 }
 
-// SetOverride runs override.lua. Sending it again sets the same again, with another entry in the
-// audit stream.
+// SetOverride runs override.lua. If it is sent again, it sets the same override again, and adds another
+// entry to the audit stream.
 func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, o OverrideChange,
 ) (r OverrideReply, err error) {
 	const op = "override"
@@ -71,13 +71,13 @@ func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, 
 	return r, nil
 }
 
-// ExpireItem is a target to look at, and the override of a pattern that applies where it has
-// none of its own, as JSON.
+// ExpireItem is a target to check, and the override of a pattern, as JSON, that applies if the
+// target itself has none.
 type ExpireItem struct{ Target, Pattern string }
 
-// ExpireOverrides runs expire-overrides.lua over targets of one partition: it gives the transitions written and
+// ExpireOverrides runs expire-overrides.lua for targets of one partition. It returns how many transitions it wrote and
 // how many overrides ended. It is safe to send again.
-// With restate, decisions that stand are published again.
+// With restate, the decisions that are in force are published again.
 func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep int64, restate bool,
 	items []ExpireItem) (transitions, ended int64, err error) {
 	again := 0

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Plan is what the library is told about the rules of a key; plan.lua says how it reads it.
+// Plan describes the rules of a key to the library. plan.lua describes how the library reads it.
 type Plan struct {
 	Meters []Meter `json:"meters"`
 	Rules  []Rule  `json:"rules"`
@@ -18,20 +18,21 @@ type Plan struct {
 type Meter struct {
 	Algorithm string `json:"algorithm"`
 	// Setting is one number for the algorithm. The logs: how often they are trimmed and
-	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Others: unused.
+	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Distinct: how many
+	// values are kept. Others: unused.
 	Setting int64 `json:"setting"`
 	// SpanMs is the longest window.
 	SpanMs int64 `json:"span"`
-	// Windows are those of the plan that it counts, numbered from 1 over all rules.
+	// Windows are the windows of the plan that it counts, numbered from 1 over all rules.
 	Windows []int `json:"windows,omitempty"`
-	// More is what only this algorithm needs: a struct from its own file, or nil.
+	// More has the settings that only this algorithm needs: a struct from its own file, or nil.
 	More any `json:"more,omitempty"`
 }
 
-// Rule is a rule of a plan: the one that decides is the first, then come those in shadow.
+// Rule is a rule of a plan. The rule that decides is the first, then come the shadow rules.
 type Rule struct {
 	Name      string   `json:"name"`
-	Algorithm string   `json:"algorithm"` // what counts it, as a word: levels of another one are looked at again
+	Algorithm string   `json:"algorithm"` // what counts it, as a word: if it has changed, levels are evaluated again
 	HoldMs    int64    `json:"hold"`
 	Shadow    bool     `json:"shadow,omitempty"`
 	Windows   []Window `json:"windows"`
@@ -41,17 +42,17 @@ type Rule struct {
 type Window struct {
 	Ms    int64 `json:"ms"`
 	Limit int64 `json:"limit"`
-	// Steps are its levels, rising: of each the percentage, and the number of units at which it begins.
+	// Steps are its levels, rising: for each, the percentage and the number of units at which it begins.
 	Steps []int64 `json:"steps,omitempty"`
-	// InFlight windows count what is reserved alone, and Ms is how long at most.
+	// InFlight windows count only reserved units. Ms is how long a unit can be reserved at most.
 	InFlight bool `json:"in_flight,omitempty"`
-	// ID and FromMs are those of a window that counts in periods, else 0: which of them it is, among
-	// those of one plan, and when its period began, which lasts for Ms.
+	// ID and FromMs are set for a window that counts in periods, otherwise 0. ID is which of the
+	// plan's windows in periods it is. FromMs is when its period began, which lasts for Ms.
 	ID     int64 `json:"id,omitempty"`
 	FromMs int64 `json:"from,omitempty"`
 }
 
-// Begins gives when the periods of its windows begin, in ms.
+// Begins returns when the periods of its windows begin, in ms.
 func (p *Plan) Begins() (begins []int64) {
 	for _, r := range p.Rules {
 		for _, w := range r.Windows {
@@ -63,31 +64,31 @@ func (p *Plan) Begins() (begins []int64) {
 	return begins
 }
 
-// Key is a key, and what it is counted by: its meters' keys in Redis, in the order of the plan.
+// Key is a key, with its plan and its meters' keys in Redis, in the order of the plan.
 type Key struct {
 	Levels string // the hash of levels of its partition; only Peek needs it
 	Meters []string
 	Plan   *Plan
 }
 
-// Text is the plan as the library takes it: JSON, made once. The plan must not be changed after that.
+// Text returns the plan as JSON, which the library reads. It is made once. The plan must not be changed after that.
 func (p *Plan) Text() string {
 	if known := p.text.Load(); known != nil {
 		return *known
 	}
 	made, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // it has numbers and texts alone
+		panic(err) // impossible: a plan has only numbers and texts
 	}
 	text := string(made)
 	p.text.Store(&text)
 	return text
 }
 
-// Algorithms are those whose Lua files the plan needs, sorted.
+// Algorithms returns the algorithms whose Lua files the plan needs, sorted.
 func (p *Plan) Algorithms() []string { return p.addAlgorithms(nil) }
 
-// addAlgorithms adds those to a sorted list that holds each once.
+// addAlgorithms adds the plan's algorithms to a sorted list that has each once.
 func (p *Plan) addAlgorithms(list []string) []string {
 	for _, m := range p.Meters {
 		if i, found := slices.BinarySearch(list, m.Algorithm); !found {
@@ -97,7 +98,7 @@ func (p *Plan) addAlgorithms(list []string) []string {
 	return list
 }
 
-// windows is how many there are, and shadows how many of them do not decide.
+// windows returns how many windows there are. shadows returns how many of them do not decide.
 func (p *Plan) windows() (n int) {
 	for i := range p.Rules {
 		n += len(p.Rules[i].Windows)
@@ -124,17 +125,17 @@ func (p *Plan) tells() (n int) {
 	return n
 }
 
-// stateSize is how many integers window_states (state.lua) gives for a key of the plan.
+// stateSize is how many integers window_states (state.lua) writes for a key of the plan.
 func (p *Plan) stateSize() int { return 3*p.windows() + p.tells() }
 
-// planNumbers gives plans numbers from 1, in the order in which they stand in a call's arguments.
+// planNumbers numbers plans from 1, in the order of a call's arguments.
 type planNumbers struct {
 	numbers    map[*Plan]int
 	texts      []any
 	algorithms []string
 }
 
-// of gives a plan's number, 0 for none.
+// of returns a plan's number, 0 for none.
 func (n *planNumbers) of(p *Plan) int {
 	if p == nil {
 		return 0

@@ -1,62 +1,65 @@
--- plan.lua: what a call is told about the rules of a key.
+-- plan.lua: the plan of a key, which describes the key's rules to a call.
 --
--- A plan is one text in JSON (Plan.Text in plan.go), made once by the caller and read once here. What it is read
--- into is kept by its text, and nothing changes it:
---   meters  per meter: algorithm, setting, span, which windows of the plan it counts (from 1), and in more
---           what its algorithm has besides
---   rules   those that are evaluated on the count, the one that decides first, then the shadow rules: name,
---           algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight; steps,
---           which are its levels, rising, each a percentage and a number of units; of one in periods id and from
+-- A plan is a text in JSON (Plan.Text in plan.go). The caller makes it once, and it is decoded once here. The decoded
+-- plan is kept by its text and never changes. The text has:
+--   meters  per meter: algorithm, setting, span, the windows of the plan that it counts (numbered from 1), and in
+--           `more` the settings that only its algorithm has
+--   rules   the rules that are evaluated on the count: first the one that decides, then the shadow rules. Per rule:
+--           name, algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight;
+--           steps, which are its levels in rising order, each a percentage and a number of units; and, if the window
+--           is in periods, id and from
 --
--- read_plan makes of it:
---   n, decides          how many windows there are, and how many of them decide; those stand first
+-- read_plan makes a table of it:
+--   n, decides          how many windows there are, and how many of them decide; the windows that decide come first
 --   ms, limit, lowest   lists, one value per window; lowest is the use at which its lowest level begins
---   in_flight, slots    in_flight[w] is true if window w counts reservations alone; slots lists those windows, and is
+--   in_flight, slots    in_flight[w] is true if window w counts only reservations; slots lists those windows, and is
 --                       nil if there are none
---   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil where it is in flight
+--   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil if the window is in flight
 --   meters, many        the meters, and how many there are
 --   rules               the rules, with their levels
 --   denied_until(s), throttled(s, since), released(s)
---                       hooks, and fields(s, entry) and told(s): what a feature adds to the core for keys of this
---                       plan (the files in features/ say what each is for); nil where it has none
+--                       hooks that a feature adds to the core for keys of this plan, as are fields(s, entry) and
+--                       told(s); nil if no feature has set them (the files in features/ describe each)
 --   values(s, at), takes(s, w, n), later(s, from, to, wait)
---                       of a plan with values (meters/distinct.lua): reads those of a check or a group from
---                       ARGV[at] on, and gives the next place; how many units of a window n more units take;
---                       how long it is until all have room, at least `wait`
---   refused(s)          a check is denied whose cost counts all the same
+--                       hooks of a plan with values (meters/distinct.lua). values reads the values of a check or a
+--                       group from ARGV[at] on, and returns the next place. takes returns how many units of a
+--                       window n more units take. later returns how long it is until all windows have room, at
+--                       least `wait`
+--   refused(s)          hook for a check that is denied although its cost counts
 --
 -- include: library
 
 -- algorithms: name in a rule -> its functions; one file each, in meters/. A meter's state m has
---   meter   of the plan: algo, setting, span, windows (the plan's windows that it counts, the longest first), their
+--   meter   from the plan: algo, setting, span, windows (the plan's windows that it counts, the longest first), their
 --           number n and lengths ms, and the functions of the algorithm
 --   name    its key in Redis
---   now     ms by the clock, never below its newest event's (with by_clock: by the clock)
---   last    ms of the newest event in it, 0 where there is none
---   total   whatever else the algorithm keeps
---   span    what is older than this many ms counts in no window
---   marked  true where its key has the mark of holds (reserved.lua). add writes the mark where it is set
---   rest    for how many ms yet something holds units of it, where it is marked
+--   now     the clock's time in ms, but never below the time of its newest event (with by_clock: always the clock's)
+--   last    the time of its newest event in ms, 0 if there is none
+--   total   the other data that the algorithm keeps
+--   span    an event older than this many ms counts in no window
+--   marked  true if its key has the mark of holds (reserved.lua). If it is set, add writes the mark
+--   rest    if it is marked: for how many more ms reservations hold units of it
 -- and the algorithm's functions are
---   open(m, name, now)   reads last, total and marked. It gives an upper bound of what any window holds; a corrupt
---                        meter is empty
+--   open(m, name, now)   reads last, total and marked. It returns an upper bound of what any window holds. A corrupt
+--                        meter counts as empty
 --   add(m, ms, id, count)  writes `count` more units at `ms`. `count` is text as it came or an integer from int();
 --                        `id` is the event's stream ID, nil for a check. It is called after the first write, so it
---                        may not fail: open has proven the type
+--                        must not fail: open has checked the type
 --   look(m, used, more)  sets used[w] to the units in window w plus more, for each window w that the meter counts. An
---                        operation calls it before the functions below; nil: it calls used
---   used(m, w)           the units in window w of the meter
---   free_at(m, w, n)     when, with no more traffic, window w will hold at most n units, of which it holds more now
---   free_times(m, w, all)  when the first of all units in w leaves, and when all have; nil: by free_at
---   give_back(m, w, n)   takes the oldest n units of w, the longest window, out of the meter, of which it holds as
---                        many; it gives how many it took. It writes, and the newest event's time stays. nil: its
---                        units cannot be given back
--- and, where units do not stay for the whole window,
---   leaves(m, w, t, units, n)  when at most n of so many that are charged at t are left in it, and where units fade,
---                        of those that are in it already too: the earliest that it can be; without units: until
---                        when all of them count, or earlier
--- and, where a plan says more about it than is read here:
---   more(meter, told, plan, i, windows)  takes it from the decoded text of the plan's i-th meter
+--                        operation calls it before the functions below; nil: the function used is called instead
+--   used(m, w)           returns the units in window w of the meter
+--   free_at(m, w, n)     returns when window w will hold at most n units if no more traffic comes; it holds more now
+--   free_times(m, w, all)  returns when the first of all units in w leaves, and when the last does; nil: free_at is
+--                        called instead
+--   give_back(m, w, n)   removes the oldest n units of w, the longest window, from the meter. w holds at least n. It
+--                        returns how many it removed. It writes, and the time of the newest event does not go back.
+--                        nil: its units cannot be given back
+-- and, if units do not stay for the whole window,
+--   leaves(m, w, t, units, n)  returns the earliest time at which at most n of the `units` that are charged at t may
+--                        be left in window w; if units fade, the units that it has already count too. Without units:
+--                        a time until which all that is charged at t counts in full
+-- and, if a plan has settings for the algorithm that are not read here:
+--   more(meter, told, plan, i, windows)  reads them from the decoded text of the plan's i-th meter
 local algorithms = {}
 
 -- also_fields adds a function to a plan's hook `fields`.
@@ -142,8 +145,8 @@ local function read_plan(text)
   return plan
 end
 
--- plan_at gives the plan whose text is ARGV[i]. The library keeps those of the last calls, about a thousand: two
--- generations of 500. (More would slow the collector of every call.)
+-- plan_at returns the plan whose text is ARGV[i]. The library keeps about a thousand plans of the last calls, in two
+-- generations of 500. (More would slow the garbage collector in every call.)
 local plans, older_plans, kept_plans = {}, {}, 0
 local function plan_at(i)
   local text = ARGV[i]
@@ -155,7 +158,7 @@ local function plan_at(i)
   return plan
 end
 
--- plans_at reads n plans from ARGV[at] on. It gives a list of them, which all calls share, and the next place.
+-- plans_at reads n plans from ARGV[at] on. It returns a list of them, which all calls share, and the next place.
 local listed = {}
 local function plans_at(at, n)
   for p = 1, n do listed[p], at = plans[ARGV[at]] or plan_at(at), at + 1 end
@@ -163,7 +166,7 @@ local function plans_at(at, n)
   return listed, at
 end
 
--- section_at reads a section: keys that share a plan of the list and a partition. It gives the number of keys, their
+-- section_at reads a section: keys that share a plan of the list and a partition. It returns the number of keys, their
 -- plan, their partition, and the next place in ARGV. ARGV[at] is number + 8192 * (plan + 4096 * partition). Plans and
 -- partitions are numbered from 1. A call with one plan and one partition has no sections.
 local function section_at(at, list, partitions)

@@ -1,27 +1,27 @@
--- records.lua: what the levels hash remembers of a key that stands at a level, and the last
--- version of one that does not.
+-- records.lua: the record that the levels hash has of a key that has reached a level, and the last
+-- version of a key that has not.
 --
--- A record is one field of the levels hash, present only while a level is above zero: of
--- the rule that decides under the key, of each shadow rule under the key, a line feed
+-- A record is one field of the levels hash, present only while a level is above zero. The record of
+-- the rule that decides is under the key. The record of each shadow rule is under the key, a line feed
 -- and the rule's name. (Keys have no control characters.)
 --   rule;algorithm;version|window_ms,limit,until,moved,pct@since+pct@since|...!window_ms,limit,since,until,hold,shadow
 --   version    of the key's last transition
---   until      when the window's top level ends with no more traffic (as last computed)
+--   until      when the window's top level ends if no more traffic comes (as last computed)
 --   moved      when the window last went up or was renewed: the hold counts from it
 --   pct@since  the levels raised, rising, each with the time of the entry that crossed it
---   !...       the throttle decision that stands for the key, if any, as it was published
--- What is not a record, word for word and with times that can be, is corrupt and reads as none.
+--   !...       the throttle decision that is in force for the key, if any, as it was published
+-- A text that does not have exactly this form, or has impossible times, is corrupt and counts as no record.
 --
--- Versions number the transitions of a key. They only grow, whatever the clock does, so
--- no two transitions share a message id, and a subscriber knows the newer of two. A
--- version is the time of what happened, or one more than the key's last where that
+-- Versions number the transitions of a key. They only increase, whatever the clock does, so
+-- no two transitions share a message id, and a subscriber knows which of two is newer. A
+-- version is the time of the change, or one more than the key's last version if the time
 -- is not greater. So a transition that is written again after a failover gets the
--- same one. What a key without a record had last stands in one of 256 fields of
--- the levels hash, each shared by the keys of one hash: the greatest of theirs.
+-- same version. The last version of a key without a record is in one of 256 fields of the
+-- levels hash. Keys with the same hash value share a field, which has the greatest of their versions.
 --
 -- include: library, plan, state
 
--- LEVELS, DUE and OUTBOX are where the names of a partition stand in KEYS, from its place on.
+-- LEVELS, DUE and OUTBOX are the offsets of a partition's names in KEYS, from its place on.
 local LEVELS, DUE, OUTBOX = 0, 1, 2
 
 -- No level ends later than this after now: two of the longest windows, and a hold.
@@ -29,12 +29,12 @@ local FAR_MS = 68719476736
 local LONG = string.rep('%d', 17) -- more digits than any number in a record has
 local MAX_VERSION = 4503599627370496 -- 2^52
 
--- field_of gives the field of a key's record under a rule.
+-- field_of returns the field of a key's record under a rule.
 local function field_of(key, rule) return rule.shadow and key .. '\n' .. rule.name or key end
 
--- parse_windows reads the windows of a record from `at` on; nil where they are corrupt.
--- by_ms has them by their ms as text: under a number of that size the embedded
--- Redis's Lua would make a table of as many slots.
+-- parse_windows reads the windows of a record from `at` on. It returns nil if they are corrupt.
+-- by_ms has them by their ms as text: with a number as the key, the Lua of the embedded
+-- Redis would make a table with that many slots.
 local function parse_windows(text, at, past, far)
   local list, by_ms = {}, {}
   local window = '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()'
@@ -55,8 +55,8 @@ local function parse_windows(text, at, past, far)
   return list, by_ms, at
 end
 
--- parse_record gives what a record says: rule, algorithm, version, its windows (list
--- and by_ms), and throttle, the decision. `rule` is nil where there is none.
+-- parse_record returns the content of a record: rule, algorithm, version, its windows (list
+-- and by_ms), and throttle, the decision. `rule` is nil if there is no record.
 local function parse_record(text, now)
   local none = {version = 0, list = {}, by_ms = {}, corrupt = text and true}
   if not text or #text > 16384 then return none end -- a record has up to 15 KB
@@ -89,7 +89,7 @@ local function format_record(rec)
 end
 
 -- A user's key has no control characters, so no field of a key begins with a line feed.
--- All records of a key share one: a rule that becomes a shadow or live goes on from there.
+-- All records of a key share one version field, so a rule that becomes a shadow or live continues its versions.
 local function version_field(field) return '\n' .. sub(redis.sha1hex(match(field, '^[^\n]*')), 1, 2) end
 
 local function version(text)
@@ -99,8 +99,9 @@ end
 
 local function last_version(place, field) return version(call('HGET', KEYS[place + LEVELS], version_field(field))) end
 
--- twin_version gives the version of the record that the rule has of the key in its other
--- field, as a shadow or live. Both stand from a reload until a sweep makes them one.
+-- twin_version returns the version of the record that the rule has of the key in its other
+-- field: as live if it is a shadow, and the reverse. Two records exist from a reload until a
+-- sweep merges them.
 local function twin_version(place, field, rule)
   local key = match(field, '^[^\n]*')
   local text = call('HGET', KEYS[place + LEVELS], field == key and key .. '\n' .. rule or key)
@@ -108,7 +109,7 @@ local function twin_version(place, field, rule)
   return name == rule and version(n) or 0
 end
 
--- version_before gives the greatest version that a key may have had under a rule.
+-- version_before returns the greatest version that a key may have had under a rule.
 local function version_before(place, field, rule)
   return max(last_version(place, field), twin_version(place, field, rule))
 end
@@ -120,10 +121,10 @@ local function forget(place, field, n)
   if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
 end
 
--- drop forgets a record as it was read.
+-- drop removes a record and keeps the version in its text.
 local function drop(place, field, text) forget(place, field, version(match(text, '^[^;]*;[^;]*;(%d+)'))) end
 
--- store writes the record back, or removes it when nothing stands any more.
+-- store writes the record back, or removes it if it has no level any more.
 local function store(place, field, rec, hold)
   local keep, look_at = {}, nil
   for _, w in ipairs(rec.list) do

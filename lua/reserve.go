@@ -7,19 +7,19 @@ import (
 // ReservationPartition names the keys of one partition that reservations touch.
 type ReservationPartition struct{ Levels, Due, Outbox, Reservations string }
 
-// ReservationKey is one key of a reservation: its holds, its meters and plan (nil where no rule counts it), and the
+// ReservationKey is one key of a reservation: its holds, its meters and plan (nil if no rule counts it), and the
 // units to reserve, or to charge.
 type ReservationKey struct {
 	Partition int // index into ReservationArgs.Partitions
 	Holds     string
 	Units     int64
-	Frees     bool // its units are free when the reservation expires; else they are charged then
-	Leased    bool // they are a process's own, which a reset leaves alone (lease-units.lua)
+	Frees     bool // its units are free when the reservation expires; otherwise they are charged then
+	Leased    bool // its units are of a process's lease, which a reset does not remove (lease-units.lua)
 	Meters    []string
 	Plan      *Plan
 }
 
-// ReservationArgs are the keys of a reservation, all of which one server holds.
+// ReservationArgs are the keys of a reservation. All of them are on one server.
 type ReservationArgs struct {
 	Now        Now
 	ID         string // letters, digits, '-' and '.'
@@ -27,7 +27,7 @@ type ReservationArgs struct {
 	Keys       []ReservationKey
 }
 
-// encode gives KEYS and ARGV behind the script's own arguments.
+// encode returns KEYS and ARGV. head has the arguments that follow the time and the id.
 func (a *ReservationArgs) encode(head ...any) (keys []string, args []any, algorithms []string) {
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox, p.Reservations)
@@ -50,10 +50,10 @@ func (a *ReservationArgs) encode(head ...any) (keys []string, args []any, algori
 	return keys, append(append(args, plans.texts...), items...), plans.algorithms
 }
 
-// ReserveState says what became of a reservation.
+// ReserveState is the outcome of a request for a reservation.
 type ReserveState int64
 
-// The states of a reservation that was asked for.
+// The states of a reservation that was requested.
 const (
 	Denied        ReserveState = 0
 	Reserved      ReserveState = 1
@@ -62,13 +62,13 @@ const (
 	OtherRequest  ReserveState = -2 // the id was reserved before, by another request
 )
 
-// ReserveReply is the answer to a request for a reservation: where the keys that have a plan
-// stand, in the order of the arguments.
+// ReserveReply is the answer to a request for a reservation, with the states of the keys in the
+// order of the arguments.
 type ReserveReply struct {
 	State       ReserveState
 	ExpiresMs   int64
 	Transitions int64
-	Keys        []CheckResult // empty of one without a plan
+	Keys        []CheckResult // the result of a key without a plan is empty
 }
 
 // Reserve runs reserve.lua. It may be sent again with the same id and fingerprint (a word).
@@ -105,11 +105,11 @@ const (
 	Cancel SettleOp = "cancel"
 	Renew  SettleOp = "renew"
 	Expire SettleOp = "expire"
-	// Withdraw cancels and forgets the id.
+	// Withdraw cancels and removes the id.
 	Withdraw SettleOp = "withdraw"
 )
 
-// SettleState says what became of that.
+// SettleState is the outcome of a SettleOp.
 type SettleState int64
 
 // The states of a reservation that was to be settled.
@@ -117,23 +117,23 @@ const (
 	Unknown       SettleState = 0
 	Settled       SettleState = 1
 	DoneBefore    SettleState = 2
-	WasCommitted  SettleState = -1 // or, of a commit, with another cost
+	WasCommitted  SettleState = -1 // before; for a commit: with another cost
 	WasCancelled  SettleState = -2
 	HasExpired    SettleState = -3
 	NothingToDone SettleState = -4
 )
 
-// SettleReply is the answer, and where the keys stand.
+// SettleReply is the answer, with the states of the keys.
 type SettleReply struct {
 	State       SettleState
 	ExpiresMs   int64
 	SettledMs   int64
 	Transitions int64
-	Keys        []CheckResult // empty of one without a plan
+	Keys        []CheckResult // the result of a key without a plan is empty
 }
 
-// Settle runs settle.lua. ms is for how long what is settled is remembered, and of a renewal for
-// how long it stands from now; fingerprint is a word for the costs. It is safe to send again.
+// Settle runs settle.lua. ms is how long a settled reservation is remembered; for a renewal, it is
+// how long from now the reservation expires. fingerprint is a word for the costs. It is safe to send again.
 func (s *Server) Settle(ctx context.Context, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
 	SettleReply, error,
 ) {

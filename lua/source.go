@@ -16,8 +16,8 @@ import (
 //go:embed *.lua */*.lua
 var embedded embed.FS
 
-// files has the text of each Lua file by its name, without folder and ending; blocks are the names of
-// those whose local names nobody else sees.
+// files has the text of each Lua file by its name, without folder and ending. blocks are the names of
+// the files whose local names no other file sees.
 var files, blocks = func() (map[string]string, map[string]bool) {
 	texts, scoped := map[string]string{}, map[string]bool{}
 	_ = fs.WalkDir(embedded, ".", func(at string, entry fs.DirEntry, err error) error {
@@ -48,23 +48,23 @@ func Source(op string, algorithms ...string) string {
 	return b.String()
 }
 
-// The functions of the library differ in what Redis lets them do.
+// function is one of the library's functions. They differ in what Redis allows them to do.
 type function string
 
 const (
-	writes function = ""      // refused as a whole where memory is full or replicas are missing
-	frees  function = "_free" // runs also where memory is full
-	looks  function = "_look" // writes nothing: runs also where a write is refused
+	writes function = ""      // refused as a whole if memory is full or replicas are missing
+	frees  function = "_free" // also runs if memory is full
+	looks  function = "_look" // writes nothing: also runs if writes are refused
 )
 
 // flags are the names of a function's flags in Redis.
 var flags = map[function]string{writes: "", frees: "allow-oom", looks: "no-writes"}
 
-// LibraryPrefix begins the names of our libraries, of all versions.
+// LibraryPrefix is the start of the names of streamcounter's libraries, in all versions.
 const LibraryPrefix = "streamcounter_"
 
-// Library is the text of the library of Redis Functions, and its name: that of its text, so that those of
-// two versions stand side by side.
+// Library is the text of the library of Redis Functions, and its name. The name is computed from the text, so that
+// a server can have the libraries of two versions at the same time.
 var Library = sync.OnceValue(func() (l struct{ Name, Text string }) {
 	var b strings.Builder
 	included := map[string]bool{}
@@ -79,7 +79,7 @@ var Library = sync.OnceValue(func() (l struct{ Name, Text string }) {
 	return l
 })
 
-// order gives the names of all files: algorithms and what they include before the operations.
+// order returns the names of all files: first those that are no blocks, then the algorithms and operations.
 func order() []string {
 	var names []string
 	for name := range files {
@@ -97,8 +97,8 @@ func order() []string {
 	return names
 }
 
-// libraryText puts the files into one function, which the first call runs: while Redis loads a library, it has
-// neither redis.call nor string nor math.
+// libraryText puts the files into one function, which the first call runs, because redis.call, string and math do not
+// exist while Redis loads a library.
 func libraryText(name, body string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!lua name=%s\nlocal function setup()\n%sreturn run_operation\nend\n", name, body)
@@ -116,8 +116,8 @@ func libraryText(name, body string) string {
 // includes is a line such as "-- include: library, totals" in a Lua file.
 var includes = regexp.MustCompile(`(?m)^-- include: (.+)$`)
 
-// include writes a file after those that it includes, each once. It panics where there
-// is no such file: the names stand in this package's own code and files.
+// include writes a file after the files that it includes, each once. It panics if there
+// is no such file: the names are only in this package's code and files.
 func include(b *strings.Builder, included map[string]bool, name string) {
 	if included[name] {
 		return

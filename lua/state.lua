@@ -1,29 +1,31 @@
--- state.lua: where a key stands: its meters, what its windows hold, and when they will hold less.
+-- state.lua: the state of a key: its meters, what its windows hold, and when they will hold less.
 --
 -- include: library, plan
 
 -- The state s of a key, which open_key makes:
 --   plan    what is evaluated for the key (plan.lua)
---   k       which of KEYS its first meter is; the others follow
---   place   which of KEYS is the hash of levels of its partition; behind it stand due and outbox
---   now     ms by the clock; of a plan with one meter never below its newest event's
+--   k       the place of its first meter in KEYS; its other meters follow
+--   place   the place of its partition's hash of levels in KEYS; due and outbox follow
+--   now     the clock's time in ms; if the plan has one meter, the time `now` of that meter
 --   meters  the states of its meters (plan.lua)
---   used    window -> units in it, once look_at was called
---   below   how many units it is below its lowest level, at least
---   more    units that count besides those that are charged: what is reserved (reserved.lua)
+--   used    window -> units in it, after look_at was called
+--   below   it is at least this many units below its lowest level
+--   more    reserved units, which count in addition to the charged ones (reserved.lua)
 -- and, for the operations:
 --   charged   units that this call charges
---   near      true where it is near a level
--- and what near_level sets (levels.lua).
--- The first KEPT states are used again from call to call, as new tables would cost more. So open_key sets whatever
--- an operation reads of one. (A call of thousands of keys makes more, which are garbage after it: the library's memory
--- is outside of maxmemory, and each call's collector goes through it.)
+--   near      true if it is near a level
+-- and the fields that near_level sets (levels.lua).
+-- The first KEPT states are used again from call to call, because new tables would cost more. So open_key sets every
+-- field of a state that an operation reads. (A call with thousands of keys makes more states, which are garbage after
+-- it. They are not kept: the library's memory is outside of maxmemory, and the garbage collector scans it in each
+-- call.)
 local KEPT = 500
 local states = {}
 
 -- hooks are what a feature adds to the core for every key:
---   marked(s)         a meter of the key has a mark, or might have one: finds what counts besides what is charged
---   free_at(s, w, n)  free_at of a key of which such units count
+--   marked(s)         is called if a meter of the key has a mark, or might have one. It finds the units that count in
+--                     addition to the charged ones
+--   free_at(s, w, n)  replaces free_at for a key that has such units
 local hooks = {}
 
 local function new_state()
@@ -40,8 +42,8 @@ local function new_meter(s, i)
   return s.meters[i]
 end
 
--- open_key reads the meters of a key. With reserved_too it reads what is reserved even if no meter has the mark: the
--- rule may have changed its algorithm since. Checks do without, as each would pay for it.
+-- open_key reads the meters of a key. With reserved_too it reads the reserved units even if no meter has the mark,
+-- because the rule may have changed its algorithm since. Checks do not set it, because each check would pay for it.
 local function open_key(plan, k, place, now, reserved_too)
   used_states = used_states + 1
   local s = states[used_states] or new_state()
@@ -62,7 +64,7 @@ local function open_key(plan, k, place, now, reserved_too)
   return s
 end
 
--- charged_in, charged_free_at and charged_leaves are of the units that are charged in window w.
+-- charged_in, charged_free_at and charged_leaves count only the charged units of window w.
 local function charged_in(s, w)
   local plan = s.plan
   local i = plan.meter_of[w]
@@ -97,15 +99,15 @@ local function look_at(s)
   return s
 end
 
--- free_at gives when, with no more traffic, window w will hold at most n units, of which
--- it holds more now. Where reservations must end for it, it is the earliest that it can be.
+-- free_at returns when window w, which holds more than n units now, will hold at most n if no more
+-- traffic comes. If reservations must end before that, it is the earliest possible time.
 local function free_at(s, w, n)
   if s.more > 0 then return hooks.free_at(s, w, n) end
   return charged_free_at(s, w, n)
 end
 
--- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to ms. It tells whether a meter
--- does.
+-- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to ms. It returns whether there
+-- is such a meter.
 local function charge(s, ms, id, count)
   local meters, charged = s.meters, false
   for i = 1, s.plan.many do
@@ -120,12 +122,12 @@ local function charge(s, ms, id, count)
   return charged
 end
 
--- expiry gives how long a meter's key lives that is written now, in ms, as text: at least
--- `ms`, and until nothing holds units of it.
+-- expiry returns the expiry of a meter's key that is written now, in ms, as text: at least
+-- `ms`, and longer by `rest` if reservations hold units of it.
 local function expiry(m, ms) return format('%d', max(MIN_EXPIRY_MS, ms) + (m.marked and m.rest or 0)) end
 
--- keep extends the expiry of the meters of a key that is not written now to their longest windows. The last writer
--- may have had shorter ones.
+-- keep extends the expiry of the meters of a key that is not written now to their longest windows. The process that
+-- wrote them last may have had shorter windows.
 local function keep(s)
   for i = 1, s.plan.many do
     local m = s.meters[i]
@@ -133,21 +135,21 @@ local function keep(s)
   end
 end
 
--- denied_until gives until when a key is denied whatever its windows hold; 0: it is not.
+-- denied_until returns the time until which a key is denied whatever its windows hold; 0: it is not.
 local function denied_until(s)
   local hook = s.plan.denied_until
   return hook and hook(s) or 0
 end
 
--- units_of gives how many units of window w n more units take, and lacks_room tells whether they do not fit. What
--- takes none always fits.
+-- units_of returns how many units of window w n more units take. lacks_room returns whether they do not fit. A request
+-- that takes no units always fits.
 local function units_of(s, w, n)
   local takes = s.plan.takes
   return takes and takes(s, w, n) or n
 end
 local function lacks_room(used, more, limit) return more > 0 and used + more > limit end
 
--- wait gives how long until the key has room for n more units in its windows from..to; -1: it never has.
+-- wait returns how many ms it takes until the key has room for n more units in its windows from..to; -1: it never has.
 local function wait(s, n, from, to)
   local plan, used, retry = s.plan, s.used, 0
   if from == 1 and plan.denied_until then retry = max(0, plan.denied_until(s) - s.now) end
@@ -161,11 +163,11 @@ end
 
 -- window_states puts into a reply, from n + 1 on, three integers per window of a key:
 --   used          units, without the last `less` ones
---   next_free_ms  when the first of them is free again; 0 where none are used
---   empty_ms      when all of them are; 0 where none are used
--- (Of an in-flight window all are there: what is charged later in a call is not in it.)
--- Then what the plan's features tell (`told`). It gives the new n. (One by one: several at once are set from the
--- last to the first, and the list would grow from its far end.)
+--   next_free_ms  the time at which the first of them is free again; 0 if none are used
+--   empty_ms      the time at which all of them are free again; 0 if none are used
+-- (For an in-flight window, `used` has all units: units that are charged later in a call are not in it.)
+-- Then come the values of the plan's features (hook `told`). It returns the new n. (It sets the values one by one: Lua
+-- sets several at once from the last to the first, and the list would grow from its end.)
 local function window_states(reply, n, s, less)
   local plan, used = s.plan, s.used
   local in_flight, reserved = plan.in_flight, s.more > 0
@@ -193,7 +195,7 @@ local function window_states(reply, n, s, less)
   return n
 end
 
--- reaches_level tells whether n more units bring a window of the key to a level.
+-- reaches_level returns whether n more units bring a window of the key to a level.
 local function reaches_level(s, n)
   local used, lowest = s.used, s.plan.lowest
   for w = 1, s.plan.n do
@@ -202,8 +204,8 @@ local function reaches_level(s, n)
   return false
 end
 
--- give_back takes the oldest n units of w, the longest window, out of a key: each meter gives back those that it
--- still holds. It gives how many there were in w.
+-- give_back removes the oldest n units of w, the longest window, from a key. Each meter gives back those of the units
+-- that it still holds. It returns how many were removed from w.
 local function give_back(s, w, n)
   local plan, held, taken = s.plan, charged_in(s, w), 0
   local own = plan.meter_of[w]

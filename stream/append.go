@@ -14,11 +14,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// DefaultRetention is how long workers may be away without losing an event.
+// DefaultRetention is how long all workers may be stopped without losing an event.
 const DefaultRetention = 10 * time.Minute
 
 // Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
-// NewCluster): where a reply was lost, a retry appends again and nobody would know.
+// NewCluster): after a lost reply, a retry would append an event twice, without an error.
 type Log struct {
 	redis     redis.UniversalClient
 	keys      *Keys
@@ -26,8 +26,8 @@ type Log struct {
 	now       func() time.Time
 }
 
-// NewLog refuses a retention below one second, and a client that retries. The
-// client is the caller's.
+// NewLog returns a Log. It returns an error for a retention below one second, and
+// for a client that retries. The caller closes the client.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
 	if err := redisclient.RequireNoRetry(c); err != nil {
 		return nil, err
@@ -38,18 +38,18 @@ func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, er
 	return &Log{redis: c, keys: k, retention: retention, now: time.Now}, nil
 }
 
-// Outcome says what became of a set of events. Each event is in exactly one of
-// the three.
+// Outcome is the result of appending events. Each event counts in exactly one of
+// Appended, RefusedEvents and UnknownEvents.
 type Outcome struct {
 	Appended int // events that Redis has acknowledged
-	Entries  int // entries that they became: fewer where events of one key were merged
-	// Refused events are certainly not in the log, Unknown ones may be: their
-	// reply was lost. Merged events stand here as their sum.
+	Entries  int // entries for these events: fewer if events of one key were merged
+	// Refused events are certainly not in the log. Unknown events may be in the log,
+	// because their reply was lost. Merged events are one event here, with their sum.
 	Refused, Unknown []api.Event
-	// How many events Refused and Unknown stand for, before they were merged: with
-	// Appended, all that were given.
+	// RefusedEvents and UnknownEvents are the numbers of refused and unknown events
+	// before they were merged. Together with Appended they are all given events.
 	RefusedEvents, UnknownEvents int
-	// Err is nil where all were appended; it wraps api.ErrOutcomeUnknown where any is unknown.
+	// Err is nil if all were appended; it wraps api.ErrOutcomeUnknown if any is unknown.
 	Err error
 }
 
@@ -63,11 +63,11 @@ func (o *Outcome) add(p Outcome) {
 	o.Err = errors.Join(o.Err, p.Err)
 }
 
-// Streams is the template of the streams that events are appended to.
+// Streams returns the template of the names of the streams that events are appended to.
 func (l *Log) Streams() string { return l.keys.Prefix + ":{partition}:events" }
 
-// Append writes the events in one pipeline per call and returns what became of
-// each. It never sends anything twice. Events must be valid.
+// Append writes the events in one pipeline per call and returns their outcome. It
+// never sends an event twice. Events must be valid.
 func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	if len(events) == 0 {
 		return Outcome{}
@@ -79,7 +79,7 @@ func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	return l.append(ctx, items)
 }
 
-// item is an event that stands for one or more of the same key.
+// item is an event that was merged from one or more events of the same key.
 type item struct {
 	api.Event
 	events int
@@ -91,8 +91,8 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 		p := l.keys.Partition(it.Key)
 		byPartition[p] = append(byPartition[p], it)
 	}
-	// MINID is by this machine's clock, which is only used to forget: a clock
-	// that is ahead by as much as the retention would forget too early.
+	// MINID uses this machine's clock. It is only used to trim: a clock that is
+	// ahead by as much as the retention would trim too early.
 	minID := strconv.FormatInt(l.now().Add(-l.retention).UnixMilli(), 10)
 	pipe := l.redis.Pipeline()
 	cmds := make([][]redis.Cmder, l.keys.Partitions)
@@ -114,7 +114,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 		out.add(outcomeOf(list, cmds[p]))
 	}
 	if out.Err == nil && execErr != nil {
-		// Every event is in, an expiry is not: the stream lives until the next flush sets it.
+		// Every event was appended, but an expiry was not set. The next append sets it.
 		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
 	}
 	return out
@@ -142,8 +142,8 @@ func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
 	return out
 }
 
-// merge adds up the counts of one key with the same values. A sum over the largest count of an event
-// stays several events, and so do events with ids: each is to count by itself.
+// merge adds up the counts of events with the same key and the same values. A sum above the largest count
+// of an event is split into several events. Events with ids are not merged, because each must count separately.
 func merge(events []api.Event) []item {
 	at := make(map[string]int, len(events)) // key, and its values → where the open sum is
 	merged := make([]item, 0, len(events))

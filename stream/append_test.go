@@ -25,7 +25,7 @@ func TestNewLogRefusesShortRetention(t *testing.T) {
 	newLog(t, c, k, time.Second)
 }
 
-// go-redis retries unless it is told not to.
+// go-redis retries by default.
 func TestNewLogRefusesAClientThatRetries(t *testing.T) {
 	k := newKeys(t, 1)
 	for name, c := range map[string]redis.UniversalClient{
@@ -62,7 +62,7 @@ func TestAppend(t *testing.T) {
 		if diff := cmp.Diff(stream.Outcome{Appended: 4, Entries: 4}, out); diff != "" {
 			t.Errorf("outcome (-want +got):\n%s", diff)
 		}
-		// stored also sees to it that each key stands in its partition.
+		// stored also checks that each key is in its partition.
 		want := map[string][]int64{"a": {1, 4}, "b c é": {2}, "{a}:1": {1_000_000_000}}
 		if diff := cmp.Diff(want, stored(t, c, k)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
@@ -102,7 +102,7 @@ func TestAppendTrimsWhatIsOlderThanTheRetention(t *testing.T) {
 	}
 }
 
-// Redis stopped: no connection is to be had, so nothing was done for sure.
+// Redis was stopped: no connection can be made, so certainly nothing was done.
 func TestAppendWithRedisStopped(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
@@ -126,13 +126,12 @@ func TestAppendWithRedisStopped(t *testing.T) {
 	}
 }
 
-// The reply is lost: the events are in the log, once, and only their outcome is
-// unknown.
+// The reply is lost: the events are in the log, once, but their outcome is unknown.
 func TestAppendWithItsReplyLost(t *testing.T) {
 	direct := streamtest.Connect(t, streamtest.Redis(t))
 	proxy := streamtest.NewProxy(t, direct.Options().Addr)
 	c, k := streamtest.Connect(t, proxy.Addr), newKeys(t, 4)
-	warm(t, c) // or the greeting would be what gets lost
+	warm(t, c) // otherwise the reply to the greeting would be lost
 	proxy.LoseReplies(1)
 	out := newLog(t, c, k, time.Minute).Append(t.Context(), events(20))
 	if len(out.Unknown) != 20 || len(out.Refused) != 0 || !errors.Is(out.Err, api.ErrOutcomeUnknown) {
@@ -146,7 +145,7 @@ func TestAppendWithItsReplyLost(t *testing.T) {
 	}
 }
 
-// Redis refuses one partition: the others are not its business.
+// Redis refuses one partition. The other partitions are not affected.
 func TestAppendRefusedInOnePartition(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k, list := newKeys(t, 4), events(20)
@@ -170,8 +169,8 @@ func TestAppendRefusedInOnePartition(t *testing.T) {
 	})
 }
 
-// Whatever the moment at which a caller gives up, each event has one outcome,
-// and none that is called refused is in the log.
+// Whenever a caller gives up, each event has one outcome, and no refused event is in
+// the log.
 func TestAppendCanceled(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 4)

@@ -21,7 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// connectCluster gives a client as the commands have it.
+// connectCluster returns a client like that of the commands.
 func connectCluster(t testing.TB, c *streamtest.RedisCluster, change ...func(
 	*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
@@ -43,11 +43,11 @@ func TestCluster(t *testing.T) {
 	t.Run("a new master is found", func(t *testing.T) { aNewMasterIsFound(t, c) }) // the last: it kills
 }
 
-// Where a reply is lost the command may have been executed, on a Cluster too, where
-// go-redis by itself would send it again.
+// If a reply is lost, the command may have been executed. This is also so on a Cluster,
+// where go-redis would send it again.
 func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	var mu sync.Mutex
-	proxies := map[string]*streamtest.Proxy{} // node → what stands before it
+	proxies := map[string]*streamtest.Proxy{} // node → the proxy before it
 	client := connectCluster(t, c, func(o *redis.ClusterOptions) {
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			mu.Lock()
@@ -87,8 +87,8 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	}
 }
 
-// While a slot moves, single commands and pipelines are sent on to where their keys
-// are, and a script whose keys are apart waits.
+// While a slot moves, single commands and pipelines are sent to the nodes of their
+// keys, and a script whose keys are on two nodes waits.
 func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)
@@ -112,11 +112,11 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 		out := log.Append(ctx, events(64)) // every slot, this one too
 		testkit.Must(t, out.Err)
 		asked++
-		lock() // one key: it is sent on with ASKING
+		lock() // one key: it is sent again with ASKING
 		for i := range 15 {
 			testkit.Must(t, client.Get(ctx, k.Counter(p, "fixed", fmt.Sprint(i))).Err())
 		}
-		// The second counter is nowhere: Redis cannot know where it would be.
+		// The second counter does not exist: Redis cannot know on which node it would be.
 		within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		err := client.Eval(within, "return 1", []string{k.Events(p), k.Dead(p)}).Err()
@@ -132,8 +132,8 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	}
 }
 
-// A reader that waits at one node when the slot moves reads on at the other, with
-// the group as it was.
+// A reader that waits at one node when the slot moves continues at the other node,
+// with the same group.
 func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	client, blocking := connectCluster(t, c), connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 1)
@@ -177,7 +177,7 @@ func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	}
 }
 
-// A dead master redirects nobody. The client learns of the new one all the same.
+// A dead master sends no redirects. The client finds the new master anyway.
 func aNewMasterIsFound(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)

@@ -11,11 +11,11 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// How a Go service appends events. There is no output to compare: the example
-// is compiled, not run, as it needs a server.
+// How a Go service appends events. The example has no output to compare. It is
+// compiled but not run, because it needs a server.
 func ExampleProducer() {
 	ctx := context.Background()
-	// Without retries: where a reply was lost, a second XADD would count twice.
+	// Without retries: after a lost reply, a second XADD would count twice.
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1})
 	defer client.Close()
 	keys, err := stream.NewKeys(stream.DefaultPrefix, stream.DefaultPartitions)
@@ -30,7 +30,7 @@ func ExampleProducer() {
 		panic(err)
 	}
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
-		if out.Err != nil { // whether to send out.Refused or out.Unknown again is for you to say
+		if out.Err != nil { // decide whether to send out.Refused or out.Unknown again
 			slog.Error("appending", "refused", len(out.Refused), "unknown", len(out.Unknown), "error", out.Err)
 		}
 	}})
@@ -44,7 +44,7 @@ func ExampleProducer() {
 
 	closing, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if err := producer.Close(closing); err != nil { // sends what is held
+	if err := producer.Close(closing); err != nil { // sends the queued events
 		slog.Error("closing", "error", err)
 	}
 }

@@ -29,7 +29,7 @@ func tagOf(key string) string {
 	return key[s+1 : e]
 }
 
-// crc16 is CRC-16/XMODEM, which Redis Cluster takes.
+// crc16 is CRC-16/XMODEM, which Redis Cluster uses.
 func crc16(text string) (crc uint16) {
 	for i := range len(text) {
 		crc ^= uint16(text[i]) << 8
@@ -44,8 +44,8 @@ func crc16(text string) (crc uint16) {
 	return crc
 }
 
-// FuzzPartition: the tag is what a real Redis takes for it (CLUSTER KEYSLOT),
-// and nothing else of a key decides where it is counted.
+// FuzzPartition: the hash tag is the same as for a real Redis (CLUSTER KEYSLOT), and
+// the partition of a key depends only on its tag.
 func FuzzPartition(f *testing.F) {
 	for _, key := range []string{"user:42", "{a}:x", "x{a}", "{}{a}", "{}", "{a", "a}{", "}{a}", "{{a}}", "{a{b}c}",
 		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}"} {

@@ -30,8 +30,8 @@ func newLog(t testing.TB, c *redis.Client, k *stream.Keys, retention time.Durati
 	return l
 }
 
-// stored gives the events of all partitions as they stand in Redis: key → the
-// counts of its entries, in order.
+// stored returns the events of all partitions in Redis: key → the counts of its
+// entries, in order.
 func stored(t testing.TB, c redis.UniversalClient, k *stream.Keys) map[string][]int64 {
 	t.Helper()
 	got := map[string][]int64{}
@@ -52,7 +52,7 @@ func stored(t testing.TB, c redis.UniversalClient, k *stream.Keys) map[string][]
 	return got
 }
 
-// events makes n of them, with a key each.
+// events returns n events with different keys.
 func events(n int) []api.Event {
 	list := make([]api.Event, n)
 	for i := range list {
@@ -61,8 +61,8 @@ func events(n int) []api.Event {
 	return list
 }
 
-// warm opens the connection that the client's next pipeline takes: pipelines
-// have connections of their own.
+// warm opens the connection that the client's next pipeline uses: pipelines have
+// separate connections.
 func warm(t testing.TB, c *redis.Client) {
 	t.Helper()
 	pipe := c.Pipeline()

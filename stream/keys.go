@@ -15,9 +15,9 @@ const (
 	MaxPartitions     = 4096
 )
 
-// Keys names the keys of one prefix; docs/architecture.md says what each holds. All
-// keys of a partition carry its number as hash tag, so that Redis Cluster keeps them
-// in one slot and one script may touch them all.
+// Keys names the keys of one prefix; docs/architecture.md describes each key. All
+// keys of a partition have its number as hash tag, so that Redis Cluster keeps them
+// in one slot and one script may use all of them.
 type Keys struct {
 	Prefix     string
 	Partitions int
@@ -42,14 +42,14 @@ func NewKeys(prefix string, partitions int) (*Keys, error) {
 	return k, nil
 }
 
-// Partition is where a key is counted: CRC32-IEEE of its hash tag, or of the
-// whole key where it has none, modulo the number of partitions.
+// Partition returns the partition in which a key is counted: CRC32-IEEE of its hash
+// tag, or of the whole key if it has none, modulo the number of partitions.
 func (k *Keys) Partition(key string) int {
 	return int(crc32.ChecksumIEEE([]byte(hashTag(key))) % uint32(k.Partitions))
 }
 
-// hashTag is Redis Cluster's rule: what stands between the first { and the
-// next }, if that is not empty.
+// hashTag returns the hash tag of a key by the rule of Redis Cluster: the text between
+// the first { and the next }, if it is not empty; otherwise the whole key.
 func hashTag(key string) string {
 	if i := strings.IndexByte(key, '{'); i >= 0 {
 		if j := strings.IndexByte(key[i+1:], '}'); j > 0 {
@@ -62,10 +62,10 @@ func hashTag(key string) string {
 // Events is the stream of a partition's request events.
 func (k *Keys) Events(p int) string { return k.tags[p] + "events" }
 
-// Levels is the hash of the keys that stand at a level.
+// Levels is the hash of the keys that have reached a level.
 func (k *Keys) Levels(p int) string { return k.tags[p] + "levels" }
 
-// Due is the sorted set of when to look at them again.
+// Due is the sorted set of the records to evaluate again, by when they are due.
 func (k *Keys) Due(p int) string { return k.tags[p] + "due" }
 
 // Outbox is the stream of transitions not yet published.
@@ -77,10 +77,10 @@ func (k *Keys) Dead(p int) string { return k.tags[p] + "dead" }
 // IDs is the sorted set of the ids that producers have given events.
 func (k *Keys) IDs(p int) string { return k.tags[p] + "ids" }
 
-// Reservations is the hash of the reservations whose keys lie in a partition.
+// Reservations is the hash of the reservations with keys in a partition.
 func (k *Keys) Reservations(p int) string { return k.tags[p] + "reservations" }
 
-// Holds is the sorted set of what is reserved of a key in partition p, by when it expires.
+// Holds is the sorted set of the reservations of a key in partition p, by when they expire.
 func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + key }
 
 // Relay is the lock of the one relay that publishes a partition's outbox.
@@ -90,19 +90,19 @@ func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 // word in the name ("log" for the sliding log).
 func (k *Keys) Counter(p int, form, key string) string { return k.tags[p] + form + ":" + key }
 
-// Meta is the hash that fixes what may not change while the prefix lives.
+// Meta is the hash with the values that must not change while the prefix is in use, and the rules in use.
 func (k *Keys) Meta() string { return k.Prefix + ":meta" }
 
-// Processes is the hash of the processes that run, and with which rules each does.
+// Processes is the hash of the processes that run, with the fingerprint of each one's rules.
 func (k *Keys) Processes() string { return k.Prefix + ":processes" }
 
-// Libraries is the sorted set of the libraries of Redis Functions that processes use, each by until when (ms).
+// Libraries is the sorted set of the libraries of Redis Functions in use, by the time until which they are (ms).
 func (k *Keys) Libraries() string { return k.Prefix + ":libraries" }
 
 // Activity is what one process has seen lately; it expires when that process ends.
 func (k *Keys) Activity(process string) string { return k.Prefix + ":activity:" + process }
 
-// All lists the partitions.
+// All returns all partitions.
 func (k *Keys) All() []int {
 	all := make([]int, k.Partitions)
 	for p := range all {

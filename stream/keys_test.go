@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// The numbers are what zlib's crc32 gives, in any language.
+// The numbers are those of zlib's crc32, in any language.
 func TestPartition(t *testing.T) {
 	k := newKeys(t, 16)
 	for key, want := range map[string]int{
@@ -29,7 +29,7 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// Keys that Redis Cluster keeps together are together here too, and no others.
+// Keys have the same hash tag here exactly if they have the same tag in Redis Cluster.
 func TestPartitionFollowsTheTagsOfRedisCluster(t *testing.T) {
 	c, k := streamtest.Connect(t, streamtest.OwnRedis(t, "--cluster-enabled", "yes").Addr()),
 		newKeys(t, stream.MaxPartitions)

@@ -12,13 +12,14 @@ import (
 // Version of the Redis contract.
 const Version = 1
 
-// ErrMismatch: the prefix is in use with another number of partitions or
-// another version of the contract.
+// ErrMismatch means that the prefix is in use with another number of partitions
+// or another version of the contract.
 var ErrMismatch = errors.New("prefix is in use otherwise")
 
-// CheckMeta fixes the number of partitions and the contract's version at the
-// first start, and refuses to go on with others: the same key would then be
-// counted in two places. The error wraps ErrMismatch and names both numbers.
+// CheckMeta records the number of partitions and the contract's version at the
+// first start. It returns an error if the recorded numbers are others, because the
+// same key would then be counted in two places. The error wraps ErrMismatch and
+// has both numbers.
 func CheckMeta(ctx context.Context, c redis.Cmdable, k *Keys) error {
 	fields := []struct {
 		name string

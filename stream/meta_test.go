@@ -38,12 +38,12 @@ func TestCheckMeta(t *testing.T) {
 		}
 
 		free := newKeys(t, 8)
-		testkit.Must(t, stream.CheckMeta(ctx, c, free)) // another prefix goes its own way
+		testkit.Must(t, stream.CheckMeta(ctx, c, free)) // another prefix is independent
 	})
 }
 
-// Of processes that start together with different numbers one wins, and all
-// that go on have its number.
+// If processes with different numbers start at the same time, one wins, and only
+// processes with its number continue.
 func TestCheckMetaTogether(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		prefix := newKeys(t, 1).Prefix

@@ -11,29 +11,29 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ProducerConfig: the zero value is ready to use.
+// ProducerConfig configures a Producer. The zero value is ready to use.
 type ProducerConfig struct {
-	// MaxPending bounds the events held, appended and being sent; default 100,000.
+	// MaxPending bounds the events in the producer, queued and being sent; default 100,000.
 	MaxPending int
 	// MaxBatch bounds the events of one flush; default 5,000.
 	MaxBatch int
 	// Linger is how long an event may wait for others; default 0: a flush starts
-	// as soon as the one before is done, so that batches grow under load and an
+	// as soon as the flush before it has ended, so that batches grow under load and an
 	// idle producer sends at once.
 	Linger time.Duration
 	// FailWhenFull makes Append return api.ErrQueueFull instead of waiting for room.
 	FailWhenFull bool
-	// FlushTimeout bounds one flush; default 10s. What has no reply by then is unknown.
+	// FlushTimeout bounds one flush; default 10s. Events without a reply by then are unknown.
 	FlushTimeout time.Duration
-	// OnFlush is called with each flush's outcome, one call at a time, before the room
-	// it took is given back. Nil where nobody asks.
+	// OnFlush is called with each flush's outcome, one call at a time, before the flush's
+	// events make room for others. It may be nil.
 	OnFlush func(Outcome)
 }
 
-// Producer gathers events and appends them in the background, merging those of
-// one key within a flush. Events with an ID it sends again until they are stored
-// or the flush's time is up. Anything else it never sends twice: what has an
-// unknown outcome is reported to OnFlush, and the caller decides.
+// Producer collects events and appends them in the background. It merges the events
+// of one key within a flush. It sends events with an ID again until they are stored
+// or the flush's time is over. It never sends other events twice: OnFlush receives
+// events with an unknown outcome, and the caller decides.
 type Producer struct {
 	log    *Log
 	config ProducerConfig
@@ -42,12 +42,12 @@ type Producer struct {
 	queue   []api.Event
 	sending int
 	taken   uint64        // events ever taken
-	sent    uint64        // of them, those whose flush is over, first come first
-	asked   int           // flushes asked for by Flush or Close
-	room    chan struct{} // closed and replaced when room is given back
+	sent    uint64        // how many of them have been flushed; they are flushed in order
+	asked   int           // how many calls of Flush or Close wait
+	room    chan struct{} // closed and replaced when a flush has made room
 	closed  bool
 
-	pause  func(ctx context.Context, attempt int) bool // between attempts; tests have their own
+	pause  func(ctx context.Context, attempt int) bool // between attempts; tests set another
 	wake   chan struct{}                               // one slot: there is something to do
 	done   chan struct{}                               // closed when run has ended
 	failed error                                       // the first error since the last Flush
@@ -61,7 +61,7 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	if config.MaxPending < 1 || config.MaxBatch < 1 || config.Linger < 0 || config.FlushTimeout < 0 {
 		return nil, fmt.Errorf("producer: negative bound in %+v", config)
 	}
-	config.MaxBatch = min(config.MaxBatch, config.MaxPending) // full, it has nobody to linger for
+	config.MaxBatch = min(config.MaxBatch, config.MaxPending) // a full producer must not linger
 	p := &Producer{
 		log: log, config: config, pause: pauseBetween,
 		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
@@ -70,9 +70,9 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	return p, nil
 }
 
-// Append takes one event. When the producer is full it waits for room until ctx
-// ends, or returns api.ErrQueueFull, as configured. After nil the event is
-// held, not yet stored: OnFlush and Flush tell of that.
+// Append takes one event. If the producer is full, it waits for room until ctx ends,
+// or returns api.ErrQueueFull, as configured. If it returns nil, the event is queued,
+// but not yet stored: OnFlush and Flush report that.
 func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	}
 }
 
-// Flush waits until all that was taken before has been sent, and returns the
-// first error since the last Flush. OnFlush sees every one.
+// Flush waits until all events that were taken before have been sent, and returns
+// the first error since the last Flush. OnFlush receives all errors.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return err
 }
 
-// Close takes no more events, sends what is held, and returns like Flush. It
+// Close takes no more events, sends the queued events, and returns like Flush. It
 // can be called twice.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
@@ -173,7 +173,7 @@ func (p *Producer) run() {
 	}
 }
 
-// linger waits for company: until the time is up, a batch is full, or somebody
+// linger waits for more events: until the time is over, a batch is full, or a caller
 // waits for a flush.
 func (p *Producer) linger() {
 	timer := time.NewTimer(p.config.Linger)
@@ -199,7 +199,7 @@ func (p *Producer) flush() {
 	batch := p.queue[:n:n]
 	p.queue = p.queue[n:]
 	if len(p.queue) == 0 {
-		p.queue = nil // let go of the array that batch still needs
+		p.queue = nil // so that the array is freed after this batch
 	}
 	p.sending = n
 	p.mu.Unlock()

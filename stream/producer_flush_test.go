@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// gate holds each flush before it gives its room back, until let go.
+// gate stops each flush before its events make room for others, until it is opened.
 type gate struct {
 	came chan stream.Outcome
 	open chan struct{}
@@ -29,7 +29,7 @@ func (g gate) onFlush(o stream.Outcome) {
 	<-g.open
 }
 
-// watched is a context that tells when somebody waits for its end.
+// watched is a context that signals when a caller waits for its end.
 type watched struct {
 	context.Context
 	waiting chan struct{}
@@ -58,7 +58,7 @@ func TestProducerFull(t *testing.T) {
 			g := newGate()
 			p := newProducer(t, log, stream.ProducerConfig{MaxPending: 3, FailWhenFull: fail, OnFlush: g.onFlush})
 			put(t, p, events(1)...)
-			<-g.came // what is being sent counts too
+			<-g.came // events that are being sent count too
 			put(t, p, events(3)[1:]...)
 			more := api.Event{Key: "more", Count: 1}
 			if fail {
@@ -84,7 +84,7 @@ func TestProducerFull(t *testing.T) {
 	}
 }
 
-// A producer that can take no more has nobody to linger for.
+// A full producer does not linger.
 func TestProducerDoesNotLingerWhenFull(t *testing.T) {
 	log, _, _ := embeddedLog(t)
 	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 2, Linger: forGood})
@@ -115,7 +115,7 @@ func TestProducerFlushTellsTheFirstErrorOnce(t *testing.T) {
 	testkit.Must(t, p.Flush(t.Context()))
 }
 
-// Others go on appending: a flush waits for what came before it, not for them.
+// A flush waits for the events that came before it, and not for events that others append meanwhile.
 func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
 	log, _, _ := embeddedLog(t)
 	g := newGate()
@@ -127,7 +127,7 @@ func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
 	<-ctx.waiting
 	put(t, p, api.Event{Key: "after", Count: 1})
 	g.open <- struct{}{}
-	<-g.came // the later event is being sent, and stays so
+	<-g.came // the later event is being sent, and its flush does not end
 	select {
 	case err := <-done:
 		testkit.Must(t, err)
@@ -153,7 +153,7 @@ func TestProducerFlushGivenUp(t *testing.T) {
 	}
 	for range 20 {
 		put(t, p, api.Event{Key: "a", Count: 1})
-		testkit.Must(t, c.Ping(t.Context()).Err()) // time enough for a flush that should not be
+		testkit.Must(t, c.Ping(t.Context()).Err()) // enough time for a wrong flush
 	}
 	testkit.Must(t, p.Flush(t.Context()))
 	if o := <-g.came; o.Appended != 20 {
@@ -181,8 +181,8 @@ func TestProducerClose(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// Close ends an Append that waits for room, and one that was given up can be
-// called again.
+// Close ends an Append that waits for room. A Close that was given up can be called
+// again.
 func TestProducerCloseWhileFull(t *testing.T) {
 	log, c, k := embeddedLog(t)
 	g := newGate()

@@ -31,7 +31,7 @@ func newProducer(t testing.TB, l *stream.Log, c stream.ProducerConfig) *stream.P
 	return p
 }
 
-// embeddedLog is for what depends on the producer alone.
+// embeddedLog is for tests that depend only on the producer.
 func embeddedLog(t *testing.T) (*stream.Log, *redis.Client, *stream.Keys) {
 	t.Helper()
 	c, k := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()), newKeys(t, 4)
@@ -65,8 +65,8 @@ func TestProducerMergesWithinAFlush(t *testing.T) {
 	}
 }
 
-// Whatever is appended, the sums stand in the log, in batches of MaxBatch at most, and no entry is above the largest
-// count, as workers would throw it away.
+// Whatever is appended, the log has the sums, in batches of at most MaxBatch events. No entry is above the largest
+// count, because workers would refuse it.
 func TestProducerKeepsEverySum(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
 	rapid.Check(t, func(r *rapid.T) {
@@ -105,7 +105,7 @@ func TestProducerKeepsEverySum(t *testing.T) {
 	})
 }
 
-// While Redis is slow, what comes meanwhile goes in one batch.
+// While Redis is slow, the events that come are sent in one batch.
 func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
@@ -124,7 +124,7 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	}
 }
 
-// Redis does not answer within FlushTimeout: the outcome is unknown, is said so
+// If Redis does not answer within FlushTimeout, the outcome is unknown. It is reported
 // once, and nothing is sent again.
 func TestProducerWithRedisFrozen(t *testing.T) {
 	server := streamtest.OwnRedis(t)
@@ -177,7 +177,7 @@ func TestNewProducerRefusesNegativeBounds(t *testing.T) {
 	}
 }
 
-// Events of one key are merged where their values are the same, so that each value is told once.
+// Events of one key are merged if their values are the same, so that each value is sent once.
 func TestEventsAreMergedByTheirValues(t *testing.T) {
 	c, k := streamtest.AnyRedis(t), newKeys(t, 1)
 	of := func(user string, count int64) api.Event {

@@ -9,9 +9,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// appendUntil appends, and appends again what has an id and is not known to be
-// stored, until all of it is or ctx ends: twice with one id counts once. What
-// has no id is sent once.
+// appendUntil appends events. It appends events with an id again until they are known
+// to be stored or ctx ends, because the same id counts only once. Events without an id
+// are sent once.
 func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context,
 	attempt int) bool) Outcome {
 	out := l.append(ctx, items)
@@ -33,7 +33,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 			return out
 		}
 		next := l.append(ctx, again)
-		// A refusal now does not unsay that it may have been stored before.
+		// An event that is refused now may have been stored by an earlier attempt.
 		refused := next.Refused
 		next.Refused = nil
 		for _, e := range refused {
@@ -46,7 +46,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		}
 		out.Appended += next.Appended
 		out.Entries += next.Entries
-		// Those with ids, which stand for one event each, are told by next.
+		// The events with ids, which are one event each, are counted in next.
 		out.RefusedEvents -= len(out.Refused)
 		out.UnknownEvents -= len(out.Unknown)
 		out.Refused, out.Unknown = withoutID(out.Refused), withoutID(out.Unknown)
@@ -60,7 +60,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 	}
 }
 
-// identity is what tells events with ids apart.
+// identity identifies an event with an id.
 type identity struct{ key, id string }
 
 func withoutID(events []api.Event) []api.Event {
@@ -74,7 +74,7 @@ func withoutID(events []api.Event) []api.Event {
 }
 
 // pauseBetween waits 50 ms after the first attempt, and twice as long after each
-// more, up to a second; false when ctx ends before.
+// further attempt, up to a second. It returns false if ctx ends before.
 func pauseBetween(ctx context.Context, attempt int) bool {
 	return pause.For(ctx, min(50*time.Millisecond<<min(attempt-1, 10), time.Second))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// A producer whose reply was lost sends what has an id again, and only that.
+// After a lost reply, a producer sends only the events with an id again.
 func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 	direct := streamtest.Connect(t, streamtest.Redis(t))
 	proxy := streamtest.NewProxy(t, direct.Options().Addr)
@@ -39,8 +39,8 @@ func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
 	}
 }
 
-// Redis is gone for good: the flush ends in its time, and says of each event
-// what is known of it.
+// If Redis does not come back, the flush ends at its timeout, and returns what is known
+// of each event.
 func TestProducerGivesUpInTime(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)

@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// AlgorithmOf gives the algorithm that counts a window of the rule; "" for one that counts what is
-// reserved alone.
+// AlgorithmOf returns the algorithm that counts a window of the rule; "" for a window that counts only
+// reserved units.
 func (r *Rule) AlgorithmOf(w Window) string {
 	switch {
 	case w.InFlight:
@@ -21,8 +21,8 @@ func (r *Rule) AlgorithmOf(w Window) string {
 	return cmp.Or(w.Algorithm, r.Algorithm)
 }
 
-// CountedAnew gives the windows of the rule that it had before, too, and counts by another algorithm or in other
-// buckets now: what keys have spent in them is forgotten once.
+// CountedAnew returns the windows that the rule also had before, and that it now counts by another algorithm or in
+// other buckets. The units that keys have spent in them are lost once, at the change.
 func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 	for _, w := range r.Windows {
 		for _, old := range before.Windows {
@@ -38,13 +38,13 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 	return list
 }
 
-// Same tells whether two windows are of the same span, whatever their limits are.
+// Same reports whether two windows have the same span, whatever their limits are.
 func (w Window) Same(o Window) bool {
 	return w.InFlight == o.InFlight && w.valueOf() == o.valueOf() && w.sameSpan(o)
 }
 
-// algorithmFor gives the algorithm that counts a window which is set in place of the rule's: that of the rule's window
-// of the same length, or else of its longest one, so that what a key has spent goes on counting.
+// algorithmFor returns the algorithm for a window that replaces the rule's windows: that of the rule's window of the
+// same length, or otherwise of its longest window, so that units that a key has spent still count.
 func (r *Rule) algorithmFor(w Window) string {
 	if w.inPeriods() {
 		return ""
@@ -61,8 +61,9 @@ func (r *Rule) algorithmFor(w Window) string {
 	return best.Algorithm
 }
 
-// Algorithms gives the algorithms that count the rule's windows, each once: one of Algorithms, or
-// that of the windows' kind. A rule that counts what is reserved alone has its own.
+// Algorithms returns the algorithms that count the rule's windows, each once: some of the variable
+// Algorithms, or those of the windows' kinds. For a rule that counts only reserved units, it returns
+// the rule's Algorithm.
 func (r *Rule) Algorithms() []string {
 	var list []string
 	for _, w := range r.Windows {

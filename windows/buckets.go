@@ -15,7 +15,7 @@ const (
 	MaxBuckets     = 1000
 )
 
-// The sentence about the rule's algorithm has them.
+// bucketsOption has no words of its own: the sentence about the rule's algorithm has the number of buckets.
 var bucketsOption = option{
 	fields: []optionField{{"buckets", "number", fmt.Sprintf("`%d`", DefaultBuckets), fmt.Sprintf(
 		"parts that a window is divided into, 1 to %d; only with `%s`", MaxBuckets, SlidingBuckets),

@@ -12,22 +12,22 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// Calendar says when the periods of a window begin and end. The zero value is of no calendar: a
-// window that slides.
+// Calendar says when the periods of a window begin and end. The zero value is for a window that
+// slides.
 type Calendar struct {
 	Unit   string // day, week, month or year
 	Zone   string // IANA name of the time zone
-	Starts int    // day of the month; 1 (Monday) to 7 of a week; month*100+day of a year; 0 of a day
+	Starts int    // for month, the day; for week, 1 (Monday) to 7; for year, month*100+day; for day, 0
 }
 
 // periodAlgorithm counts the windows of the calendar.
 const periodAlgorithm = lua.Calendar
 
-// units are those of the calendar: how long one lasts at least and at most.
+// units are the units of the calendar, and how long each lasts at least and at most.
 var units = []struct {
 	name        string
 	least, most time.Duration
-	starts      int // where nobody says
+	starts      int // the default of Starts
 }{
 	{"day", 22 * time.Hour, 26 * time.Hour, 0},
 	{"week", 7*day - 3*time.Hour, 7*day + 3*time.Hour, 1},
@@ -46,11 +46,11 @@ func Calendars() []string {
 	return names
 }
 
-// unit is the place of the calendar's unit in units, from 1.
+// unit returns the place of the calendar's unit in units, from 1; 0 if it has none.
 func (c Calendar) unit() int { return slices.Index(Calendars(), c.Unit) + 1 }
 
-// setPer makes it a window of what somebody has written: a span, or a unit of the calendar.
-// The name of the field that is wrong comes with the error.
+// setPer sets the span of the window from texts: a duration, or a unit of the calendar with its
+// zone and starts. If it returns an error, it also returns the name of the wrong field.
 func (w *Window) setPer(per, zone, starts string) (field string, err error) {
 	i := slices.Index(Calendars(), per)
 	if i < 0 {
@@ -80,7 +80,7 @@ func (w *Window) setPer(per, zone, starts string) (field string, err error) {
 	return "", nil
 }
 
-// CalendarWindow gives a window of the calendar: of a day, week, month or year, as a rules file has it.
+// CalendarWindow returns a window of the calendar: of a day, week, month or year, in the form of a rules file.
 func CalendarWindow(limit int64, unit, zone, starts string) (Window, error) {
 	w := Window{Limit: limit}
 	if field, err := w.setPer(unit, zone, starts); err != nil {
@@ -113,7 +113,7 @@ func parseStarts(unit, text string) (int, error) {
 	return 0, errors.New("no starts, as a day starts at midnight")
 }
 
-// StartsText writes Starts as a rules file has it; "" where that is the unit's own.
+// StartsText returns Starts in the form of a rules file; "" if it is the default of the unit.
 func (c Calendar) StartsText() string {
 	switch {
 	case c.Unit == "" || c.Starts == units[c.unit()-1].starts:
@@ -126,7 +126,7 @@ func (c Calendar) StartsText() string {
 	return strconv.Itoa(c.Starts)
 }
 
-// String names the unit, with zone and starts where they are not UTC and the unit's own.
+// String returns the unit, with zone and starts if they are not UTC and the default of the unit.
 func (c Calendar) String() string {
 	text := c.Unit
 	if c.Zone != "UTC" || c.StartsText() != "" {
@@ -140,7 +140,7 @@ func (c Calendar) String() string {
 
 var locations sync.Map // name → *time.Location
 
-// location gives a time zone by its IANA name. The machine's own zone has none.
+// location returns a time zone by its IANA name. It does not accept Local, the machine's zone.
 func location(name string) (*time.Location, error) {
 	if l, ok := locations.Load(name); ok {
 		return l.(*time.Location), nil
@@ -155,14 +155,14 @@ func location(name string) (*time.Location, error) {
 	return l, err
 }
 
-// Period gives the period that holds a moment, from its first ms to the first after it, in ms since 1970.
+// Period returns the period that contains a moment, from its first ms to the first ms after it, in ms since 1970.
 func (c Calendar) Period(ms int64) (from, to int64) {
 	l, err := location(c.Zone)
 	if err != nil {
 		l = time.UTC // Windows are validated before they count
 	}
 	y, m, d := time.UnixMilli(ms).In(l).Date()
-	n := 0 // the date is of the nth period before or after the one that is looked for
+	n := 0 // how many units after the date the period begins
 	from = c.begin(y, m, d, n, l)
 	for from > ms {
 		n--
@@ -177,8 +177,8 @@ func (c Calendar) Period(ms int64) (from, to int64) {
 	}
 }
 
-// begin gives when the period of a date begins, or of n units after it: that of the same calendar
-// unit, which may be the one before or after the period that holds the date.
+// begin returns when the period begins whose start is in the same calendar unit as a date, or in the
+// unit n units later. With n = 0, the date can be before that start.
 func (c Calendar) begin(y int, m time.Month, d, n int, l *time.Location) int64 {
 	switch c.Unit {
 	case "week":
@@ -196,8 +196,8 @@ func (c Calendar) begin(y int, m time.Month, d, n int, l *time.Location) int64 {
 
 func daysIn(y int, m time.Month) int { return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day() }
 
-// startOfDay gives the first ms of a date. Where clocks skip midnight, or the whole date, it is the
-// first ms after that.
+// startOfDay returns the first ms of a date. If clocks skip midnight, or the whole date, it is the
+// first ms after the skipped time.
 func startOfDay(y int, m time.Month, d int, l *time.Location) int64 {
 	t := time.Date(y, m, d, 0, 0, 0, 0, l)
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
@@ -219,24 +219,24 @@ func startOfDay(y int, m time.Month, d int, l *time.Location) int64 {
 	return high
 }
 
-// inPeriods tells whether the window counts in periods that begin at a date, and does not slide.
+// inPeriods reports whether the window counts in periods that begin at a date, and does not slide.
 func (w Window) inPeriods() bool { return w.Calendar.Unit != "" }
 
-// SamePeriods tells whether the periods of two windows begin at the same moments; those that slide have none.
+// SamePeriods reports whether the periods of two windows begin at the same moments, or both windows have no periods.
 func (w Window) SamePeriods(o Window) bool { return w.Calendar == o.Calendar }
 
-// sameSpan tells whether two windows last equally long.
+// sameSpan reports whether two windows last equally long.
 func (w Window) sameSpan(o Window) bool {
 	return w.Calendar.Unit == o.Calendar.Unit && (w.inPeriods() || w.Per == o.Per)
 }
 
-// withPeriodsOf gives the window with the periods of another.
+// withPeriodsOf returns the window with the periods of another window.
 func (w Window) withPeriodsOf(o Window) Window {
 	w.Calendar = o.Calendar
 	return w
 }
 
-// period gives the period that holds a moment, in ms; nil for a window that slides.
+// period returns a function that returns the period of a moment, in ms; nil for a window that slides.
 func (w Window) period() func(ms int64) (from, to int64) {
 	if !w.inPeriods() {
 		return nil
@@ -244,7 +244,7 @@ func (w Window) period() func(ms int64) (from, to int64) {
 	return w.Calendar.Period
 }
 
-// zoneText is the zone in which the window's periods begin, after a space; empty for UTC, and if it slides.
+// zoneText returns a space and the zone in which the window's periods begin; empty for UTC, and if the window slides.
 func (w Window) zoneText() string {
 	if !w.inPeriods() || w.Calendar.Zone == "UTC" {
 		return ""
@@ -252,8 +252,8 @@ func (w Window) zoneText() string {
 	return " " + w.Calendar.Zone
 }
 
-// periodIDs gives which of the calendar's windows those of some rules are, one number per window: 0
-// for another. They are numbered over all rules of the plan.
+// periodIDs returns the ids of the windows of some rules: one number per window, 0 for a window without
+// periods. The ids are unique among all rules of the plan.
 func (p *Plan) periodIDs(rules []*Rule) []int64 {
 	seen, ids := map[int]int64{}, map[*Rule][]int64{}
 	for _, r := range p.Rules() {
@@ -273,7 +273,8 @@ func (p *Plan) periodIDs(rules []*Rule) []int64 {
 	return out
 }
 
-// lengthMs is how long the window lasts: of the calendar, in the period that holds a moment.
+// lengthMs returns how long the window lasts in ms. For a window of the calendar it is the length of the period that
+// contains nowMs.
 func (w Window) lengthMs(nowMs int64) int64 {
 	if w.Calendar.Unit == "" {
 		return w.Per.Milliseconds()
@@ -282,7 +283,7 @@ func (w Window) lengthMs(nowMs int64) int64 {
 	return to - from
 }
 
-// overlaps tells whether two windows can last equally long: a decision names its window by that.
+// overlaps reports whether two windows can last equally long. A decision identifies its window by its length.
 func (w Window) overlaps(o Window) bool {
 	bounds := func(w Window) (least, most time.Duration) {
 		if i := w.Calendar.unit(); i > 0 {
@@ -295,7 +296,7 @@ func (w Window) overlaps(o Window) bool {
 	return least <= otherMost && otherLeast <= most
 }
 
-// PerText writes the window's span as a rules file has it.
+// PerText returns the window's span in the form of a rules file.
 func (w Window) PerText() string {
 	if w.Calendar.Unit != "" {
 		return w.Calendar.Unit

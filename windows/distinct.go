@@ -13,19 +13,19 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// MaxDistinct is the largest limit of a window that counts values: Redis keeps one more of them per key.
+// MaxDistinct is the largest limit of a window that counts values. Redis keeps up to limit + 1 values per key.
 const MaxDistinct = 100_000
 
-// MaxPublished is how many values go with a transition at most.
+// MaxPublished is the largest number of values in a transition.
 const MaxPublished = 100
 
-// Normalize says which spellings of a value are one.
+// Normalize says which spellings count as the same value.
 type Normalize struct {
-	Lower bool `json:",omitempty"` // of upper and lower case
-	Trim  bool `json:",omitempty"` // with white space before and behind
+	Lower bool `json:",omitempty"` // those in upper and lower case
+	Trim  bool `json:",omitempty"` // those with and without white space around them
 }
 
-// distinctFields takes the fields of a window that counts values.
+// distinctFields returns the fields of a window that counts values.
 func distinctFields(d *document.Document, w *Window) []document.Field {
 	return []document.Field{
 		{Name: "distinct", Set: func(n *document.Node, at string) error {
@@ -62,7 +62,7 @@ func distinctFields(d *document.Document, w *Window) []document.Field {
 	}
 }
 
-// and gives n with one more word of a rules file.
+// and returns n with one more word of a rules file.
 func (n Normalize) and(word *document.Node) (Normalize, error) {
 	switch {
 	case document.IsText(word) && word.Value == "lower":
@@ -75,7 +75,7 @@ func (n Normalize) and(word *document.Node) (Normalize, error) {
 	return n, nil
 }
 
-// String gives the words of a rules file, joined by commas.
+// String returns the words of a rules file, joined by commas.
 func (n Normalize) String() string {
 	var words []string
 	if n.Lower {
@@ -87,17 +87,17 @@ func (n Normalize) String() string {
 	return strings.Join(words, ",")
 }
 
-// valueOf is what a meter counts the different values of.
+// valueOf is the field whose different values a meter counts, and how they are converted.
 type valueOf struct {
 	field     string
 	normalize Normalize
 	key       HashKey
 }
 
-// valueOf gives what the window counts the different values of.
+// valueOf returns the field whose different values the window counts.
 func (w Window) valueOf() valueOf { return valueOf{w.Distinct, w.Normalize, w.Hash} }
 
-// form is the word for it in the names of keys in Redis.
+// form returns its word in the names of keys in Redis.
 func (v valueOf) form() string {
 	form := "distinct-" + v.field
 	if words := v.normalize.String(); words != "" {
@@ -109,9 +109,9 @@ func (v valueOf) form() string {
 	return form
 }
 
-// of gives the value as it is counted.
+// of returns the value as it is counted.
 func (v valueOf) of(text string) (string, error) {
-	if !utf8.ValidString(text) { // lower case would be made of it
+	if !utf8.ValidString(text) { // ToLower would make it valid
 		return text, api.ValidateValue(v.field, text)
 	}
 	if v.normalize.Trim {
@@ -127,12 +127,12 @@ func (v valueOf) of(text string) (string, error) {
 	return text, err
 }
 
-// HasValues says whether the plan counts values.
+// HasValues reports whether the plan counts values.
 func (p *Plan) HasValues() bool { return p != nil && len(p.values) > 0 }
 
-// Values takes from a check or an event what the plan counts of it: one value per meter. Without a value that the rule
-// needs which decides, and with one that cannot be counted, the error wraps api.ErrBadValue. A shadow
-// rule counts nothing then.
+// Values returns the values of a check or an event that the plan counts: one per meter. If a value is missing or
+// cannot be counted, and the rule that decides needs it, the error wraps api.ErrBadValue. If only a shadow rule
+// needs the value, that rule counts nothing.
 func (p *Plan) Values(field func(name string) string) (list []string, err error) {
 	if !p.HasValues() {
 		return nil, nil
@@ -158,7 +158,7 @@ func (p *Plan) Values(field func(name string) string) (list []string, err error)
 	return list, nil
 }
 
-// counts tells whether a window of the rule counts the values of a field.
+// counts reports whether a window of the rule counts the values of a field.
 func (r *Rule) counts(field string) bool {
 	return slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Distinct == field })
 }
@@ -170,7 +170,7 @@ type ValueMeter struct {
 	WindowMs    int64 // the longest of its windows
 }
 
-// ValueMeters gives the meters of the plan that count values.
+// ValueMeters returns the meters of the plan that count values.
 func (p *Plan) ValueMeters() (list []ValueMeter) {
 	for _, m := range p.fresh.meters {
 		if m.algorithm == lua.Distinct {
@@ -242,7 +242,7 @@ func (r *Rule) validateDistinct(i int) *fault {
 	return nil
 }
 
-// CheckValues gives the error of an event of a key that cannot be counted for want of a value; see Plan.Values.
+// CheckValues returns the error of an event that cannot be counted because of its values; see Plan.Values.
 func (r *Rules) CheckValues(key string, field func(name string) string) error {
 	if !r.values {
 		return nil

@@ -1,6 +1,6 @@
 // Package windows has the rules: which keys are counted over which windows.
 //
-// [Load], [Parse] and [NewRules] give [Rules]; [NewSource] follows a file. Rules.Match gives the [Plan] of a key, nil
-// where no rule matches it: the windows that are counted for it, and the meters in Redis that count them. Limits are
-// units, times in Go are time.Duration, and fields in Ms are milliseconds.
+// [Load], [Parse] and [NewRules] return [Rules]. [NewSource] follows the changes of a file. Rules.Match returns the
+// [Plan] of a key, nil if no rule matches it: the windows that are counted for it, and the meters in Redis that count
+// them. Limits are in units, times in Go are time.Duration, and fields that end in Ms are milliseconds.
 package windows

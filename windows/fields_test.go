@@ -12,8 +12,8 @@ import (
 
 const none, required = "none", "required"
 
-// ruleFields documents the fields of a rules file besides the options, which document themselves: the table
-// of docs/rules.md.
+// ruleFields documents the fields of a rules file that are no options, for the table of docs/rules.md. Options
+// document themselves.
 var ruleFields = []struct {
 	name    string // of a field in windows: windows[].name
 	value   string // its form
@@ -55,7 +55,7 @@ func code[T ~string](names ...T) string {
 	return strings.Join(quoted, ", ")
 }
 
-// docs/rules.md has these fields, and Parse takes no others.
+// docs/rules.md has these fields, and Parse accepts no others.
 func TestRuleFieldsAreDocumented(t *testing.T) {
 	var names []string
 	var b strings.Builder
@@ -84,7 +84,7 @@ func TestRuleFieldsAreDocumented(t *testing.T) {
 	}
 }
 
-// parsedFields are those that the error of an unknown field names.
+// parsedFields returns the fields in the error of an unknown field.
 func parsedFields(t *testing.T, text string) []string {
 	t.Helper()
 	_, err := Parse("rules.yml", []byte(text))

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Fingerprint is the same for the same rules in the same order, defaults filled in,
-// whatever files they come from: 16 hexadecimal digits.
+// Fingerprint returns 16 hexadecimal digits. They are the same for the same rules in
+// the same order, with defaults filled in, whatever files the rules come from.
 func (r *Rules) Fingerprint() string {
 	h := sha256.New()
 	for _, rule := range r.list {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Each field of a rule makes another fingerprint, also one that is added later.
+// Each field of a rule changes the fingerprint, also a field that is added to Rule later.
 func TestFingerprintHasEachField(t *testing.T) {
 	of := func(list ...*Rule) string { return (&Rules{list: list}).Fingerprint() }
 	plain := func() *Rule { return &Rule{Name: "a", Windows: []Window{{Limit: 1, Per: time.Second}}} }

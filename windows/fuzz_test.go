@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// asYAML writes rules as somebody would who does not use our parser.
+// asYAML writes rules independently of this package's parser.
 func asYAML(rules []*Rule) []byte {
 	var b strings.Builder
 	b.WriteString("rules:\n")
@@ -40,8 +40,8 @@ func asYAML(rules []*Rule) []byte {
 	return []byte(b.String())
 }
 
-// FuzzParse: no text makes the parser panic, or show a page of what it does not
-// take. What it takes is valid, and is the same rules when they are written again.
+// FuzzParse: no text makes the parser panic, or return a very long error. Rules that
+// it accepts are valid, and are the same if they are written and parsed again.
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yml")
 	if err != nil || len(files) < 50 {

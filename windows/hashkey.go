@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// minHashKey is how many bytes a secret has at least: people guess shorter ones.
+// minHashKey is how many bytes a secret must have at least, because shorter secrets can be guessed.
 const minHashKey = 16
 
 // hashBytes is how many bytes of the HMAC are stored. 16 bytes of two values are equal by chance once in 2^64 values.
@@ -27,7 +27,7 @@ type HashKey string
 // unread marks a window with `hash: true` before Parse has read the secret. With WithoutHashKey the mark stays.
 const unread HashKey = "?"
 
-// NewHashKey takes the content of a secret file. White space around the secret does not belong to it.
+// NewHashKey returns the key in the content of a secret file. White space around the secret is not part of it.
 func NewHashKey(secret []byte) (HashKey, error) {
 	secret = bytes.TrimSpace(secret)
 	if len(secret) < minHashKey {
@@ -36,11 +36,11 @@ func NewHashKey(secret []byte) (HashKey, error) {
 	return HashKey(secret), nil
 }
 
-// WithoutHashKey does not read the file of the secret. Such rules can be validated and shown, and must not count:
-// `rules check` runs on machines that do not have the secret.
+// WithoutHashKey makes Parse not read the file of the secret, because `rules check` runs on machines that do not have
+// it. The rules can be validated and shown, but must not be used to count.
 const WithoutHashKey ParseOption = 1
 
-// giveHashKey gives the secret in the file at path to all windows with `hash: true`. A relative path begins at the
+// giveHashKey sets the secret in the file at path in all windows with `hash: true`. A relative path begins at the
 // folder of the rules file.
 func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, options []ParseOption) error {
 	key := unread
@@ -81,13 +81,13 @@ func readHashKey(rulesFile, path string) (HashKey, error) {
 	return key, nil
 }
 
-// IsZero tells whether there is no secret.
+// IsZero reports whether there is no secret.
 func (k HashKey) IsZero() bool { return k == "" }
 
-// MarshalJSON shows which secret it is, and not the secret.
+// MarshalJSON returns the fingerprint of the secret, and not the secret.
 func (k HashKey) MarshalJSON() ([]byte, error) { return json.Marshal(k.String()) }
 
-// String keeps the secret out of what is printed.
+// String returns the fingerprint, so that the secret is never printed.
 func (k HashKey) String() string {
 	if k == unread {
 		return "hash"
@@ -95,7 +95,7 @@ func (k HashKey) String() string {
 	return "hash-" + k.fingerprint()
 }
 
-// fingerprint tells secrets apart. It goes into the names of keys in Redis, so another secret begins new sets.
+// fingerprint identifies the secret. It is part of the names of keys in Redis, so another secret begins new sets.
 func (k HashKey) fingerprint() string {
 	return hex.EncodeToString(k.sum("the fingerprint of the secret")[:4])
 }

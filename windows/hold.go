@@ -8,13 +8,13 @@ import (
 	"github.com/streamcounter/streamcounter/internal/english"
 )
 
-// Bounds of a rule's hold: a throttle or alert lasts at least that long.
+// Default and largest value of a rule's hold. A throttle or alert lasts at least as long as the hold.
 const (
 	DefaultHold = time.Second
 	MaxHold     = 24 * time.Hour
 )
 
-// 0 is a choice: Parse sets the default before it reads a rule.
+// holdOption has no default here, because 0 is a valid value. Parse sets the default before it reads a rule.
 var holdOption = option{
 	fields: []optionField{{"hold", "duration", fmt.Sprintf("`%s`", inDays(DefaultHold)),
 		"a throttle or alert lasts at least this long, up to " + inDays(MaxHold),

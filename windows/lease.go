@@ -39,7 +39,7 @@ var leaseOption = option{
 	says: func(r *Rule) bool { return !r.Shadow && r.Lease > 0 },
 }
 
-// validateLease gives what is wrong with the rule's lease, nil if nothing is.
+// validateLease returns what is wrong with the rule's lease, nil if nothing is.
 func (r *Rule) validateLease() *fault {
 	i := slices.IndexFunc(r.Windows, func(w Window) bool { return w.InFlight })
 	switch {
@@ -65,7 +65,7 @@ func (r *Rule) validateLease() *fault {
 	return nil
 }
 
-// shortest gives the shortest window of the rule that counts what was charged.
+// shortest returns the shortest window of the rule that counts charged units.
 func (r *Rule) shortest() time.Duration {
 	d := r.Longest()
 	for _, w := range r.Windows {
@@ -76,9 +76,9 @@ func (r *Rule) shortest() time.Duration {
 	return d
 }
 
-// LeaseTime is how long a process may answer for a key of this plan from memory; 0: not at all.
-// An operator can set shorter windows than the rule's. Where a shadow rule counts what is in flight, a
-// lease would be. If a shadow rule counts values, Redis must see each value.
+// LeaseTime returns how long a process may answer for a key of this plan from memory; 0: not at all.
+// It is shorter than the rule's if an operator sets shorter windows. It is 0 if a shadow rule counts
+// slots in flight, because a lease would count there, or values, because Redis must see each value.
 func (p *Plan) LeaseTime() time.Duration {
 	if p == nil {
 		return 0
@@ -86,7 +86,7 @@ func (p *Plan) LeaseTime() time.Duration {
 	return p.lease
 }
 
-// ShortestWindow is that of the rule that decides, of those which count what was charged.
+// ShortestWindow returns the shortest window of the rule that decides, among those that count charged units.
 func (p *Plan) ShortestWindow() time.Duration { return p.Live.shortest() }
 
 func (p *Plan) leaseTime() time.Duration {

@@ -7,13 +7,12 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// threshold is the lowest use of a window that stands at pct percent of its limit.
+// threshold returns the lowest use of a window that is at pct percent of its limit.
 func threshold(limit int64, pct int) int64 {
 	return max(1, (limit*int64(pct)+99)/100)
 }
 
-// steps gives the levels of a window, as the library takes them: of each the percentage, and the use at which it
-// begins.
+// steps returns the levels of a window for the library: for each the percentage, and the use at which it begins.
 func (r *Rule) steps(w Window) (steps []int64) {
 	if r.Unlevelled {
 		return nil
@@ -24,8 +23,8 @@ func (r *Rule) steps(w Window) (steps []int64) {
 	return append(steps, int64(api.LevelThrottled), w.Limit)
 }
 
-// countedBy names what counts the rule's windows: levels that another algorithm has raised are looked
-// at again, as it does not see the same units.
+// countedBy returns a word for the way in which the rule's windows are counted. If the word changes, levels are
+// evaluated again, because another algorithm does not count the same units.
 func (r *Rule) countedBy() string {
 	beside := r.meterOptions()
 	if list := r.Algorithms(); len(list) == 1 && len(beside) == 0 {

@@ -25,8 +25,8 @@ func Load(path string, options ...ParseOption) (*Rules, error) {
 // ParseOption is an option of Parse and Load.
 type ParseOption int
 
-// Parse reads rules as YAML; testdata/working_full.yml shows every field. The
-// first thing wrong, of syntax or of sense, is an error that begins with
+// Parse reads rules as YAML; testdata/working_full.yml shows every field. It returns
+// an error for the first fault, in syntax or in a value. The error begins with
 // NAME:LINE:COLUMN, says what was found and what is wanted, and shows the place.
 // Parse also reads the file that `hash_key` names, if a window has `hash: true`.
 func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
@@ -61,7 +61,7 @@ func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
 	return rules, nil
 }
 
-// readRule takes the fields of a rule. Options document their fields, and fields_test.go the others.
+// readRule reads the fields of a rule. Options document their fields, and fields_test.go documents the other fields.
 func readRule(d *document.Document, r *Rule) document.Setter {
 	type field = document.Field
 	return d.Mapping(append([]field{
@@ -124,7 +124,7 @@ func readWindow(d *document.Document, w *Window, n *document.Node, at string) er
 	return document.Leaf(d, new(struct{}), fails)(nodes[wrong], at+"."+wrong)
 }
 
-// textOf gives a value as it is written, and a line feed, which nothing is, for a list or a mapping.
+// textOf returns a value as it is written. For a list or a mapping it returns a line feed, which is never valid.
 func textOf(n *document.Node) string {
 	if n == nil {
 		return ""
@@ -136,7 +136,7 @@ func textOf(n *document.Node) string {
 	return text
 }
 
-// faultIn says where in the file a fault of a rule is.
+// faultIn returns the error of a fault, with the fault's place in the file.
 func faultIn(d *document.Document, rule int, f *fault) error {
 	at := "rules"
 	if rule >= 0 {
@@ -164,15 +164,15 @@ func duration(n *document.Node) (time.Duration, error) {
 
 const day = 24 * time.Hour
 
-// ParseDuration reads a span of time as a rules file has it: time.ParseDuration with days of 24 hours in
-// front, as 1d12h or -1d12h.
+// ParseDuration reads a span of time in the form of a rules file: that of time.ParseDuration, which may have
+// days of 24 hours in front, such as 1d12h or -1d12h.
 func ParseDuration(s string) (time.Duration, error) {
 	unsigned, negative := strings.CutPrefix(s, "-")
 	days, rest, ok := strings.Cut(unsigned, "d")
 	if !ok {
 		days, rest = "0", unsigned
 	}
-	// The sign is off, so that what is left must begin with a digit.
+	// The sign was removed, so the rest must begin with a digit.
 	if strings.Trim(days, "0123456789.") != "" || (rest != "" && strings.ContainsAny(rest[:1], "+-")) {
 		return 0, errDuration
 	}
@@ -190,7 +190,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	return whole*24 + more, nil
 }
 
-// FormatDuration writes a duration as short as people do, and as ParseDuration reads it: 31d, 1h30m, 10ms.
+// FormatDuration returns a duration in the shortest form that ParseDuration reads: 31d, 1h30m, 10ms.
 func FormatDuration(d time.Duration) string { return inDays(d) }
 
 func inDays(d time.Duration) string {

@@ -16,7 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Each testdata/busted_<what>.yml is refused with file, line and column, and what is wrong: busted_<what>.txt has it.
+// Each testdata/busted_<what>.yml is refused with file, line and column, and what is wrong. busted_<what>.txt has the
+// error.
 func TestBustedFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/busted_*.yml")
 	if err != nil || len(files) < 120 {
@@ -72,7 +73,7 @@ func TestWorkingFiles(t *testing.T) {
 			{Limit: MaxLimit, Per: 31 * day}, {Limit: 5, Per: 36 * time.Hour}, {Limit: 1, Per: 12 * time.Hour}}}},
 	}
 	for _, list := range want {
-		for _, r := range list { // what a file that does not say so means
+		for _, r := range list { // the defaults of a file
 			r.Algorithm, r.OnDeny = cmp.Or(r.Algorithm, "sliding-log"), cmp.Or(r.OnDeny, OnDenySkip)
 			r.OnError, r.OnExpire = cmp.Or(r.OnError, OnErrorAllow), cmp.Or(r.OnExpire, OnExpireCharge)
 		}

@@ -5,7 +5,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
 
-// inProcess is the rule as it is counted in this process: without windows that count values.
+// inProcess returns the rule as this process counts it: without windows that count values.
 func (r *Rule) inProcess() inprocess.Rule {
 	out := inprocess.Rule{Name: r.Name, Shadow: r.Shadow}
 	for _, w := range r.Windows {
@@ -17,8 +17,8 @@ func (r *Rule) inProcess() inprocess.Rule {
 	return out
 }
 
-// localStates gives the states of all windows of the rule. Those that count values are not counted: they are as if
-// nothing was used.
+// localStates returns the states of all windows of the rule. Windows that count values are not counted here. Their
+// states are as if nothing was used.
 func (r *Rule) localStates(counted []api.WindowState) []api.WindowState {
 	states := make([]api.WindowState, len(r.Windows))
 	for i, w := range r.Windows {
@@ -31,7 +31,7 @@ func (r *Rule) localStates(counted []api.WindowState) []api.WindowState {
 	return r.mark(states)
 }
 
-// LocalState puts together where a key stands under the rules of the plan.
+// LocalState returns the state of a key under the rules of the plan.
 func (p *Plan) LocalState(states []inprocess.State) KeyState {
 	s := newKeyState(states[0].NowMs)
 	for i, r := range p.Rules() {

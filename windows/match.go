@@ -13,15 +13,15 @@ import (
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
-// makes new ones. Built by Load, Parse or NewRules; the zero value has no rule.
+// makes new ones. Load, Parse and NewRules make them. The zero value has no rule.
 type Rules struct {
 	list  []*Rule
 	named map[string]*Rule // name → rule
-	alone map[*Rule]*Plan  // rule → its plan by itself
+	alone map[*Rule]*Plan  // rule → the plan with only this rule
 
-	// The index: literals that patterns begin with, sorted, and beside each what
-	// a key that begins with it may fit. With n literals a key costs log n
-	// comparisons and then only the patterns whose literal it has.
+	// The index: the literals that patterns begin with, sorted, and for each literal
+	// the patterns that a key with this beginning may fit. With n literals a key costs
+	// log n comparisons, and then only the patterns whose literal it begins with.
 	literals []string
 	branches []branch
 
@@ -33,8 +33,8 @@ type Rules struct {
 	fromEntry valueFrom // see WithValueFrom
 }
 
-// branch belongs to the literal of the same position. Its tries are in file order,
-// those of all parents among them.
+// branch belongs to the literal at the same position. Its tries are in file order,
+// and include those of all parents.
 type branch struct {
 	parent  int    // the longest other literal that this one begins with, or -1
 	tries   []*try // the first that fits ends the search
@@ -44,14 +44,14 @@ type branch struct {
 // try is one rule and its pattern.
 type try struct {
 	rule  *Rule
-	plan  *Plan // of the rule by itself
-	order int   // in the file
+	plan  *Plan // the plan with only this rule
+	order int   // the rule's place in the file
 	glob.Glob
 }
 
-// NewRules makes rules of copies of those given, which must obey what Parse
-// requests of a file. An empty Algorithm or OnError means the default; a Hold of 0
-// is 0. The error names the rule.
+// NewRules returns Rules with copies of the given rules, which must be as valid as
+// those of a file for Parse. An empty Algorithm or OnError means the default, but a
+// Hold of 0 is 0. The error names the rule.
 func NewRules(list []*Rule) (*Rules, error) {
 	rules, i, f := newRules(list)
 	if f == nil {
@@ -66,8 +66,8 @@ func NewRules(list []*Rule) (*Rules, error) {
 	return nil, fmt.Errorf("rule %q: %s", list[i].Name, f.msg)
 }
 
-// newRules also says which rule the fault is in, -1 for the list as a whole.
-// fault.first is then from the top: rules[0].name.
+// newRules also returns the place of the rule with the fault, -1 for the list as a
+// whole. fault.first is then a path from the top: rules[0].name.
 func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
@@ -96,8 +96,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	return r, 0, nil
 }
 
-// Combine gives the rules of each in turn, the very same, under one index. A
-// name that two of them have is an error.
+// Combine returns the rules of each argument in turn, under one index. It does not
+// copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
 	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, plans: &plans{}, under: newUnder()}
 	for _, rules := range each {
@@ -113,30 +113,30 @@ func Combine(each ...*Rules) (*Rules, error) {
 	return r, nil
 }
 
-// List gives the rules in file order. Neither they nor the list are to be changed.
+// List returns the rules in file order. Do not change the rules or the list.
 func (r *Rules) List() []*Rule { return slices.Clip(r.list) }
 
-// Named gives the rule of that name, nil if there is none.
+// Named returns the rule of that name, nil if there is none.
 func (r *Rules) Named(name string) *Rule { return r.named[name] }
 
-// PlanOf is the plan of one of the rules by itself: the very one that Match gives
-// for a key that no other rule concerns.
+// PlanOf returns the plan with only this rule: the same pointer that Match returns
+// for a key that no other rule matches.
 func (r *Rules) PlanOf(rule *Rule) *Plan { return r.alone[rule] }
 
-// Match gives the plan of a key, which is valid UTF-8: the first rule in file order
-// whose pattern fits and that is no shadow, and the shadow rules that fit, wherever
-// they stand. It is nil where none fits, and always the same for the same rules, as
-// long as operators set nothing else for the key (With).
-// It does not allocate, but for the first key of a combination.
+// Match returns the plan of a key, which must be valid UTF-8. The plan has the first
+// rule in file order that fits and is no shadow, and the shadow rules that fit, wherever
+// they are in the file. It is nil if no rule fits. For the same combination of rules it is
+// the same pointer, as long as operators set nothing else for the key (With).
+// It allocates only for the first key of a combination.
 func (r *Rules) Match(key string) *Plan {
 	plan, _ := r.Apply(r.match(key), key)
 	return plan
 }
 
-// match is Match by what the rules alone say.
+// match is Match, but ignores what operators have set.
 func (r *Rules) match(key string) *Plan {
-	// Every literal that key begins with is, or is a parent of, the last literal
-	// that does not sort after key.
+	// Every literal that key begins with is the last literal that does not sort
+	// after key, or a parent of it.
 	i, found := slices.BinarySearch(r.literals, key)
 	if !found {
 		i--
@@ -161,7 +161,7 @@ func (r *Rules) match(key string) *Plan {
 	return plan
 }
 
-// beside gives the plan with the shadow rules that fit the key added.
+// beside returns the plan, with the shadow rules added that fit the key.
 func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
 	n := 0
 	for _, t := range shadows {
@@ -212,8 +212,8 @@ func (r *Rules) index() {
 	}
 }
 
-// Changed gives what tells of a key whether other rules are evaluated for it than were
-// under `before`, or the same with other content. It is nil where all rules are the same.
+// Changed returns a function that reports whether the rules that are evaluated for a key differ
+// from those under `before`, or have other content. It is nil if all rules are the same.
 func (r *Rules) Changed(before *Rules) func(key string) bool {
 	if reflect.DeepEqual(r.list, before.list) {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// naive is what the globs mean, written to be read: every way to split is tried.
+// naive is a simple implementation of globs: it tries every way to split the key.
 func naive(pattern, key string) bool {
 	if pattern == "" {
 		return key == ""
@@ -65,7 +65,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// Few letters, so that patterns and keys meet; é and € so that characters are not bytes.
+// Few letters, so that keys often fit patterns; é and €, because characters are not bytes.
 var (
 	somePattern = rapid.Custom(func(t *rapid.T) string {
 		parts := rapid.SliceOfN(rapid.SampledFrom([]string{"*", "*", "?", "a", "a", "b", "é", "€", ":", `\*`, `\?`,
@@ -107,7 +107,7 @@ func TestMatchIsTheFirstThatFits(t *testing.T) {
 	})
 }
 
-// Unbounded, this takes longer than anybody waits.
+// Without the bound, this takes far too long.
 func TestHostileKeyIsBounded(t *testing.T) {
 	rules := rulesOf(t, strings.Repeat("*a", 20)+"*b*", "*")
 	if r := rules.Match(strings.Repeat("a", 512)); r.Name() != "1" {

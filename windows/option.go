@@ -24,12 +24,12 @@ type option struct {
 	says        func(r *Rule) bool   // whether the sentence about the rule has state
 	follows     func(r *Rule) string // the effect of a change to r, in words; nil: none
 	notReplayed func(r *Rule) string // what a replay of a log leaves out, in words; nil, or empty: nothing
-	// An option can add a meter to those of the windows. algorithm counts it, has tells whether a rule adds it, and
+	// An option can add a meter to those of the windows. algorithm counts it, has reports whether a rule adds it, and
 	// tell adds its settings to the plan for the library.
 	algorithm string
 	has       func(r *Rule) bool
 	tell      func(r *Rule, m *lua.Meter)
-	inForce   func(r *Rule, told []int64) api.InForce // converts what its meter tells; nil: it tells nothing
+	inForce   func(r *Rule, told []int64) api.InForce // converts the integers that its meter adds; nil: it adds none
 }
 
 // optionField is one field of a rules file. Its texts are for the docs.
@@ -62,7 +62,7 @@ func (r *Rule) meterOptions() (list []option) {
 	return list
 }
 
-// inForce converts what the library tells of a key under the rule.
+// inForce converts the integers that the library adds to the state of a key under the rule.
 func (r *Rule) inForce(told []int64) (f api.InForce) {
 	if len(told) == 0 {
 		return f
@@ -86,7 +86,7 @@ func (r *Rule) Says() (list []string) {
 	return list
 }
 
-// NotReplayed says what a replay of a log leaves out of the rule.
+// NotReplayed returns the parts of the rule that a replay of a log leaves out, in words.
 func (r *Rule) NotReplayed() (list []string) {
 	for _, o := range options {
 		if o.notReplayed == nil {
@@ -117,7 +117,7 @@ func (r *Rule) OptionChanges(before *Rule) (list []OptionChange) {
 	return list
 }
 
-// with adds the words to an option.
+// with returns the option with these words.
 func (o option) with(state func(r *Rule) string, says func(r *Rule) bool) option {
 	o.state, o.says = state, says
 	return o

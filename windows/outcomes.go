@@ -25,7 +25,7 @@ type OnError string
 const (
 	OnErrorAllow OnError = "allow"
 	OnErrorDeny  OnError = "deny"
-	OnErrorLocal OnError = "local" // this process's own count
+	OnErrorLocal OnError = "local" // by the count of this process
 )
 
 var onDenyOption = choice("on_deny", "`charge`: a denied request counts too, because it happened anyway",

@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
-// With gives the same rules under overrides: Match then gives what these say of a key, at
-// every moment.
+// With returns the same rules under overrides. Match then returns the plan of a key under the
+// override that is in effect at that moment.
 func (r *Rules) With(o *overrides.All) *Rules {
 	c := *r
 	c.overrides = o
@@ -22,7 +22,7 @@ func (r *Rules) With(o *overrides.All) *Rules {
 // nameOfBlocks is the name of the decisions of blocks, which no rule can have.
 const nameOfBlocks = api.OverrideRule
 
-// under is what rules have of overrides.
+// under has the overrides of rules.
 type under struct {
 	overrides *overrides.All // nil: none (With)
 	changed   *changedPlans
@@ -30,17 +30,17 @@ type under struct {
 
 func newUnder() under { return under{changed: &changedPlans{}} }
 
-// replacement is what a plan has of the override that made it.
+// replacement has the fields of a plan that an override has made.
 type replacement struct {
-	written *Plan // the one before, which may be nil
-	exempt  *Rule // the rule that would decide, where nothing is denied
+	written *Plan // the plan without the override, which may be nil
+	exempt  *Rule // the rule that would decide, if the override exempts the key
 }
 
-// Written gives the plan of a key as the rules alone have it.
+// Written returns the plan of a key without overrides.
 func (r *Rules) Written(key string) *Plan { return r.match(key) }
 
-// Written gives the plan that an override has changed to this one, which may be nil; without an override it is this
-// one.
+// Written returns the plan without the override that has made this one, which may be nil. If no override has made
+// it, it is the plan itself.
 func (p *Plan) Written() *Plan {
 	if p == nil || p.written == nil {
 		return p
@@ -48,15 +48,15 @@ func (p *Plan) Written() *Plan {
 	return p.written
 }
 
-// Lasting is Match, and until when a key is known to have the plan: as long as Version is this one. lasts is false
-// where an override made the plan, which may end.
+// Lasting is Match, and also returns how long a key has the plan: as long as Version does not change. lasts is false
+// if the key has an override, which may end.
 func (r *Rules) Lasting(key string) (plan *Plan, version uint64, lasts bool) {
 	version, lasts = r.Version(), r.overrides.Find(key) == nil // in this order: either may change
 	return r.Match(key), version, lasts
 }
 
-// ClockMs is the clock of the server of a partition in ms since 1970, as far as the process knows it; it compares
-// clocks where the rules are under overrides.
+// ClockMs returns the time of the clock of a partition's server in ms since 1970, as far as the process knows it.
+// Without overrides, it is this machine's time, because clocks are only compared for overrides.
 func (r *Rules) ClockMs(p int) int64 {
 	if r.overrides == nil {
 		return time.Now().UnixMilli()
@@ -67,10 +67,10 @@ func (r *Rules) ClockMs(p int) int64 {
 // Version changes with each change of an override.
 func (r *Rules) Version() uint64 { return r.overrides.Changes() }
 
-// Overrides gives those of With; nil where there are none.
+// Overrides returns the overrides of With; nil if there are none.
 func (r *Rules) Overrides() *overrides.All { return r.overrides }
 
-// Under gives rules under overrides, for who asks for the present rules each time.
+// Under returns a function that returns the present rules under overrides. rules returns the present rules.
 func Under(o *overrides.All, rules func() *Rules) func() *Rules {
 	type pair struct{ of, under *Rules }
 	var last atomic.Pointer[pair]
@@ -85,9 +85,9 @@ func Under(o *overrides.All, rules func() *Rules) func() *Rules {
 	}
 }
 
-// Apply gives the plan that a key has under an override, which is in effect, in place of a plan of
-// these rules; and the override, nil where there is none. It may be applied again. A block leaves the
-// plan as it is: events still count under it.
+// Apply returns the plan that a key has under the override that is in effect, in place of a plan of
+// these rules. It also returns the override, nil if there is none. The result may be passed to Apply
+// again. A block does not change the plan, because events still count under it.
 func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
 	if r.overrides == nil {
 		return plan, nil
@@ -102,7 +102,7 @@ func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
 	return r.changed.under(r, plan, o), o
 }
 
-// changedPlans are the plans that overrides make of others, each once.
+// changedPlans are the plans that overrides have made from others, each once.
 type changedPlans struct {
 	mu    sync.RWMutex
 	plans map[changedPlan]*Plan
@@ -113,7 +113,7 @@ type changedPlan struct {
 	effect unique.Handle[overrides.Effect]
 }
 
-// under gives the plan that an override makes of another, which may be nil.
+// under returns the plan that an override makes from a plan, which may be nil.
 func (c *changedPlans) under(r *Rules, plan *Plan, o *overrides.Override) *Plan {
 	at := changedPlan{plan, o.Effect()}
 	c.mu.RLock()
@@ -135,15 +135,16 @@ func (c *changedPlans) under(r *Rules, plan *Plan, o *overrides.Override) *Plan 
 	return known
 }
 
-// change makes of a plan what an override says. What cannot be said of it leaves it as it is: a
-// tier that this process's rules do not have, windows where no rule decides.
+// change returns the plan that the effect of an override makes from a plan. It returns the same plan
+// if the effect cannot be applied: a tier that this process's rules do not have, or windows if no rule
+// decides.
 func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 	var live *Rule
 	var shadows []*Rule
 	if plan != nil {
 		live, shadows = plan.Live, plan.Shadows
 	}
-	// What is counted meanwhile is kept for as long as without the override: it may end.
+	// Units are kept for as long as without the override, because the override may end.
 	kept := map[string]int64{}
 	if plan != nil {
 		for _, m := range plan.fresh.meters {
@@ -180,8 +181,8 @@ func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 	return out
 }
 
-// keepLonger has the expiry of meters renewed at each write where they are kept longer than the
-// plan before has them kept: who wrote last may have had that one.
+// keepLonger renews the expiry of the meters at each write if this plan keeps one of them longer than
+// the plan before it, because the last write may have been under that plan.
 func (p *Plan) keepLonger(before *Plan) {
 	for _, mine := range p.fresh.meters {
 		for _, m := range before.fresh.meters {
@@ -192,7 +193,7 @@ func (p *Plan) keepLonger(before *Plan) {
 	}
 }
 
-// Exempt is the rule that would decide, where an override admits every check of the key; else nil.
+// Exempt returns the rule that would decide, if an override admits every check of the key; otherwise nil.
 func (p *Plan) Exempt() *Rule {
 	if p == nil {
 		return nil

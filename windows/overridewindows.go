@@ -8,9 +8,10 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// withWindows gives the rule under the windows of an override. One takes the place of the rule's window of
-// the same length, and keeps its algorithm, so that the count goes on; others are added. Unless `only`, the
-// rule keeps its other windows. replaced are the rule's windows that are not in effect any more.
+// withWindows returns the rule with the windows of an override. A window of the override replaces the rule's
+// window of the same length, and keeps that window's algorithm, so that the count continues. Other windows are
+// added. The rule keeps its other windows, unless `only` is set. replaced are the rule's windows that are no longer
+// in effect.
 func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replaced []Window) {
 	c := *r
 	c.Windows = slices.Clone(r.Windows)
@@ -37,14 +38,14 @@ func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replace
 	return &c, replaced
 }
 
-// overrideWindow is one of an override. ownPeriods: it says in which zone its periods begin, or when; else they
-// begin when those of the window that it replaces do.
+// overrideWindow is a window of an override. ownPeriods: the override says in which zone its periods begin, or when.
+// Otherwise they begin when the periods of the window that it replaces begin.
 type overrideWindow struct {
 	Window
 	ownPeriods bool
 }
 
-// readOverrideWindow reads one; field is what is wrong with it, and its value.
+// readOverrideWindow reads a window of an override. With an error, field and value are the wrong field and its value.
 func readOverrideWindow(w api.OverrideWindow) (out overrideWindow, field, value string, err error) {
 	out.Limit, out.ownPeriods = w.Limit, w.Zone != "" || w.Starts != ""
 	if field, err = out.setPer(w.Per, w.Zone, w.Starts); err != nil {
@@ -53,7 +54,7 @@ func readOverrideWindow(w api.OverrideWindow) (out overrideWindow, field, value 
 	return out, field, value, err
 }
 
-// plain gives the windows alone.
+// plain returns the windows without ownPeriods.
 func plain(list []overrideWindow) []Window {
 	out := make([]Window, len(list))
 	for i, w := range list {
@@ -62,7 +63,7 @@ func plain(list []overrideWindow) []Window {
 	return out
 }
 
-// String words a window: 100 per 1m.
+// String returns a window in words: 100 per 1m.
 func (w Window) String() string {
 	if w.InFlight {
 		return fmt.Sprintf("%d in flight", w.Limit)
@@ -70,7 +71,7 @@ func (w Window) String() string {
 	return fmt.Sprintf("%d per %s", w.Limit, w.PerText()) + w.zoneText()
 }
 
-// words gives each window in words.
+// words returns each window in words.
 func words(list []Window) []string {
 	out := make([]string, len(list))
 	for i, w := range list {
@@ -79,8 +80,8 @@ func words(list []Window) []string {
 	return out
 }
 
-// Effect says what an override does beside what it is told: the windows that it replaces and keeps, and what the
-// operator may not have meant. A target with wildcards, and a network, can have keys of several rules.
+// Effect returns the consequences of an override: the windows that it replaces and keeps, and warnings about effects
+// that the operator may not intend. A target with wildcards, and a network, can have keys of several rules.
 func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 	if o.Key == "" {
 		for _, rule := range r.list {
@@ -113,7 +114,7 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 	return e
 }
 
-// refuses says why the windows of an override cannot stand beside the rule's; nil where they can.
+// refuses returns why the rule cannot have the windows of an override in addition to its windows; nil if it can.
 func (r *Rule) refuses(o api.Override) *fault {
 	list, err := readOverrideWindows(o.Windows)
 	if err != nil || len(list) == 0 {
@@ -134,8 +135,8 @@ func readOverrideWindows(windows []api.OverrideWindow) ([]overrideWindow, error)
 	return list, nil
 }
 
-// ValidateOverride reports the first thing wrong with what is to be set, by field, under the rules
-// of this process. The error wraps api.ErrBadOverride.
+// ValidateOverride returns an error for the first fault of an override that is to be set, with the
+// field's name, under the rules of this process. The error wraps api.ErrBadOverride.
 func (r *Rules) ValidateOverride(o *api.Override) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %w", api.ErrBadOverride, fmt.Errorf(format, args...))
@@ -201,7 +202,7 @@ func orNothing(s string) string {
 	return s
 }
 
-// ReadableWindows reports whether the windows of an override can stand by themselves.
+// ReadableWindows reports whether the windows of an override are valid as the only windows of a rule.
 func ReadableWindows(windows []api.OverrideWindow) bool {
 	list, err := readOverrideWindows(windows)
 	return err == nil && (&Rule{Windows: plain(list)}).validateWindows() == nil
@@ -210,7 +211,7 @@ func ReadableWindows(windows []api.OverrideWindow) bool {
 // namedRules bounds how many rules a warning names.
 const namedRules = 10
 
-// matches names the rules and their patterns.
+// matches returns the names and patterns of the rules, in words.
 func (r *Rules) matches() string {
 	text, n := "the rules match", 0
 	for _, rule := range r.list {

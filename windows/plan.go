@@ -12,49 +12,49 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// MaxShadows is how many shadow rules are evaluated for one key: the first of
-// those that match, in file order. It bounds what a check and a fold cost.
+// MaxShadows is how many shadow rules are evaluated for one key at most: the first
+// that match, in file order. It limits the cost of a check and of a fold.
 const MaxShadows = 8
 
-// Plan is what is evaluated for a key: the rule that decides, and beside it the
-// shadow rules that match, on the same count. It is compiled to meters: each is one key in Redis, in which
-// one algorithm counts the windows that name it, of whichever rule. What a plan says never changes.
-// Rules.Match gives them, and PlanOf one of a rule alone.
+// Plan is what is evaluated for a key: the rule that decides, and the shadow rules
+// that match, on the same count. It is compiled to meters. Each meter is one key in Redis, in which
+// one algorithm counts the windows that use it, of all rules. A plan never changes.
+// Rules.Match returns the plan of a key, and PlanOf returns a plan with only one rule.
 type Plan struct {
-	// Live decides; nil where only shadow rules match. Then nothing is denied.
+	// Live decides; nil if only shadow rules match. Then nothing is denied.
 	Live *Rule
 	// Shadows are evaluated and published and never decide; in file order.
 	Shadows []*Rule
 
 	rules  []*Rule  // Live and Shadows
 	forms  []string // of the meters: their words in the names of keys
-	places []place  // rule, as in Rules() → where its windows stand
-	// What the library is told. A meter's expiry is renewed once per everyMs, an eighth of its longest
+	places []place  // rule, as in Rules() → the place of its windows
+	// The plans for the library. A meter's expiry is renewed once per everyMs, an eighth of its longest
 	// window. In the first such eighth after a change of the rules it is renewed at
-	// each write (fresh), as one that was written under a shorter window would
-	// end too early.
+	// each write (fresh), because a meter that was written under a shorter window
+	// would expire too early.
 	fresh, settled *scriptPlan
 	everyMs        int64
-	// resolutionMs is how far apart events of one key may lie and still share an
-	// entry: as the rule with the shortest window has it.
+	// resolutionMs is how far apart in time events of one key may be and still share
+	// an entry: the shortest Resolution of its rules.
 	resolutionMs int64
 	lease        time.Duration // see LeaseTime
 
 	replacement
-	values []valueOf        // that its meters count, in their order
-	local  []inprocess.Rule // its rules, for a process that counts alone
-	kept   map[string]int64 // form of a meter → for how long it keeps at least what it counts, in ms
+	values []valueOf        // what its meters with values count, in the order of the meters
+	local  []inprocess.Rule // its rules, for counting in this process
+	kept   map[string]int64 // form of a meter → how long at least it keeps what it counts, in ms
 }
 
-// place says where a rule's windows begin among those of the plan.
+// place says where a rule's windows begin among the windows of the plan.
 type place struct {
 	from int
-	// alone is the rule without the others of its plan, for who only reads, and forms those of its meters.
+	// alone is the plan with only this rule, for sweeps, and forms are the forms of its meters.
 	alone *scriptPlan
 	forms []string
 }
 
-// PlanOf is the plan of a rule by itself.
+// PlanOf returns the plan with only this rule.
 func PlanOf(r *Rule) *Plan {
 	if r.Shadow {
 		return newPlan(nil, []*Rule{r})
@@ -64,8 +64,8 @@ func PlanOf(r *Rule) *Plan {
 
 func newPlan(live *Rule, shadows []*Rule) *Plan { return newPlanThatKeeps(live, shadows, nil) }
 
-// newPlanThatKeeps makes one whose meters keep what they count for some time at least: kept has it in ms,
-// by their form.
+// newPlanThatKeeps returns a plan whose meters keep what they count for a time at least. kept has that time
+// in ms, by the meters' form.
 func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan {
 	p := &Plan{Live: live, Shadows: shadows, rules: shadows, kept: kept}
 	if live != nil {
@@ -98,11 +98,11 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	return p
 }
 
-// Forms gives the forms of the plan's meters: their words in the names of keys. Not to be changed.
+// Forms returns the forms of the plan's meters: their words in the names of keys. Do not change the list.
 func (p *Plan) Forms() []string { return p.forms }
 
-// Script gives what the library is told of the plan at a moment by the clock of Redis, the rules being what they are
-// for sinceMs.
+// Script returns the plan for the library as of clockMs, by the clock of Redis. sinceMs is how long ago the rules
+// changed.
 func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
 	if sinceMs < p.everyMs {
 		return p.fresh.at(clockMs)
@@ -110,19 +110,19 @@ func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
 	return p.settled.at(clockMs)
 }
 
-// Alone is Script and Forms of one of Rules by itself.
+// Alone returns Script and Forms of a plan with only one of Rules.
 func (p *Plan) Alone(rule int, clockMs int64) (script *lua.Plan, forms []string) {
 	at := p.places[rule]
 	return at.alone.at(clockMs), at.forms
 }
 
-// ResolutionMs is how far apart events of one key may lie and still share an entry.
+// ResolutionMs returns how far apart in time events of one key may be and still share an entry.
 func (p *Plan) ResolutionMs() int64 { return p.resolutionMs }
 
-// InProcess gives Rules as a process counts them by itself. Not to be changed.
+// InProcess returns Rules for counting in this process. Do not change the list.
 func (p *Plan) InProcess() []inprocess.Rule { return p.local }
 
-// script gives what the library is told about rules of the plan, and the forms of their meters.
+// script returns the plan for the library of some rules, and the forms of their meters.
 func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []string) {
 	meters := p.metersOf(rules)
 	for _, m := range meters {
@@ -131,7 +131,7 @@ func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []
 	return newScriptPlan(rules, meters, p.periodIDs(rules), settled), forms
 }
 
-// metersOf gives what each algorithm counts of some rules of the plan.
+// metersOf returns the meters of some rules of the plan.
 func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 	add := func(r *Rule, form, algorithm string) *scriptMeter {
 		i := slices.IndexFunc(meters, func(m scriptMeter) bool { return m.form == form })
@@ -167,8 +167,9 @@ func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
 	return meters
 }
 
-// formFor gives the form of the meter that counts a window of a rule. Buckets of two sizes do
-// not fit into one meter: the first rule has the form's name, another its own.
+// formFor returns the form of the meter that counts a window of a rule. Buckets of two sizes do
+// not fit into one meter: the first rule with buckets has the algorithm's form, and a rule with
+// another number of buckets has that form with the number appended.
 func (p *Plan) formFor(r *Rule, w Window) string {
 	algorithm := r.AlgorithmOf(w)
 	form := lua.Form(algorithm)
@@ -190,8 +191,8 @@ func (p *Plan) formFor(r *Rule, w Window) string {
 	return form
 }
 
-// Rules gives the rules of the plan, the one that decides first, if there is one. A
-// nil plan has none. Not to be changed.
+// Rules returns the rules of the plan: first the one that decides, if there is one. A
+// nil plan has none. Do not change the list.
 func (p *Plan) Rules() []*Rule {
 	if p == nil {
 		return nil
@@ -199,7 +200,7 @@ func (p *Plan) Rules() []*Rule {
 	return p.rules
 }
 
-// Name is that of the rule that decides; empty where there is none.
+// Name returns the name of the rule that decides; empty if there is none.
 func (p *Plan) Name() string {
 	if p.Live == nil {
 		return ""
@@ -209,8 +210,8 @@ func (p *Plan) Name() string {
 
 func (p *Plan) exclusive() bool { return p.Live == nil && p.Shadows[0].Exclusive }
 
-// maxPlans bounds the combinations of rules that are remembered. There are far
-// fewer, unless shadow rules overlap in every way and keys make use of it.
+// maxPlans bounds how many combinations of rules are remembered. There are far
+// fewer, unless keys match shadow rules in very many combinations.
 const maxPlans = 4096
 
 // plans makes the plans of several rules, each once.
@@ -219,13 +220,13 @@ type plans struct {
 	next atomic.Pointer[map[step]*Plan]
 }
 
-// step is a plan, nil for none, and a rule that comes to it.
+// step is a plan and a rule that is added to it.
 type step struct {
 	plan *Plan
 	rule *Rule
 }
 
-// with gives the plan that has a shadow rule besides those of p.
+// with returns the plan that has one more shadow rule than p.
 func (s *plans) with(p *Plan, t *try) *Plan {
 	if p == nil {
 		return t.plan

@@ -7,35 +7,35 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// scriptPlan is what the library is told about some rules of a plan. It differs from period to period where a
+// scriptPlan makes the plan that the library receives for some rules of a plan. It differs from period to period if a
 // window counts in periods.
 type scriptPlan struct {
 	rules  []*Rule // the one that decides is the first
 	meters []scriptMeter
-	ids    []int64 // of windows that count in periods: which of them; 0 of others
-	// settled: a log is trimmed, and its expiry renewed, once in an eighth of its longest window. If not,
+	ids    []int64 // window → its id if it counts in periods, otherwise 0
+	// settled: a log is trimmed, and its expiry renewed, once in an eighth of its longest window. If it is false,
 	// that is done at each write.
 	settled bool
-	fixed   *lua.Plan // nil where a window counts in periods
+	fixed   *lua.Plan // nil if a window counts in periods
 	now     atomic.Pointer[periodPlan]
 }
 
-// periodPlan holds from from on, in ms, until to.
+// periodPlan is valid from `from` until before `to`, in ms.
 type periodPlan struct {
 	from, to int64
 	plan     *lua.Plan
 }
 
-// scriptMeter is what one algorithm counts.
+// scriptMeter is the meter of one algorithm.
 type scriptMeter struct {
 	form, algorithm string
 	buckets         int64
 	spanMs          int64   // how long it keeps what it counts
 	windowMs        int64   // the longest of its windows
-	windows         []int   // among those of all rules
-	value           valueOf // what it counts the values of
+	windows         []int   // their places among the windows of all rules
+	value           valueOf // the field whose values it counts
 	keep            int64   // how many values it keeps
-	publish         int     // how many of them go with a transition
+	publish         int     // how many of them a transition has
 }
 
 func (m scriptMeter) setting(settled bool) int64 {
@@ -58,7 +58,7 @@ func newScriptPlan(rules []*Rule, meters []scriptMeter, ids []int64, settled boo
 	return c
 }
 
-// at gives the plan as it is at a moment by the clock of Redis.
+// at returns the plan as of nowMs, by the clock of Redis.
 func (c *scriptPlan) at(nowMs int64) *lua.Plan {
 	if c.fixed != nil {
 		return c.fixed
@@ -79,7 +79,7 @@ func (c *scriptPlan) spanMs() int64 {
 	return ms
 }
 
-// compile turns the rules into what the library is told in the periods that hold a moment.
+// compile returns the plan for the library, in the periods that contain nowMs.
 func (c *scriptPlan) compile(nowMs int64) *periodPlan {
 	p := &periodPlan{to: 1<<63 - 1, plan: &lua.Plan{}}
 	n := 0

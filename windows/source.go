@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// Source is where the present rules are asked for. Those of a file change when it
-// does (Run) or when told to (Reload); a file with an error changes nothing.
+// Source has the present rules. The rules of a file are loaded again when the file
+// changes (Run), and by Reload. A file with an error changes nothing.
 type Source struct{ files *reload.Files[*Rules] }
 
 // NewSource loads the rules of the file at path. A nil log means silence.
@@ -26,21 +26,21 @@ func NewSource(path string, log *slog.Logger) (*Source, error) {
 	return &Source{files}, nil
 }
 
-// Fixed is a source of rules that never change.
+// Fixed returns a source of rules that never change.
 func Fixed(r *Rules) *Source { return &Source{reload.Fixed(r)} }
 
-// Rules are the present ones.
+// Rules returns the present rules.
 func (s *Source) Rules() *Rules { return s.files.Value() }
 
-// Refused is the error of the last attempt to reload; nil: the files are in force.
+// Refused returns the error of the last attempt to reload; nil: the present rules are those of the file.
 func (s *Source) Refused() error { return s.files.Refused() }
 
 // OnReload adds a function to call after each attempt to reload, with nil or
-// the error. Calls come one at a time; none may call Reload or OnReload.
+// the error. Calls come one at a time. The function must not call Reload or OnReload.
 func (s *Source) OnReload(hook func(err error)) { s.files.OnReload(hook) }
 
-// Reload loads the file again, changed or not. On an error, which it also
-// logs, the present rules stay. Fixed rules have nothing to reload.
+// Reload loads the file again, even if it has not changed. If it returns an error,
+// which it also logs, the present rules are kept. With Fixed rules it does nothing.
 func (s *Source) Reload() error { return s.files.Reload() }
 
 // Run reloads the file when it has changed, until ctx ends.

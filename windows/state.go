@@ -8,23 +8,24 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// KeyState is where a key stands under a rule, after a check or as peeked.
+// KeyState is the state of a key under a rule, after a check or from a peek.
 type KeyState struct {
 	NowMs int64
-	// RetryAfter is how long until the cost would be admitted; 0 where it is, and
-	// below 0 where it never can be (a cost above the limit of a shadow rule).
+	// RetryAfter is how long it takes until the cost would be admitted; 0 if it is
+	// admitted, below 0 if it can never be (a cost above the limit of a shadow rule).
 	RetryAfter  time.Duration
-	Windows     []api.WindowState // of the rule that decides; empty where there is none
+	Windows     []api.WindowState // of the rule that decides; empty if there is none
 	api.InForce                   // by the rule that decides
-	// Shadows is where it stands under the shadow rules of its plan, in their order;
-	// nil where nobody has evaluated them.
+	// Shadows has the states of the key under the shadow rules of its plan, in their
+	// order; nil if they were not evaluated.
 	Shadows []KeyState
 }
 
 func newKeyState(nowMs int64) KeyState { return KeyState{NowMs: nowMs, Windows: []api.WindowState{}} }
 
-// add puts in where the key stands under a rule of its plan; wait is that of a
-// shadow rule, and for the one that decides RetryAfter is the longer of both.
+// add adds the state of the key under a rule of its plan. wait is the RetryAfter of
+// a shadow rule. For the rule that decides, RetryAfter becomes the longer of
+// RetryAfter and wait.
 func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) {
 	if live {
 		s.Windows, s.RetryAfter = states, longer(s.RetryAfter, wait.Milliseconds())
@@ -33,8 +34,8 @@ func (s *KeyState) add(live bool, states []api.WindowState, wait time.Duration) 
 	s.Shadows = append(s.Shadows, KeyState{NowMs: s.NowMs, RetryAfter: wait, Windows: states})
 }
 
-// After is the state that many whole milliseconds later, if nothing was charged and nothing given
-// back meanwhile; see api.WindowState.After.
+// After returns the state after `passed`, in whole milliseconds, if nothing was charged and nothing
+// was given back in that time; see api.WindowState.After.
 func (s KeyState) After(passed time.Duration) KeyState {
 	ms := passed.Milliseconds()
 	s.NowMs += ms
@@ -64,7 +65,7 @@ func (s *KeyState) setInForce(f api.InForce) {
 	}
 }
 
-// ShadowAnswers words what the shadow rules of the plan would have said.
+// ShadowAnswers returns what the shadow rules of the plan would have answered.
 func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 	var out []api.ShadowAnswer
 	for i, one := range s.Shadows {
@@ -76,7 +77,7 @@ func (s KeyState) ShadowAnswers(p *Plan) []api.ShadowAnswer {
 	return out
 }
 
-// KeyState words a peek for the wire.
+// KeyState returns the result of a peek in the form of the API.
 func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
 	out := api.KeyState{Key: key, Rule: p.Name(), Windows: s.Windows, InForce: s.InForce}
 	for i, one := range s.Shadows {
@@ -89,7 +90,7 @@ func (s KeyState) KeyState(p *Plan, key string) api.KeyState {
 	return out
 }
 
-// longer gives the longer of two waits; -1 ms is forever.
+// longer returns the longer of two waits; -1 ms is forever.
 func longer(wait time.Duration, ms int64) time.Duration {
 	if wait < 0 || ms < 0 {
 		return -time.Millisecond
@@ -97,7 +98,7 @@ func longer(wait time.Duration, ms int64) time.Duration {
 	return max(wait, time.Duration(ms)*time.Millisecond)
 }
 
-// State words what the library says of a key.
+// State converts the library's result for a key.
 func (p *Plan) State(got lua.CheckResult) KeyState {
 	s := newKeyState(got.NowMs)
 	s.RetryAfter = longer(0, got.RetryMs)
@@ -121,7 +122,7 @@ func (p *Plan) State(got lua.CheckResult) KeyState {
 	return s
 }
 
-// states gives what the scripts say of the rule's windows.
+// states converts the library's states of the rule's windows.
 func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 	out := make([]api.WindowState, len(list))
 	for i, u := range list {
@@ -136,7 +137,7 @@ func (r *Rule) states(nowMs int64, list []lua.WindowState) []api.WindowState {
 	return r.mark(out)
 }
 
-// mark says of the states of all windows of the rule of which kind they are.
+// mark sets the kinds of the windows in the states of all windows of the rule.
 func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 	for i, w := range r.Windows {
 		states[i] = states[i].As(w.kind())
@@ -144,7 +145,7 @@ func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 	return states
 }
 
-// FillThrottled puts in what the window of a decision holds, and whether it is in flight.
+// FillThrottled sets how much the window of a decision has used, and whether it is in flight.
 func (p *Plan) FillThrottled(got lua.CheckResult, t *api.Throttled) {
 	for i, r := range p.Rules() {
 		if r.Name != t.Rule {

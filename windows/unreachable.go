@@ -8,9 +8,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/glob"
 )
 
-// unreachable gives, for each rule that can never decide, the earlier rule that takes all of
-// its keys. Shadow rules take none and are always evaluated. It may miss a rule that
-// several others cover together, and never names one that some key reaches.
+// unreachable returns, for each rule that can never decide, the earlier rule that takes all of
+// its keys. Shadow rules take no keys and are always evaluated. It may miss a rule that several
+// other rules cover together. It never returns a rule that a key can reach.
 func unreachable(list []*Rule) map[int]int {
 	found := map[int]int{}
 	type pattern struct {
@@ -61,8 +61,8 @@ func tokensOf(pattern string) []token {
 
 var star, one = token{'*', true}, token{'?', true}
 
-// covers reports whether each key that fits b fits a too: a fits b itself, where a star of b is
-// left to a star of a, and a ? of b to a ? or a star.
+// covers reports whether each key that fits b also fits a. It matches a with the text of b, where
+// only a star of a matches a star of b, and only a ? or a star of a matches a ? of b.
 func covers(a, b []token) bool {
 	fits := make([]bool, len(b)+1) // tokens of b → whether the part of a so far covers so many of them
 	fits[0] = true
@@ -83,11 +83,11 @@ func covers(a, b []token) bool {
 	return fits[len(b)]
 }
 
-// Warnings are what is allowed in the file and surely not meant: rules that can never
-// decide. Each begins with NAME:LINE:COLUMN, as errors do.
+// Warnings returns what is allowed in the file but certainly not intended: rules that can
+// never decide. Each warning begins with NAME:LINE:COLUMN, like an error.
 func (r *Rules) Warnings() []error { return r.warnings }
 
-// LogWarnings writes them to a log, which may be nil.
+// LogWarnings writes the warnings to a log, which may be nil.
 func (r *Rules) LogWarnings(log *slog.Logger) {
 	if log == nil {
 		return

@@ -37,7 +37,7 @@ func TestUnreachableRulesAreTold(t *testing.T) {
 	}
 }
 
-// Never a warning about a rule that some key reaches.
+// There is no warning about a rule that some key reaches.
 func TestNoFalseWarning(t *testing.T) {
 	warned := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// fault is one thing wrong with a rule. NewRules and Parse each say where it
-// stands in their own way.
+// fault is one error in a rule. NewRules and Parse each report its place in a
+// different way.
 type fault struct {
 	at    string // the field, as in windows[1].per
 	first string // the earlier field that it collides with, if it does
@@ -25,7 +25,7 @@ func faultf(at, format string, args ...any) *fault {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
-// validate gives the first thing wrong with the rule, nil if there is none.
+// validate returns the first fault of the rule, nil if there is none.
 func (r *Rule) validate() *fault {
 	switch {
 	case !nameForm.MatchString(r.Name):
@@ -113,7 +113,7 @@ func (r *Rule) validateAlgorithm(i int) *fault {
 	return nil
 }
 
-// CheckAlgorithm gives the error of a name that no rule's algorithm can have.
+// CheckAlgorithm returns an error if a rule cannot have an algorithm of this name.
 func CheckAlgorithm(name string) error {
 	switch {
 	case name == "sliding-log-packed":

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// one gives a store's rules one rule of an algorithm, and a tale of it.
+// one sets one rule of an algorithm as a store's rules, and returns a tale of it.
 func one(t *testing.T, s *store, algorithm string, limit int64, per time.Duration) tale {
 	t.Helper()
 	s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
@@ -26,8 +26,8 @@ func (x tale) counter(key string) string {
 	return x.s.keys.Counter(x.s.keys.Partition(key), lua.Form(x.s.rules.Match(key).Rules()[0].Algorithm), key)
 }
 
-// The clock of a key is never below what it has counted: a server whose clock
-// stepped back neither forgets nor admits anything.
+// The clock of a key is never below the time of its newest event: after a step back,
+// a server does not lose or admit anything.
 func TestClockThatStepsBack(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		x := one(t, s, algorithm, 10, 10*time.Second)
@@ -44,7 +44,7 @@ func TestClockThatStepsBack(t *testing.T) {
 	})
 }
 
-// A counter ends by itself, and not before its longest window has passed.
+// A counter expires, and not before its longest window has passed.
 func TestEveryCounterExpires(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {
@@ -64,8 +64,8 @@ func TestEveryCounterExpires(t *testing.T) {
 	})
 }
 
-// Where a rule changes its algorithm while its keys live, each begins with nothing, and a throttled key is
-// released at once. An old counter is not read, ends by itself, and is removed by a reset.
+// If a rule changes its algorithm while its keys are in use, each key begins with nothing, and a throttled key is
+// released at once. An old counter is not read, it expires, and a reset removes it.
 func TestChangeOfAlgorithm(t *testing.T) {
 	for i, from := range windows.Algorithms {
 		for _, step := range []int{1, len(windows.Algorithms) - 1} { // counters of two algorithms share nothing
@@ -123,7 +123,7 @@ func TestSlotsOutliveAChangeOfAlgorithm(t *testing.T) {
 	})
 }
 
-// changing gives a store one rule of an algorithm, as a reload does.
+// changing sets one rule of an algorithm in a store, as a reload does.
 func changing(t *testing.T, s *store, algorithm, list string) tale {
 	t.Helper()
 	x := tale{t, s}
@@ -131,7 +131,7 @@ func changing(t *testing.T, s *store, algorithm, list string) tale {
 	return x
 }
 
-// sweepLevels looks at each key of a partition that stands at a level, as a worker does after a reload.
+// sweepLevels sweeps each key of a partition that has reached a level, as a worker does after a reload.
 func (x tale) sweepLevels(p int) {
 	x.t.Helper()
 	fields, err := x.s.store.Levelled(x.t.Context(), p)
@@ -140,7 +140,7 @@ func (x tale) sweepLevels(p int) {
 	testkit.Must(x.t, err)
 }
 
-// Windows that a rule gets or loses do not disturb the ones it keeps.
+// If a rule gets or loses windows, the count of the other windows does not change.
 func TestChangeOfWindows(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {
@@ -159,8 +159,8 @@ func TestChangeOfWindows(t *testing.T) {
 	})
 }
 
-// The two-window estimate is exact where doubles are not: products above 2^53,
-// and shares that floating point puts just below a whole millisecond.
+// The two-window estimate is exact in cases in which doubles are not: products above
+// 2^53, and shares that floating point puts just below a whole millisecond.
 func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		ctx := context.Background()
@@ -190,8 +190,8 @@ func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 	})
 }
 
-// Totals of buckets keep as many bytes as they need, and not one value is lost
-// where the next byte begins.
+// Totals of buckets have as many bytes as they need, and no value is lost when they
+// need one more byte.
 func TestBucketsWiden(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, count := range []int64{65_535, 65_536, 1 << 24, 1<<32 - 1, 1 << 32, 1 << 39} {
@@ -214,7 +214,7 @@ func TestBucketsWiden(t *testing.T) {
 	})
 }
 
-// fallsBelow says after how long an algorithm counts fewer units than came at `at`.
+// fallsBelow returns after how long an algorithm counts fewer units than came at `at`.
 func fallsBelow(algorithm string, at, units, window int64) time.Duration {
 	events, wait := []Happened{{Ms: at, Put: at, Count: units}}, int64(0)
 	for formulaOf(algorithm)(events, at+wait, window) >= units {
@@ -223,8 +223,8 @@ func fallsBelow(algorithm string, at, units, window int64) time.Duration {
 	return ms(wait)
 }
 
-// Levels go up and down by what the algorithm counts: 10 units at one second
-// into an aligned window of 10 s are below the limit again after so long.
+// Levels go up and down with the count of the algorithm: 10 units at one second
+// into an aligned window of 10 s are below the limit again after fallsBelow.
 func TestLevelsInEveryAlgorithm(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {

@@ -32,8 +32,8 @@ func (x tale) settle(op lua.SettleOp, id string, cost int64, ttl time.Duration) 
 	testkit.Must(x.t, err)
 }
 
-// What is reserved in a window that begins anew is charged in it when it expires, and is gone when that
-// ends, not a whole window later.
+// Units that are still reserved when a new period begins are charged in the new period when they expire. They
+// leave when that period ends, not a whole window later.
 func TestReservedUnitsLeaveWithTheirPeriod(t *testing.T) {
 	for name, window := range map[string]string{
 		"calendar":     "{limit: 10, per: month, zone: Europe/Berlin, starts: 15}",
@@ -74,8 +74,8 @@ func TestReservedUnitsLeaveWithTheirPeriod(t *testing.T) {
 	}
 }
 
-// Units that are charged before their reservation expires leave the window earlier than was said. So do
-// those of a reservation that was renewed for a shorter time.
+// Units that are charged before their reservation expires leave the window earlier than was computed. So
+// do those of a reservation that was renewed for a shorter time.
 func TestACommitEndsAThrottleInTime(t *testing.T) {
 	rule := apiRule(func(r *windows.Rule) { r.Alerts, r.Hold = nil, 0 })
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
@@ -100,7 +100,7 @@ func TestACommitEndsAThrottleInTime(t *testing.T) {
 	})
 }
 
-// A rule may have slots alone, and a penalty.
+// A rule may have only slots, and a penalty.
 func TestAPenaltyOfSlots(t *testing.T) {
 	rule := &windows.Rule{Name: "slots", Match: "*", Penalty: []time.Duration{time.Minute},
 		Windows: []windows.Window{{Limit: 2, Per: 10 * time.Second, InFlight: true}}}
@@ -123,8 +123,8 @@ func TestAPenaltyOfSlots(t *testing.T) {
 	})
 }
 
-// A reset that comes with the period before is asked again, and has removed nothing: the caller could be
-// gone, and units of leases are to stay reserved.
+// A reset with the period before is run again, and the first run removes nothing, because the caller could
+// end before the second, and units of leases must stay reserved.
 func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, ends := monthly(t, s, 10)
@@ -149,8 +149,8 @@ func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// everyScriptSaysThePeriodIsOver runs each script that opens counters over one whose period is over. It says so
-// with a code, and writes nothing.
+// everyScriptSaysThePeriodIsOver runs each script that opens counters with a period that is over. The script
+// returns the error code, and writes nothing.
 func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
 	t.Helper()
 	ctx, c, now, p := t.Context(), s.redis, lua.Now(s.clock.ms), s.keys.Partition("k")

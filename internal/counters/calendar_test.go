@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// anchored tells whether a period begins on a date, by the date alone.
+// anchored reports whether a period begins on a date, by the date alone.
 func anchored(unit string, starts int, d time.Time) bool {
 	onDay := func(day int) bool {
 		return d.Day() == day || d.Day() < day && d.AddDate(0, 0, 1).Day() == 1
@@ -27,8 +27,8 @@ func anchored(unit string, starts int, d time.Time) bool {
 	return true
 }
 
-// TestPeriods holds the calendar against a list of all days of ten years, each of which says by its date
-// whether a period begins, and at its midnight by Go's clock.
+// TestPeriods compares the calendar with a list of all days of ten years. The date of a day says whether a
+// period begins on it, and the period begins at the day's midnight by Go's clock.
 func TestPeriods(t *testing.T) {
 	starts := map[string][]int{"day": {0}, "week": {1, 3, 7}, "month": {1, 15, 29, 30, 31},
 		"year": {101, 406, 229, 1231}}
@@ -61,7 +61,7 @@ func clockIn(l *time.Location, ms int64) string {
 	return time.UnixMilli(ms).In(l).Format(time.RFC3339Nano)
 }
 
-// Where the clocks skip midnight, or a whole date, the day begins when they have.
+// If the clocks skip midnight, or a whole date, the day begins after the skipped time.
 func TestDaysWithoutAMidnight(t *testing.T) {
 	for _, c := range []struct{ zone, at, from, to string }{
 		{"Africa/Cairo", "2023-04-28T12:00:00+03:00", "2023-04-28T01:00:00+03:00", "2023-04-29T00:00:00+03:00"},
@@ -81,7 +81,7 @@ func TestDaysWithoutAMidnight(t *testing.T) {
 	}
 }
 
-// monthly gives a store one rule of a month, and a tale of it that begins just before one ends.
+// monthly gives a store one rule of a month, and returns a tale of it that begins just before a month ends.
 func monthly(t *testing.T, s *store, limit int) (x tale, ends int64) {
 	t.Helper()
 	rules, err := windows.Parse("rules.yml", fmt.Appendf(nil, `rules:
@@ -93,12 +93,12 @@ func monthly(t *testing.T, s *store, limit int) (x tale, ends int64) {
 	return tale{t, s}, ends
 }
 
-// A process whose clock is behind or ahead of Redis's hands over the period that is not: the script
-// says so, and it is asked again. No count is lost, and none counts in both periods.
+// A process whose clock is behind or ahead of Redis's clock passes the wrong period. The script returns an
+// error, and is run again. No count is lost, and none counts in both periods.
 func TestPeriodsByTheClockOfRedis(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, _ := monthly(t, s, 10)
-		s.useClock(nil) // Redis's own, which is ahead of what a process believes
+		s.useClock(nil) // Redis's clock, which is ahead of the estimate of a process
 		for _, ahead := range []int64{0, 40 * 86_400_000, -40 * 86_400_000, 400 * 86_400_000} {
 			s.serve.SetClockAhead(ahead)
 			s.store.SetClockAhead(-ahead)
@@ -116,8 +116,8 @@ func TestPeriodsByTheClockOfRedis(t *testing.T) {
 	})
 }
 
-// The clock of Redis steps back over the end of a month: what was begun goes on, and nothing is
-// admitted twice.
+// If the clock of Redis steps back over the end of a month, the period that was begun continues, and
+// nothing is admitted twice.
 func TestAMonthGoesOnWhereTheClockStepsBack(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, ends := monthly(t, s, 10)
@@ -141,7 +141,7 @@ func TestAMonthGoesOnWhereTheClockStepsBack(t *testing.T) {
 	})
 }
 
-// A process that has other time zones, or an older rule, does not end the period of the others.
+// A process with other time zones, or an older rule, does not end the period of the other processes.
 func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, _ := monthly(t, s, 10)
@@ -159,7 +159,7 @@ func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
 	})
 }
 
-// What does not belong into a counter of the calendar: it counts as empty, and the next write replaces it.
+// A counter of the calendar with invalid data counts as empty, and the next write replaces it.
 func TestCorruptPeriods(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, _ := monthly(t, s, 10)

@@ -18,8 +18,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// TestRedisCluster runs what counts on a Cluster, where keys in the wrong slot,
-// undeclared keys and commands over several slots are errors.
+// TestRedisCluster runs all operations that count on a Cluster, where keys in the
+// wrong slot, undeclared keys and commands over several slots are errors.
 func TestRedisCluster(t *testing.T) {
 	c := streamtest.Cluster(t)
 	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
@@ -113,7 +113,7 @@ func levelsOnACluster(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-// Each partition is due by the clock of the node that holds it.
+// Each partition is due by the clock of its node.
 func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 	ctx := context.Background()
 	var asked atomic.Int64

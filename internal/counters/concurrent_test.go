@@ -12,8 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// 64 callers with random costs on one key, by the server's own clock: nobody
-// gets more than the limit in any window, by a recount of what was admitted.
+// 64 callers check one key with random costs, by the server's clock. A recount of the
+// admitted checks shows that no window gets more than the limit.
 func TestConcurrentCallersNeverGetMoreThanTheLimit(t *testing.T) {
 	rule := &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 50, Per: 200 * time.Millisecond},
 		{Limit: 70, Per: time.Second}}}

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// formulas: what an algorithm promises → what it must answer, to the unit. With 7 buckets all of
-// the windows drawn below are cut unevenly.
+// formulas maps the promise of an algorithm to the formula of its exact answers. With 7 buckets, all
+// windows that are drawn below are cut unevenly.
 var formulas = map[lua.Promise]Formula{
 	lua.EveryUnit:    Exact,
 	lua.Estimate:     TwoWindows,
@@ -48,10 +48,10 @@ func eachAlgorithm(t *testing.T, test func(t *testing.T, s *store, algorithm str
 	t.Run("in-process", func(t *testing.T) { test(t, localStore(nil), windows.DefaultAlgorithm) })
 }
 
-// TestCounterEqualsRecount drives random timelines (a clock that stands still,
-// jumps, or goes to an edge of a window, costs up to the limit, one to three windows from 10 ms to
-// 31 days, events folded late and many in one millisecond, resets) and holds
-// every field of every reply against a naive recount by the algorithm's formula.
+// TestCounterEqualsRecount runs random timelines (a clock that does not move, jumps, or
+// goes to an edge of a window, costs up to the limit, one to three windows from 10 ms to
+// 31 days, events folded late and many in one millisecond, resets). It compares every
+// field of every reply with a naive recount by the algorithm's formula.
 func TestCounterEqualsRecount(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		run := 0
@@ -91,11 +91,11 @@ type timeline struct {
 	span       int64 // ms
 	largest    int64 // of a folded event
 	noRefunds  bool
-	appended   int64               // ms of the newest event: a stream's IDs only grow
-	remembered map[string]answered // idempotency key → what was answered
+	appended   int64               // ms of the newest event: a stream's IDs only increase
+	remembered map[string]answered // idempotency key → the answer
 }
 
-// recount is what a timeline is held against: Oracle, or one for each algorithm.
+// recount is what a timeline is compared with: Oracle, or one for each algorithm.
 type recount interface {
 	Admits(key string, now, cost int64, windows []OracleWindow) bool
 	Add(key string, ms, count int64)
@@ -113,7 +113,7 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 	if algorithm == windows.SlidingBuckets {
 		rule.Buckets = testBuckets
 	}
-	// A large scale is for sums and products that do not fit into 53 bits by themselves.
+	// A large scale makes sums and products that do not fit into 53 bits.
 	scale := rapid.SampledFrom([]int64{1, 1, 1, 33_333_333_333}).Draw(t, "scale")
 	l.largest = min(10*scale, 1_000_000_000)
 	seen := map[int64]bool{}
@@ -133,7 +133,7 @@ func newTimeline(t *rapid.T, s *store, algorithm, prefix string) *timeline {
 	s.rules = rulesOf(t, rule)
 	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
 	l.span = l.rule.Longest().Milliseconds()
-	// Every run begins where windows of all lengths do, so that it can be repeated.
+	// Every run begins at a time at which windows of all lengths begin, so that it can be repeated.
 	const era = 19 * 31 * 86_400_000
 	s.clock.ms += 2*era - s.clock.ms%era
 	return l
@@ -201,7 +201,7 @@ func (l *timeline) check(key string, cost int64) {
 	l.compare(key, v.Items[0])
 }
 
-// both asks for two keys at once: all or nothing.
+// both checks two keys at once: all or nothing.
 func (l *timeline) both(cost int64) {
 	a, b := l.keys[0], l.keys[1]
 	v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: a, Cost: cost},
@@ -222,8 +222,8 @@ func (l *timeline) both(cost int64) {
 	l.compare(b, v.Items[1])
 }
 
-// fold counts one or two events in a batch: of this moment, late, or too late.
-// Two lie further apart than what folding merges, or in one moment.
+// fold counts one or two events in a batch: events of now, late, or too late.
+// Two events are too far apart in time to be merged, or have the same time.
 func (l *timeline) fold(key string) {
 	var events []counters.Event
 	for range rapid.IntRange(1, 2).Draw(l.T, "events") {
@@ -247,7 +247,7 @@ func (l *timeline) fold(key string) {
 	}
 }
 
-// compare holds where a key stands against the recount.
+// compare compares the state of a key with the recount.
 func (l *timeline) compare(key string, st windows.KeyState) {
 	now := l.oracle.Clock(key, l.s.clock.ms)
 	if st.NowMs != now {
@@ -267,7 +267,7 @@ func (l *timeline) compare(key string, st windows.KeyState) {
 		if used == 0 {
 			continue
 		}
-		// One ms before, all is as it is; then the first units are back, then all.
+		// One ms before, nothing has changed; then the first units are free, then all.
 		more, empty := got.NextFreeMs, got.EmptyMs
 		if l.oracle.Used(key, now+more-1, w.Ms) != used || l.oracle.Used(key, now+more, w.Ms) >= used {
 			l.Fatalf("window %d at %d: units are said to come back in %d ms", w.Ms, now, more)

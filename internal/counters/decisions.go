@@ -12,19 +12,19 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Decision is a throttle decision that stands, as Redis has it and as it was published.
+// Decision is a throttle decision that is in force, as it is in Redis and as it was published.
 type Decision struct {
-	// Field is that of its record, as Sweep and Restate take it, and Record its text.
+	// Field is the field of its record, an argument of Sweep and Restate. Record is the record's text.
 	Field, Record string
 	Rule, Key     string
-	WindowMs      int64 // of the window that speaks
+	WindowMs      int64 // of the window that determines the decision
 	Limit         int64
 	SinceMs       int64
 	UntilMs       int64
 }
 
-// Decisions gives the throttle decisions of those of these fields of partition p (Levelled) that
-// have one.
+// Decisions returns the throttle decisions in these fields of partition p (from Levelled). Fields
+// without a decision are left out.
 func (s *Redis) Decisions(ctx context.Context, p int, fields []string) ([]Decision, error) {
 	pipe := s.redis.Pipeline()
 	records := make([]*redis.StringCmd, len(fields))
@@ -63,8 +63,8 @@ func decisionOf(field, record string) (Decision, bool) {
 	return d, true
 }
 
-// Restate publishes the throttle decisions of these records of partition p again, where they
-// stand yet, as renewals. It gives how many transitions that wrote.
+// Restate publishes the throttle decisions of these records of partition p again, as renewals, if
+// they are still in force. It returns how many transitions it wrote.
 func (s *Redis) Restate(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions int64,
 	err error) {
 	if len(fields) == 0 {

@@ -16,11 +16,11 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// touched is what a key touched, as a model of a few lines has it: value → when it was last seen.
+// touched is a model of the values of a key, in a few lines: value → when it was last seen.
 type touched struct {
 	Oracle
 	seen map[string]int64
-	last int64 // when the log counted last: it puts there what comes late, unless it has left the window
+	last int64 // the time of the log's newest event: a late event counts there, unless it has left the window
 }
 
 const logSpan = 700
@@ -33,7 +33,7 @@ func (m *touched) count(value string, at, now, units int64) {
 	}
 }
 
-// used is what a window shows.
+// used returns the use of a window.
 func (m *touched) used(w windows.Window, now int64) (n int64) {
 	if w.Distinct == "" {
 		return m.Used("k", now, w.Per.Milliseconds())
@@ -46,7 +46,7 @@ func (m *touched) used(w windows.Window, now int64) (n int64) {
 	return min(n, w.Limit+1)
 }
 
-// fits tells whether a window admits a value and a cost.
+// fits reports whether a window admits a value and a cost.
 func (m *touched) fits(w windows.Window, now int64, value string, cost int64) bool {
 	if w.Distinct == "" {
 		return m.used(w, now)+cost <= w.Limit
@@ -54,7 +54,7 @@ func (m *touched) fits(w windows.Window, now int64, value string, cost int64) bo
 	return m.seen[value] > now-w.Per.Milliseconds() || m.used(w, now) < w.Limit
 }
 
-// wait is how long until all windows admit them.
+// wait returns how long it takes until all windows admit them.
 func (m *touched) wait(list []windows.Window, now int64, value string, cost int64) (ms int64) {
 	for slices.ContainsFunc(list, func(w windows.Window) bool { return !m.fits(w, now+ms, value, cost) }) {
 		ms++
@@ -62,7 +62,7 @@ func (m *touched) wait(list []windows.Window, now int64, value string, cost int6
 	return ms
 }
 
-// state is what a window shows, and when less of it is used and nothing.
+// state returns the use of a window, when less of it is used, and when nothing is used.
 func (m *touched) state(w windows.Window, now int64) string {
 	used, next, empty := m.used(w, now), int64(0), int64(0)
 	for used > 0 && m.used(w, now+next) == used {
@@ -118,7 +118,7 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 	})
 }
 
-// askDistinct checks a value and compares all that is answered with the model.
+// askDistinct checks a value and compares the whole answer with the model.
 func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows.Plan, value string,
 	live, watched []windows.Window) {
 	now, cost := s.clock.ms, rapid.Int64Range(1, 4).Draw(rt, "cost")
@@ -162,7 +162,7 @@ func (s *store) asUser(name string) counters.Request {
 	return counters.Request{Plan: s.rules.Match("k"), Key: "k", Cost: 1, Values: []string{name}}
 }
 
-// Checks of one key that come together are decided one after the other, each with its own value.
+// Checks of one key that come at the same time are decided one after the other, each with its value.
 func TestValuesThatComeTogether(t *testing.T) {
 	eachRedis(t, twoUsers(t, time.Minute), func(t *testing.T, s *store) {
 		var calls [][]counters.Request
@@ -179,8 +179,7 @@ func TestValuesThatComeTogether(t *testing.T) {
 	})
 }
 
-// What somebody else has written under the name of a key's values counts as nothing, and is replaced. What is written
-// lives as long as the window.
+// Foreign data under the name of a key's values counts as nothing, and is replaced. The values expire with the window.
 func TestForeignValues(t *testing.T) {
 	eachRedis(t, twoUsers(t, time.Hour), func(t *testing.T, s *store) {
 		ctx := t.Context()
@@ -207,7 +206,7 @@ func TestForeignValues(t *testing.T) {
 	})
 }
 
-// A transition that begins a level carries the values that were seen last, the newest first, beside a penalty.
+// A transition that begins a level has the values that were seen last, the newest first, and also a penalty.
 func TestTransitionsCarryValues(t *testing.T) {
 	rule := &windows.Rule{Name: "a", Match: "*", Penalty: []time.Duration{time.Hour}, Windows: []windows.Window{
 		{Limit: 3, Per: time.Minute, Distinct: "user", PublishValues: 2}}}
@@ -226,7 +225,7 @@ func TestTransitionsCarryValues(t *testing.T) {
 	})
 }
 
-// A shadow rule counts the values of every check, so a process may not answer any from memory.
+// A shadow rule counts the values of every check, so a process may not answer a check from memory.
 func TestNoLeaseBesideAShadowRuleOfValues(t *testing.T) {
 	hot := &windows.Rule{Name: "hot", Match: "*", Lease: time.Second, Windows: []windows.Window{
 		{Limit: 9, Per: time.Minute}}}

@@ -18,30 +18,30 @@ type Event struct {
 	Ms    int64 // the millisecond of ID
 	Key   string
 	Count int64
-	// ProducerID is the id that its producer gave it, empty where it gave none: of
-	// events of a key with the same id only the first counts.
+	// ProducerID is the id that its producer gave it, empty if it gave none. If several
+	// events of a key have the same id, only the first counts.
 	ProducerID string
-	// Fields are those of the stored event, by name; rules say of which they count the values.
+	// Fields are the fields of the stored event, by name. Rules say which of them have values to count.
 	Fields map[string]any
 }
 
-// Field gives the text of a field of the event; empty where it has none.
+// Field returns the text of a field of the event; empty if it has none.
 func (e Event) Field(name string) string {
 	text, _ := e.Fields[name].(string)
 	return text
 }
 
-// Folded says what became of the events of a fold.
+// Folded is the outcome of a fold.
 type Folded struct {
 	lua.FoldReply
-	Merged int64 // of all events: those that shared another's entry
-	// Keys lists the events of each key, grouped by rule. Events that were counted before are in it too.
+	Merged int64 // how many of all events shared the entry of another event
+	// Keys lists the events of each key, grouped by plan. It includes events that were counted before.
 	Keys []FoldedKey
 }
 
-// FoldedKey is what a batch had of one key.
+// FoldedKey is the number of events and units that a batch had of one key.
 type FoldedKey struct {
-	Rule          string // that decides; of a key with shadow rules alone, the first of them
+	Rule          string // the rule that decides; for a key with only shadow rules, the first of them
 	Key           string
 	Events, Units int64
 }
@@ -50,17 +50,17 @@ type FoldedKey struct {
 type Batch struct {
 	Partition int
 	Events    []Event
-	// TraceParent and TraceState are the W3C trace context of the fold, empty where it is not traced. They are the
-	// same for all batches of a call, and go with the transitions.
+	// TraceParent and TraceState are the W3C trace context of the fold, empty if it is not traced. They are the
+	// same for all batches of a call, and are written with the transitions.
 	TraceParent, TraceState string
 }
 
 // Fold counts the batches of several partitions in one step and acknowledges their
 // events. Each event counts at most once, however often it is sent. Each batch is of another
-// partition, and on a Cluster there is one batch. On an error f is zero, but some events may be
-// counted. The caller then folds the batches again: that counts nothing twice.
+// partition. On a Cluster there is only one batch. If Fold returns an error, f is zero, but some
+// events may have been counted. The caller then folds the batches again, which counts no event twice.
 // unmatched has, for each batch, the IDs of the events that no rule matches. The caller
-// acknowledges those.
+// acknowledges them.
 func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch) (f Folded, unmatched [][]string,
 	err error) {
 	s.noticeAll(rules)
@@ -76,7 +76,7 @@ func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch
 	return f, unmatched, err
 }
 
-// foldCall puts batches into the shape that fold.lua takes.
+// foldCall converts batches to the arguments of fold.lua.
 type foldCall struct {
 	store  *Redis
 	rules  *windows.Rules
@@ -104,7 +104,7 @@ func (c *foldCall) run(ctx context.Context) (Folded, error) {
 	return c.folded, nil
 }
 
-// add takes in a batch. It gives the IDs of the events that no rule matches.
+// add adds a batch. It returns the IDs of the events that no rule matches.
 func (c *foldCall) add(b Batch) (unmatched []string) {
 	plans, unmatched := c.byPlan(b.Events)
 	if len(plans) == 0 {
@@ -129,7 +129,7 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 	return unmatched
 }
 
-// luaPlan gives a plan as the library takes it. It is the same for the whole call.
+// luaPlan returns a plan for the library. It is the same for the whole call.
 func (c *foldCall) luaPlan(p *windows.Plan) *lua.Plan {
 	if c.plans[p] == nil {
 		c.plans[p] = c.store.luaPlan(p)
@@ -141,11 +141,11 @@ func (c *foldCall) luaPlan(p *windows.Plan) *lua.Plan {
 type planKeys struct {
 	plan   *windows.Plan
 	keys   []*keyGroups
-	begins []int64 // ms at which periods of windows begin: no group has events of both sides
+	begins []int64 // ms at which periods of windows begin: no group has events from before and after one
 }
 
-// byPlan sorts events by their plans and keys, in the order in which these come first. It gives the IDs of those that
-// no rule matches.
+// byPlan groups events by their plans and keys, in the order in which plans and keys occur first. It returns the IDs of
+// the events that no rule matches.
 func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string) {
 	known := map[*windows.Plan]*planKeys{}
 	byKey := make(map[string]*keyGroups, len(events))
@@ -170,10 +170,10 @@ func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string
 	return plans, unmatched
 }
 
-// keyGroups are the groups of a key while a batch is put together. Events of one key
-// share a group, and so an entry in its log, when their counts are the same and
-// their times lie within the plan's resolution. The same count is what keeps
-// the gate exact: XACK tells how many of a group were pending, not which.
+// keyGroups are the groups of a key while a call is prepared. Events of one key
+// share a group, and so an entry in its log, if their counts are the same and
+// their times are within the plan's resolution. The counts must be the same because
+// XACK returns how many events of a group were pending, but not which.
 type keyGroups struct {
 	*planKeys
 	key        string
@@ -186,7 +186,7 @@ type keyGroups struct {
 
 func (k *keyGroups) add(e Event) {
 	k.events, k.units = k.events+1, k.units+e.Count
-	values, _ := k.plan.Values(e.Field) // who has decoded the event has seen the error; a rule may be newer
+	values, _ := k.plan.Values(e.Field) // an error was handled when the event was decoded, unless the rule is newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
 		g := &k.groups[i]
 		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") &&
@@ -215,7 +215,7 @@ func (k *keyGroups) samePeriods(a, b int64) bool {
 	return true
 }
 
-// sort orders the groups by their newest event, the time they are put at.
+// sort orders the groups by their newest event, whose time their entry has.
 func (k *keyGroups) sort() {
 	if len(k.groups) < 2 {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// contents gives all keys of a store with what they hold, without its prefix.
+// contents returns all keys of a store with their values, without its prefix.
 func (s *store) contents(t testing.TB) map[string]string {
 	t.Helper()
 	ctx, all := context.Background(), map[string]string{}
@@ -36,9 +36,9 @@ func (s *store) contents(t testing.TB) map[string]string {
 	return all
 }
 
-// A key of another type in one partition fails the call before it has acknowledged or
-// counted anything in any, whichever of the partition's keys it is (but for its events, see
-// TestFoldWithoutTheEventsOfAPartition) and wherever the partition stands among the others.
+// If one partition has a key of another type, the call fails before it has acknowledged or
+// counted anything in any partition. This is so for each key of the partition (except its events,
+// see TestFoldWithoutTheEventsOfAPartition), and for each place of the partition among the others.
 func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 	ctx := context.Background()
 	for what, name := range map[string]func(s *store, p int) string{
@@ -90,7 +90,7 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 	}
 }
 
-// An event that comes late is in no window that has passed it, also where that is empty and a level near.
+// A late event is in no window that has passed it, even if that window is empty and a level is near.
 func TestALateEventIsInNoShorterWindow(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{50}, Windows: []windows.Window{
 		{Limit: 4, Per: time.Second}, {Limit: 1000, Per: 10 * time.Second}}}
@@ -107,7 +107,7 @@ func TestALateEventIsInNoShorterWindow(t *testing.T) {
 	}
 }
 
-// An event that is too late for the windows of one meter counts in the others alone.
+// An event that is too late for the windows of one meter counts only in the other meters.
 func TestALateEventIsInTheMetersThatReachBackToIt(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{
 		{Limit: 100, Per: time.Second, Algorithm: "sliding-log-zset"}, {Limit: 1000, Per: time.Hour}}}

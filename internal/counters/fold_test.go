@@ -83,8 +83,8 @@ func TestFoldTellsUnmatched(t *testing.T) {
 	})
 }
 
-// Somebody deleted the newest entry of a log: the stream's last ID stays above
-// it, and the count still goes in.
+// Somebody deleted the newest entry of a log. The stream's last ID is still that
+// entry's, and the count is written anyway.
 func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		ctx := context.Background()
@@ -106,9 +106,9 @@ func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
 	})
 }
 
-// A key was busy, then quiet for longer than its window: its total starts over,
-// and what is older is gone, so that a longer window that a later rule brings
-// does not see two totals.
+// A key was in use, and then not for longer than its window. Its total starts over,
+// and its older entries are removed, so that a longer window of a later rule does
+// not read two series of totals.
 func TestTotalStartsOverWithACleanLog(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
@@ -130,8 +130,8 @@ func TestTotalStartsOverWithACleanLog(t *testing.T) {
 	})
 }
 
-// An event with an ID of the future counts now, and takes nothing from the others
-// of its batch, whose windows it would otherwise end.
+// An event whose ID is in the future counts now. It does not change the other events
+// of its batch, which it would otherwise move out of their windows.
 func TestFoldOfAFutureEvent(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		for _, a := range windows.Algorithms {

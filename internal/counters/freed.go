@@ -8,27 +8,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Fields of a partition's levels hash with its marks (lua/freed.lua).
+// Fields of a partition's levels hash with its marks (lua/features/freed.lua).
 const (
 	freedField  = "\nfreed"
 	resetsField = "\nresets"
 )
 
-// Partition is that of a key.
+// Partition returns the partition of a key.
 func (s *Redis) Partition(key string) int { return s.keys.Partition(key) }
 
-// Partitions is how many there are.
+// Partitions returns the number of partitions.
 func (s *Redis) Partitions() int { return s.keys.Partitions }
 
-// Freed gives the marks of these partitions, in their order. A mark changes whenever
-// units of a key of the partition come back before their time: by a reset or a refund,
-// whichever process asked for it.
+// Freed returns the marks of these partitions, in their order. A mark changes whenever
+// units of a key of the partition become free before their time, for example by a reset or
+// a refund, in any process.
 func (s *Redis) Freed(ctx context.Context, parts []int) ([]string, error) {
 	return s.marks(ctx, parts, freedField)
 }
 
-// Resets gives these partitions' marks of resets, in their order. A mark grows at the reset of a key of which processes
-// may still spend units.
+// Resets returns these partitions' marks of resets, in their order. A mark increases at the reset of a key whose units
+// processes may still spend.
 func (s *Redis) Resets(ctx context.Context, parts []int) ([]int64, error) {
 	marks, err := s.marks(ctx, parts, resetsField)
 	out := make([]int64, len(marks))
@@ -38,7 +38,7 @@ func (s *Redis) Resets(ctx context.Context, parts []int) ([]int64, error) {
 	return out, err
 }
 
-// marks gives a field of these partitions' levels.
+// marks returns a field of these partitions' levels.
 func (s *Redis) marks(ctx context.Context, parts []int, field string) ([]string, error) {
 	pipe := s.redis.Pipeline()
 	marks := make([]*redis.StringCmd, len(parts))

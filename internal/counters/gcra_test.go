@@ -13,8 +13,8 @@ var gcraText string
 
 var gcraScript = redis.NewScript(gcraText)
 
-// gcra asks for one of a limit of units per `per` by the generic cell rate algorithm, the yardstick of
-// a check: one number per key, and no sliding window.
+// gcra checks one unit of a limit of units per `per` by the generic cell rate algorithm. It is the
+// yardstick of a check: one number per key, and no sliding window.
 func gcra(ctx context.Context, c redis.Scripter, key string, limit int64, per time.Duration) error {
 	return gcraScript.Run(ctx, c, []string{key}, limit, per.Microseconds(), 1).Err()
 }

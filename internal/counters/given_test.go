@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 )
 
-// given appends events with ids, as producers that retry do, and gives them as read.
+// given appends events with ids, as producers that retry do, and returns them as read.
 func (s *store) given(t testing.TB, key string, ids ...string) []counters.Event {
 	t.Helper()
 	events := make([]counters.Event, len(ids))
@@ -24,8 +24,8 @@ func (s *store) given(t testing.TB, key string, ids ...string) []counters.Event 
 	return batch
 }
 
-// An event that was appended twice with one id counts once: in a batch, in two,
-// and folded again.
+// An event that was appended twice with the same id counts once: in one batch, in two
+// batches, and if it is folded again.
 func TestRepeatedEventsCountOnce(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		p := s.keys.Partition("k")
@@ -39,7 +39,7 @@ func TestRepeatedEventsCountOnce(t *testing.T) {
 		if f := s.foldBatch(t, p, s.given(t, "k", "b", "e", "c", "c d")); f.Folded != 2 || f.Duplicate != 2 {
 			t.Fatalf("another batch: %+v", f)
 		}
-		// The id is the key's own.
+		// The same id of another key counts.
 		other := "k{k}"
 		if f := s.foldBatch(t, p, s.given(t, other, "a")); f.Folded != 1 {
 			t.Fatalf("another key: %+v", f)
@@ -54,8 +54,8 @@ func TestRepeatedEventsCountOnce(t *testing.T) {
 	})
 }
 
-// Ids are remembered for the retention, and then forgotten: they do not grow
-// with all that ever happened.
+// Ids are remembered for the retention, and then removed, so that they do not
+// grow forever.
 func TestIdsAreForgotten(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		ctx, p := context.Background(), s.keys.Partition("k")
@@ -87,7 +87,7 @@ func TestIdsAreForgotten(t *testing.T) {
 	})
 }
 
-// The ids of events that are folded together stand in their own partitions, and are forgotten there.
+// The ids of events that are folded together are stored in their events' partitions, and removed there.
 func TestIdsOfPartitionsFoldedTogether(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		s.store.Remember = 10 * time.Minute

@@ -29,7 +29,7 @@ func hashedRules(t *testing.T, secret string) *windows.Rules {
 	return rules
 }
 
-// Redis gets hashes in place of values, and spellings are made one before. Another secret begins new sets.
+// Redis gets hashes instead of values. Values are normalized before they are hashed. Another secret begins new sets.
 func TestHashedValues(t *testing.T) {
 	rules := hashedRules(t, "secret secret secret")
 	eachRedis(t, rules, func(t *testing.T, s *store) {
@@ -71,7 +71,7 @@ func TestHashedValues(t *testing.T) {
 	})
 }
 
-// The fingerprint of rules tells secrets apart, and no text of them shows one.
+// The fingerprint of rules differs for different secrets, and no text about the rules shows a secret.
 func TestASecretIsNotShown(t *testing.T) {
 	const secret = "secret secret secret"
 	one, same, other := hashedRules(t, secret), hashedRules(t, secret), hashedRules(t, "another secret, as long")

@@ -16,8 +16,8 @@ import (
 
 const greatestID = "18446744073709551615-18446744073709551615"
 
-// A record that none of ours wrote is forgotten at the next sweep, and holds up no
-// other key's levels. A key that does stand at a level is raised again.
+// A foreign record is removed at the next sweep, and does not block the levels of other
+// keys. A key that has reached a level is raised again.
 func TestGarbageRecordsAreForgotten(t *testing.T) {
 	now := int64(start)
 	window := func(till, moved any, raised string) string {
@@ -62,7 +62,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 					"raised api/k{k} 80% used 10", "raised api/k{k} 95% used 10", "raised api/k{k} 100% used 10",
 					"throttled api/k{k} 100% used 10")
 				p := s.keys.Partition("k")
-				for _, key := range []string{"k", "bad{k}"} { // one that stands at its levels, and one that never did
+				for _, key := range []string{"k", "bad{k}"} { // one that has reached its levels, and one that never has
 					s.redis.HSet(ctx, s.keys.Levels(p), key, record)
 					s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: 0, Member: key})
 				}
@@ -85,7 +85,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 	}
 }
 
-// The key of a garbage record comes to a level again by itself: then its record is ours.
+// If the key of a foreign record reaches a level again, its record is replaced with a valid one.
 func TestAGarbageRecordIsWrittenOver(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
@@ -99,8 +99,8 @@ func TestAGarbageRecordIsWrittenOver(t *testing.T) {
 	})
 }
 
-// Somebody has put the greatest ID there is into the outbox, after which it takes no
-// entry more. Transitions are written all the same, and those that waited still wait.
+// Somebody has added an entry with the greatest possible ID to the outbox, so it accepts no
+// more entries. Transitions are written anyway, and the waiting transitions are kept.
 func TestAnOutboxThatTakesNoMore(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
 		ctx, x := context.Background(), tale{t, s}

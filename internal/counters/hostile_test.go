@@ -21,19 +21,19 @@ import (
 // garbage is foreign data in a counter's place.
 type garbage struct {
 	what string
-	// between: it stands before an entry that reads well, so that only a look into
-	// the window meets it. Else nothing of the counter can be read.
+	// between: it is before a valid entry, so that only a look into the window reads
+	// it. Otherwise nothing of the counter can be read.
 	between bool
 	put     func(c redis.UniversalClient, name string) error
-	// real: the embedded Redis takes IDs that a real one refuses.
+	// real: the embedded Redis accepts IDs that a real Redis refuses.
 	real bool
 }
 
 var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff",
 	"99999999999999999999", strings.Repeat("9", 400)}
 
-// garbageFor gives what a stranger may leave where an algorithm expects its counter, which is of this type
-// in Redis: first whatever the algorithm, then what looks like a counter of it.
+// garbageFor returns foreign data for the key where an algorithm expects its counter, which is of this type
+// in Redis: first data for any algorithm, then data that looks like a counter of this one.
 func garbageFor(algorithm, kind string, now int64) (list []garbage) {
 	ctx := context.Background()
 	add := func(what string, between bool, commands ...[]any) {
@@ -94,7 +94,7 @@ func at(ms int64) string { return fmt.Sprintf("%d-0", ms) }
 
 const lastID = "18446744073709551615-18446744073709551615"
 
-// garbageLike: algorithm → adds what looks like its counters, and is none.
+// garbageLike: algorithm → adds data that looks like its counters, but is not valid.
 var garbageLike = map[string]func(now int64, add func(what string, between bool, commands ...[]any)){
 	"sliding-log": func(now int64, add func(string, bool, ...[]any)) {
 		for _, n := range nonsense {
@@ -150,9 +150,9 @@ func garbageRings(now int64, add func(string, bool, ...[]any)) {
 		ring("\x00\x00\x00\x00\x00\x00\x00")})
 }
 
-// Whatever stands in a counter's place, no script fails or goes on forever, no
-// other key of the batch or check loses anything, and the key itself is counted
-// from then on.
+// Whatever data is in a counter's place, no script fails or runs forever, no other
+// key of the batch or check loses anything, and the key itself is counted from then
+// on.
 func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 	ctx := context.Background()
 	for _, algorithm := range windows.Algorithms {
@@ -230,7 +230,7 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// Nor does it hold up a reservation: it is made, and committed, as if the key had spent nothing.
+// Foreign data also does not block a reservation: it is made and committed as if the key had spent nothing.
 func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
 	for _, algorithm := range windows.Algorithms {
 		t.Run(algorithm, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
 	}
 }
 
-// A fold tells how many counters it found unreadable, so that somebody looks.
+// A fold returns how many corrupt counters it found, so that operators can see them.
 func TestFoldCountsUnreadableCounters(t *testing.T) {
 	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
 		s.redis.Set(context.Background(), tale{t, s}.counter("k{k}"), "x", 0)
@@ -281,8 +281,9 @@ func TestFoldCountsUnreadableCounters(t *testing.T) {
 	})
 }
 
-// A string stands where one of the partitions that are folded together has its events. None of its events is counted,
-// those of the others are once, with their transitions, and the fold is refused: its caller must look at the partition.
+// One of the partitions that are folded together has a string in place of its events. No event of it is counted. The
+// events of the other partitions are counted once, with their transitions, and the fold returns an error, so that its
+// caller checks the partition.
 func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		ctx := context.Background()
@@ -335,7 +336,7 @@ func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
 	})
 }
 
-// keyIn gives a key of a partition.
+// keyIn returns a key of a partition.
 func (s *store) keyIn(p int) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprintf("k%d", i); s.keys.Partition(key) == p {

@@ -9,8 +9,8 @@ import (
 // Memory remembers the answer to a call under its idempotency key, in the step that charges the call.
 type Memory struct {
 	Key         string // an idempotency key
-	Fingerprint string // of what is asked for; without spaces
-	// Retention is how long a new answer is remembered; 0: it is not, and an older one is found.
+	Fingerprint string // of the call; without spaces
+	// Retention is how long a new answer is remembered; 0: it is not remembered, but an older answer is found.
 	Retention time.Duration
 }
 
@@ -22,10 +22,10 @@ func (m *Memory) ReadOnly() *Memory {
 	return &Memory{Key: m.Key, Fingerprint: m.Fingerprint}
 }
 
-// memoryName is the name of a memory in Redis. On one server the idempotency key alone
-// chooses its partition. A script on a Cluster reaches one slot only, so there the memory
-// lies beside the first key of the call, and calls with one idempotency key and different
-// first keys have different memories.
+// memoryName returns the name of a memory in Redis. On a single server its partition depends
+// only on the idempotency key. A script on a Cluster reaches only one slot, so there the memory
+// is in the partition of the call's first key. Calls with the same idempotency key and different
+// first keys then have different memories.
 func (s *Redis) memoryName(m *Memory, first string) string {
 	if eventlog.IsCluster(s.redis) {
 		return s.keys.Idempotency(s.keys.Partition(first), m.Key)

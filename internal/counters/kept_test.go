@@ -20,8 +20,8 @@ func (x tale) rules(yaml string) {
 	testkit.Must(x.t, x.s.learn())
 }
 
-// What was spent under an override stays spent when it ends, in windows that are longer than its own, where both
-// are counted by one algorithm. A tier of another algorithm counts by itself.
+// Units that were spent under an override still count after it ends, also in windows that are longer than the
+// override's, if the same algorithm counts both. A tier with another algorithm counts separately.
 func TestWhatWasSpentUnderAnOverrideStays(t *testing.T) {
 	limit := api.Override{Key: "k", Windows: []api.OverrideWindow{{Limit: 60, Per: "2s"}}, Only: true}
 	tier := api.Override{Key: "k", Rule: "stone"}
@@ -61,8 +61,8 @@ func TestWhatWasSpentUnderAnOverrideStays(t *testing.T) {
 	}
 }
 
-// A counter lives as long as its rule's windows look back, also where the rule had shorter ones when it was
-// written, and is only denied by since.
+// A counter is kept as long as its rule's windows look back, even if the rule had shorter windows when the counter
+// was written, and later checks are only denied.
 func TestADenialKeepsTheCount(t *testing.T) {
 	for _, algorithm := range lua.Exact() {
 		t.Run(algorithm, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// spenders use a key by leases, reservations and checks. done is their own record.
+// spenders use a key by leases, reservations and checks. done is their record.
 type spenders struct {
 	*rapid.T
 	s      *store
@@ -29,12 +29,12 @@ type spenders struct {
 	late   int // renewals of leases that had ended
 }
 
-// leased is a lease as the process sees it that has it.
+// leased is a lease, as its process sees it.
 type leased struct{ had, left, until int64 }
 
 type use struct{ at, units int64 }
 
-// note records units that were used now, by whoever had them. No window may have more than its limit then.
+// note records units that were used now. No window may have more than its limit then.
 func (p *spenders) note(units int64) {
 	p.done = append(p.done, use{p.s.clock.ms, units})
 	for _, w := range p.plan.Live.Windows {
@@ -50,7 +50,7 @@ func (p *spenders) note(units int64) {
 	}
 }
 
-// renew renews a lease, or takes it, as late as it is.
+// renew renews a lease, or takes it, however late it is.
 func (p *spenders) renew(id string) {
 	one, keep := p.leases[id], int64(0)
 	want := rapid.Int64Range(0, 30).Draw(p.T, "want")
@@ -97,7 +97,7 @@ func (p *spenders) reserve() {
 	}
 }
 
-// commit commits a reservation, if it stands yet.
+// commit commits a reservation, if it still exists.
 func (p *spenders) commit() {
 	if len(p.open) == 0 {
 		return
@@ -138,8 +138,8 @@ func spentRule(rt *rapid.T) *windows.Rule {
 	return rule
 }
 
-// However late leases are renewed, and whatever else is reserved of their key: by the record of those who use the units
-// no window has more than its limit.
+// However late leases are renewed, and whatever else is reserved of their key, no window has more than its limit by the
+// record of the spenders.
 func TestLeasesKeepTheLimit(t *testing.T) { eachRedis(t, nil, leasesKeepTheLimit) }
 
 func leasesKeepTheLimit(t *testing.T, s *store) {
@@ -179,8 +179,8 @@ func (p *spenders) run(steps int) {
 	}
 }
 
-// A lease is renewed whose process slept for longer than a window: its units left the windows meanwhile, and are no
-// room.
+// A process renews its lease after it was suspended for longer than a window. The lease's units have left the windows
+// meanwhile, and do not count as room.
 func TestALeaseThatLeftItsWindows(t *testing.T) {
 	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Second}}}
 	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {

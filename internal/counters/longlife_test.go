@@ -17,8 +17,8 @@ import (
 )
 
 // TestTotalsStepBack is TestCounterEqualsRecount over counters whose running
-// total is about to reach the point from which it steps back (lua/totals.lua,
-// lua/sliding-buckets.lua).
+// total is about to reach the point at which it is reduced (lua/meters/totals.lua,
+// lua/meters/sliding-buckets.lua).
 func TestTotalsStepBack(t *testing.T) {
 	for a, era := range map[string]int64{"sliding-log": 1 << 52, "sliding-log-zset": 1 << 52,
 		"sliding-buckets": 1 << 51} {
@@ -56,8 +56,8 @@ func TestTotalsStepBack(t *testing.T) {
 	}
 }
 
-// Whatever an algorithm adds up, it stays exact when all that a key ever spent is beyond 2^53, in windows
-// that never rest. (No rule admits as much at once, so the script is called directly.)
+// The sums of an algorithm stay exact if a key has spent more than 2^53 units in total, in windows that are
+// never empty. (No rule admits so much at once, so the script is called directly.)
 func TestNoSumOutgrowsItsNumber(t *testing.T) {
 	const cost, window = 1 << 46, 3_600_000
 	for _, a := range windows.Algorithms {
@@ -114,7 +114,7 @@ func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
 	testkit.Must(t, err)
 }
 
-// totalOf reads the running total of a counter, 0 where there is none.
+// totalOf reads the running total of a counter, 0 if there is none.
 func totalOf(t failer, s *store, rule *windows.Rule, key string) (total int64) {
 	ctx := context.Background()
 	name := s.keys.Counter(s.keys.Partition(key), lua.Form(rule.Algorithm), key)
@@ -136,8 +136,8 @@ func totalOf(t failer, s *store, rule *windows.Rule, key string) (total int64) {
 	return total
 }
 
-// Twenty-four days of steady traffic, by the hour and by the second: a counter holds
-// at the end what it held after the first days.
+// After twenty-four days of steady traffic, by the hour and by the second, a counter is
+// as large as after the first days.
 func TestSteadyKeysDoNotGrow(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
@@ -165,8 +165,8 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	}
 }
 
-// The longest windows there are, to the unit and to the millisecond: a month and MaxWindow, in checks of 379 days.
-// (TestCounterEqualsRecount has those up to 31 days.)
+// The longest windows are exact to the unit and to the millisecond: a month and MaxWindow, in checks over 379 days.
+// (TestCounterEqualsRecount has windows up to 31 days.)
 func TestLongestWindows(t *testing.T) {
 	const day, step = 86_400_000, 26 * 3_600_000
 	limits := []OracleWindow{{Ms: 30 * day, Limit: 30_000},
@@ -213,8 +213,8 @@ func TestLongestWindows(t *testing.T) {
 	})
 }
 
-// However many entries have aged, one write takes at most some 10,000 away, and
-// a log that has aged as a whole goes at once, in the background.
+// However many entries are too old, one write removes at most some 10,000, and a log
+// whose entries are all too old is removed at once, in the background.
 func TestLogsAreTrimmedInSteps(t *testing.T) {
 	const day = 86_400_000
 	for a, entries := range map[string]int64{"sliding-log": 1_000_000, "sliding-log-zset": 100_000} {
@@ -272,7 +272,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 	}
 }
 
-// settled tells a store that its rules are what they were, so that logs are
+// settled makes a store treat its rules as unchanged for long, so that logs are
 // trimmed and expiries renewed now and then, not at each write.
 func settled(x tale) tale {
 	x.t.Helper()

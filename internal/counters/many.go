@@ -12,14 +12,14 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// maxCheckKeys is how many keys one call takes: it ends after the check that brings it to so many, as Redis answers
-// nobody meanwhile: some 20 to 40 ms.
+// maxCheckKeys is how many keys one script call takes. A call ends after the check that reaches this number, because
+// Redis answers no other client while the script runs: 20 to 40 ms for so many keys.
 const maxCheckKeys = 1024
 
-// CheckMany answers calls that came at the same time: each as Check would, one after
-// the other, and independent of the others. All
-// keys lie in one shard. Transitions are those of all calls, in the first verdict. With an
-// error come the verdicts of the calls that were answered nevertheless; the others' have no Items.
+// CheckMany answers calls that came at the same time. It answers each as Check does, one
+// after the other, and independent of the other calls. All keys are in one shard. The first
+// verdict has the transitions of all calls. If it returns an error, it also returns the
+// verdicts of the calls that were answered. The verdicts of the other calls have no Items.
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Verdict, err error) {
 	verdicts = make([]Verdict, len(calls))
 	for _, call := range calls {
@@ -40,8 +40,9 @@ func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Ve
 	return verdicts, err
 }
 
-// checkSome asks for those calls in todo that can share a run, and
-// gives the others. With an error it gives all of todo.
+// checkSome runs the calls in todo that can share a run, and returns the other calls.
+// If the run fails, it returns all of todo. If one call fails after the calls were run
+// one by one (checkEach), it returns the error and the other calls.
 func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (later []int,
 	err error) {
 	b := newCheckBatch(s, len(todo))
@@ -57,7 +58,7 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 			return todo, err
 		case ok:
 			taken = append(taken, i)
-		default: // its key is in this batch under another plan (the rules have just changed), or its memory is
+		default: // this batch has its key under another plan (the rules have just changed), or has its memory
 			later = append(later, i)
 		}
 	}
@@ -76,11 +77,11 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 	return later, nil
 }
 
-// checkEach asks for calls one by one: one foreign key of a wrong type makes Redis refuse a whole run. It gives the
-// first error, and answers the others.
+// checkEach runs calls one by one, because one foreign key of a wrong type makes Redis refuse a whole run. It returns
+// the first error, and answers the other calls.
 func (s *Redis) checkEach(ctx context.Context, calls [][]Request, todo []int, verdicts []Verdict) (first error) {
 	for _, i := range todo {
-		err := s.retryInPeriod(func() error { // within the one of the whole run, which would not ask for these again
+		err := s.retryInPeriod(func() error { // not left to the caller's retryInPeriod, which would not run these again
 			_, err := s.checkSome(ctx, calls, []int{i}, verdicts)
 			return err
 		})
@@ -100,8 +101,8 @@ func verdictOf(requests []Request, call lua.CheckCall) Verdict {
 	return v
 }
 
-// checkBatch puts calls into the shape that check.lua takes, in which each
-// partition, plan and key stands once.
+// checkBatch converts calls to the arguments of check.lua, which have each
+// partition, plan and key only once.
 type checkBatch struct {
 	store      *Redis
 	args       lua.CheckArgs
@@ -110,7 +111,7 @@ type checkBatch struct {
 	keys       map[string]askedKey
 }
 
-// askedKey is a key of the batch. Another plan can count it in the same keys of Redis, so there is one.
+// askedKey is a key of the batch. It has only one plan, because another plan can count it in the same keys of Redis.
 type askedKey struct {
 	plan *windows.Plan
 	at   int // index in args
@@ -125,7 +126,7 @@ func newCheckBatch(s *Redis, calls int) *checkBatch {
 	return b
 }
 
-// kind is what becomes of the cost, as the scripts take it.
+// kind returns how the scripts treat the cost.
 func (r Request) kind() lua.CheckKind {
 	switch {
 	case r.Mode == api.ModeLook:
@@ -138,14 +139,14 @@ func (r Request) kind() lua.CheckKind {
 	return lua.Take
 }
 
-// asks reports whether a call of the batch has the memory of this name. Its answer must be
-// in Redis before the next call with that memory.
+// asks reports whether a call of the batch has the memory of this name. The answer of that call
+// must be in Redis before the next call with the same memory.
 func (b *checkBatch) asks(name string) bool {
 	return slices.ContainsFunc(b.args.Remember, func(m lua.Memory) bool { return m.Name == name })
 }
 
-// add takes a call in, if each of its keys is asked for under one plan only, and its
-// memory is not that of an earlier call.
+// add adds a call, unless the batch has one of its keys under another plan, or an
+// earlier call has the same memory. It reports whether it has added the call.
 func (b *checkBatch) add(requests []Request) (bool, error) {
 	var name string
 	memory := requests[0].Memory
@@ -164,7 +165,7 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 		case len(b.args.Calls) == 0 && k.plan != a.Plan:
 			return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
 				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
-		default: // of a key whose values count, a run has one check
+		default: // a run has only one check of a key whose values count
 			return false, nil
 		}
 		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ask sends calls in one run, or where there is none (in process) one by one.
+// ask sends calls in one run, or one by one if there are no runs (in process).
 func (l *timeline) ask(calls [][]counters.Request) (got []counters.Verdict) {
 	if l.s.serve != nil {
 		got, err := l.s.serve.CheckMany(context.Background(), calls)
@@ -31,8 +31,8 @@ func (l *timeline) ask(calls [][]counters.Request) (got []counters.Verdict) {
 	return got
 }
 
-// A key of another type, which somebody else has written, has its own calls refused; the others of the run are
-// answered, and stay answered.
+// If somebody else has written a key of another type, the calls with this key are refused. The other calls of the run
+// are answered, and stay answered.
 func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{80},
 		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}}
@@ -59,8 +59,8 @@ func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
 	})
 }
 
-// What a run charges to one key is one entry, however many calls it answers, and
-// one transition per level.
+// A run writes one entry for all that it charges to one key, however many calls it
+// answers, and one transition per level.
 func TestManyChecksOfOneKey(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
 		Alerts: []int{80}, Hold: time.Second}

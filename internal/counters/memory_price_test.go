@@ -17,8 +17,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// BenchmarkMemory is what a key takes by algorithm and entries in its window, by
-// used_memory over all keys, of which there are fewer the more entries each has.
+// BenchmarkMemory measures the memory of a key by algorithm and by entries in its
+// window: used_memory divided by the number of keys. With more entries per key,
+// there are fewer keys.
 func BenchmarkMemory(b *testing.B) {
 	client := priceRedis(b)
 	for _, a := range append(slices.Clone(windows.Algorithms), lua.Distinct) {
@@ -36,7 +37,7 @@ func BenchmarkMemory(b *testing.B) {
 }
 
 // memoryPerKey fills an empty Redis with n keys of so many entries each, spread
-// over a day, and gives what one took.
+// over a day, and returns the memory of one key.
 func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64) float64 {
 	b.Helper()
 	ctx := context.Background()

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// mixedOracle recounts a rule whose windows are counted by several algorithms: each by itself.
+// mixedOracle recounts a rule whose windows are counted by several algorithms: each algorithm separately.
 type mixedOracle struct {
 	clock *clock
 	parts map[string]*mixedPart
@@ -22,7 +22,7 @@ type mixedOracle struct {
 type mixedPart struct {
 	Oracle
 	spans []int64 // of its windows
-	// from gives when the first of its periods began, of windows of the calendar; else nil.
+	// from returns when the first of its periods began, for windows of the calendar; otherwise nil.
 	from func(now int64) int64
 }
 
@@ -42,7 +42,7 @@ func (o *mixedOracle) Clock(key string, now int64) int64 {
 	return now
 }
 
-// Add leaves out where an event is too late for all windows.
+// Add skips a part if the event is too late for all windows of the part.
 func (o *mixedOracle) Add(key string, ms, count int64) {
 	now := o.Clock(key, o.clock.ms)
 	for _, p := range o.parts {
@@ -83,7 +83,7 @@ var (
 	drawnZones = []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"}
 )
 
-// drawCalendar draws a window of the calendar, as a rules file has it.
+// drawCalendar draws a window of the calendar, in the form of a rules file.
 func drawCalendar(t *rapid.T, unit string) string {
 	text := fmt.Sprintf("{limit: %d, per: %s, zone: %s", rapid.Int64Range(1, 40).Draw(t, "limit"), unit,
 		rapid.SampledFrom(drawnZones).Draw(t, "zone"))
@@ -93,8 +93,8 @@ func drawCalendar(t *rapid.T, unit string) string {
 	return text + "}"
 }
 
-// newMixedTimeline is a timeline over one to six windows, up to three of them of the calendar, each other
-// counted by an algorithm of its own.
+// newMixedTimeline returns a timeline over one to six windows. Up to three of them are of the calendar. Each
+// other window has its own algorithm.
 func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
 	o := &mixedOracle{clock: s.clock, parts: map[string]*mixedPart{}}
 	l := &timeline{T: t, s: s, oracle: o, keys: []string{prefix + "a", prefix + "b{" + prefix + "a}"}, noRefunds: true,
@@ -146,7 +146,7 @@ func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
 	return l
 }
 
-// add takes in a window of the rule.
+// add adds a window of the rule.
 func (o *mixedOracle) add(l *timeline, w windows.Window) {
 	name, span := w.Algorithm, w.Per.Milliseconds()
 	if w.Calendar.Unit != "" {
@@ -183,8 +183,8 @@ func (o *mixedOracle) add(l *timeline, w windows.Window) {
 	}
 }
 
-// addInProcess takes in a window that is counted in process: there one log counts all, and an event is
-// where that has it.
+// addInProcess adds a window that is counted in process: there one log counts all windows, and an event has
+// the time that it has in that log.
 func (o *mixedOracle) addInProcess(l *timeline, span int64) {
 	p := o.parts["log"]
 	if p == nil {
@@ -202,8 +202,8 @@ func (o *mixedOracle) addInProcess(l *timeline, span int64) {
 	}
 }
 
-// TestMixedWindowsEqualTheRecount drives rules whose windows have algorithms of their own, and the
-// calendar, through the same timelines as those of one algorithm, and on to reservations.
+// TestMixedWindowsEqualTheRecount runs rules whose windows have different algorithms, and the calendar,
+// through the same timelines as rules with one algorithm, and then through reservations.
 func TestMixedWindowsEqualTheRecount(t *testing.T) {
 	run := 0
 	check := func(t *testing.T, s *store) {
@@ -224,9 +224,9 @@ func TestMixedWindowsEqualTheRecount(t *testing.T) {
 	})
 }
 
-// Each part has a clock of its own: after a step back of Redis's clock one may go on from its newest event
-// while another, which has ended meanwhile, begins at the present. The window of neither may be judged by
-// the clock of the other.
+// Each meter has its own clock. After Redis's clock stepped back, one meter may continue at the time of its
+// newest event while another, which has expired meanwhile, begins at the present. The windows of a meter must
+// be evaluated by the clock of that meter.
 func TestPartsHaveTheirOwnClocks(t *testing.T) {
 	parse := func(list string) *windows.Rules {
 		rules, err := windows.Parse("rules.yml", []byte("rules:\n  - {name: r, match: \"*\", windows: ["+list+"]}"))

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// answered is what was answered to a call with an idempotency key.
+// answered is the answer to a call with an idempotency key.
 type answered struct {
 	fingerprint string
 	counters.Verdict
@@ -20,15 +20,15 @@ type answered struct {
 
 func (l *timeline) chargesDenied() bool { return l.rule.OnDeny == windows.OnDenyCharge }
 
-// many asks several calls at once, of one or both keys each: to take, to look, or of what
-// happened anyway, some with an idempotency key. They are answered as if they had come one
-// after the other.
+// many sends several calls at once, each with one or both keys: to take, to look, or to
+// charge what happened anyway, some with an idempotency key. They are answered as if they had
+// come one after the other.
 func (l *timeline) many() {
 	var calls [][]counters.Request
 	n, seen := rapid.IntRange(1, 6).Draw(l.T, "calls"), map[string]bool{}
 	for i := range n {
 		calls = append(calls, l.call())
-		// One whose key another call of the run has is answered after all others.
+		// A call with the same idempotency key as another call of the run is answered after all others.
 		if first := &calls[i][0]; first.Memory != nil {
 			if seen[first.Memory.Key] && i < n-1 {
 				first.Memory = nil
@@ -54,7 +54,7 @@ func (l *timeline) many() {
 	}
 }
 
-// call draws one.
+// call draws one call.
 func (l *timeline) call() (asks []counters.Request) {
 	charge := rapid.IntRange(0, 3).Draw(l.T, "charge") == 0
 	for i := range rapid.IntRange(1, 2).Draw(l.T, "keys") {
@@ -93,8 +93,8 @@ func (l *timeline) call() (asks []counters.Request) {
 	return asks
 }
 
-// answeredBefore says whether the call's key was another's before; then the verdict must be
-// that one's, or say that the body was another.
+// answeredBefore reports whether an earlier call had the same idempotency key. If so, the verdict must
+// be that of the earlier call, or say that the body was another.
 func (l *timeline) answeredBefore(asks []counters.Request, v counters.Verdict) bool {
 	if asks[0].Memory == nil {
 		return false
@@ -111,8 +111,8 @@ func (l *timeline) answeredBefore(asks []counters.Request, v counters.Verdict) b
 	return known
 }
 
-// compareCall holds the verdict of one call against the recount, and counts what it charged. Only
-// after the last call of a run the waits are to the millisecond.
+// compareCall compares the verdict of one call with the recount, and counts what it charged. The
+// waits are exact to the millisecond only after the last call of a run.
 func (l *timeline) compareCall(asks []counters.Request, v counters.Verdict, last bool) {
 	allowed, admits := true, make([]bool, len(asks))
 	for i, a := range asks {

@@ -20,9 +20,9 @@ import (
 
 const farAway = 1_000_000_000 // a limit whose levels no key comes near
 
-// BenchmarkOperations is what one operation costs Redis: a check by algorithm, in calls of several
-// keys and several calls in a run, of keys that have 100 units in their windows; and an event, its
-// XADD and XREADGROUP included. GET and a GCRA script are the yardsticks.
+// BenchmarkOperations measures what one operation costs Redis: a check by algorithm, in calls with
+// several keys and with several calls in a run, of keys that have 100 units in their windows; and an
+// event, including its XADD and XREADGROUP. GET and a GCRA script are the yardsticks.
 //
 // `make bench-compare OLD=REVISION` compares it with another revision, `make instructions` counts
 // instructions.
@@ -46,7 +46,7 @@ func BenchmarkOperations(b *testing.B) {
 		for _, x := range []struct {
 			name     string
 			windows  []windows.Window
-			of       int // checks of a call
+			of       int // checks in a call
 			together bool
 			denied   bool
 		}{
@@ -104,7 +104,7 @@ func BenchmarkOperations(b *testing.B) {
 
 var valuesOfADay = []windows.Window{{Limit: 20_000, Per: 24 * time.Hour, Distinct: "user"}}
 
-// priced is a counter with one rule, under a prefix of its own.
+// priced is a counter with one rule, under a separate prefix.
 func priced(b *testing.B, c *redis.Client, rule *windows.Rule) (*counters.Redis, *windows.Rules, *stream.Keys) {
 	b.Helper()
 	keys, err := stream.NewKeys("price-"+strconv.FormatInt(time.Now().UnixNano(), 36), 1)
@@ -115,7 +115,7 @@ func priced(b *testing.B, c *redis.Client, rule *windows.Rule) (*counters.Redis,
 	return counter, rules, keys
 }
 
-// foldPrice is that of folds of so many events, of so many keys, each with a value of its own, after a first fold.
+// foldPrice is the price of folds of so many events, of so many keys, each with a different value, after a first fold.
 func foldPrice(b *testing.B, c *redis.Client, rule *windows.Rule, ofKeys, first, size int) {
 	ctx := context.Background()
 	counter, rules, keys := priced(b, c, rule)

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// NewOverrides gives the overrides of the counter's keys. A nil log means silence.
+// NewOverrides returns the overrides of the counter's keys. A nil log means silence.
 func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
 	return overrides.New(s.overrides(), log)
 }
@@ -22,12 +22,12 @@ func (s *Redis) overrides() overrides.Store {
 	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.Clock, Readable: windows.ReadableWindows}
 }
 
-// TargetPartition gives the partition that has the override of a target: a key, or a pattern after a line feed.
+// TargetPartition returns the partition that has the override of a target: a key, or a pattern after a line feed.
 func (s *Redis) TargetPartition(target string) int {
 	return s.keys.Partition(strings.TrimPrefix(target, "\n"))
 }
 
-// sweepBlocks looks at the overrides among the fields of a sweep; see overrides.Store.Sweep.
+// sweepBlocks sweeps the overrides among the fields of a sweep; see overrides.Store.Sweep.
 func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fields []string, restate bool) (
 	rest []string, written int64, err error) {
 	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
@@ -44,14 +44,14 @@ func wordBlock(rules *windows.Rules, t *api.Throttled) {
 	}
 }
 
-// How long Covered looks at keys, and how many it counts.
+// How long Covered scans keys, and how many it counts at most.
 const (
 	coveredFor = 2 * time.Second
 	coveredMax = 1_000_000
 )
 
-// Covered counts the keys that the pattern or the network of an override has now. It walks all keys, for a while: of
-// very many it says that there are more.
+// Covered counts the keys that the pattern or the network of an override matches now. It scans all keys, for 2 s at
+// most. If there are more keys than it could count, AtLeast is true.
 func (s *Redis) Covered(ctx context.Context, rules *windows.Rules, one api.Override) (api.Covered, error) {
 	within, cancel := context.WithTimeout(ctx, coveredFor)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s *Redis) covered(ctx context.Context, rules *windows.Rules, fits func(key
 			out.Throttled = int64(len(throttled))
 		}
 	}
-	var mu sync.Mutex // masters of a Cluster are walked at once
+	var mu sync.Mutex // the masters of a Cluster are scanned at the same time
 	seen := map[string]struct{}{}
 	err = s.EachKey(ctx, rules, func(_ int, key string) error {
 		if !fits(key) {

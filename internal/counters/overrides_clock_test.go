@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// An override that is to last so long ends by Redis's clock as it is when it is set, also
-// where that was stepped a moment before.
+// The end of an override with a duration is computed from Redis's clock at the moment when it is
+// set, even if that clock stepped just before.
 func TestAnOverrideLastsByRedissClock(t *testing.T) {
 	server, clock := streamtest.OwnRedisWithClock(t)
 	if clock == nil {
@@ -55,7 +55,7 @@ func TestAnOverrideLastsByRedissClock(t *testing.T) {
 	}
 }
 
-// One that is shorter than Redis took to answer is counted anew, and set.
+// If Redis takes longer to answer than an override lasts, the override's end is computed again, and it is set.
 func TestAShortOverrideIsSetByASlowRedis(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		asked := 0

@@ -60,7 +60,7 @@ func (o *operators) set(key string, one api.Override, lasts time.Duration) {
 	testkit.Must(o.t, err)
 }
 
-// same expects that both processes, and one that starts now, have the same for keys.
+// same expects that both processes, and a process that starts now, have the same overrides for keys.
 func (o *operators) same(keys ...string) {
 	o.t.Helper()
 	testkit.Must(o.t, o.b.Poll(context.Background()))
@@ -109,7 +109,7 @@ func TestOverridesAreFollowed(t *testing.T) {
 		}
 		o.same(keys...)
 
-		// A change in the middle that is not in the stream (any more) is noticed too.
+		// A change in the middle that is not in the stream (any more) is also noticed.
 		p := o.keys.Partition("user:30")
 		o.set("user:30", api.Override{Block: true}, 0)
 		lost, err := c.XRevRangeN(ctx, o.keys.Audit(p), "+", "-", 1).Result()
@@ -122,7 +122,8 @@ func TestOverridesAreFollowed(t *testing.T) {
 		testkit.Must(t, c.XDel(ctx, o.keys.Audit(p), lost[0].ID).Err())
 		o.same(keys...)
 
-		// Who was away while changes were trimmed reads all again; so after a failover that lost some.
+		// A process that missed changes that were trimmed reads all overrides again, and so does one after a
+		// failover that lost changes.
 		o.set("user:1", api.Override{Block: true}, 0)
 		o.set("user:2", api.Override{Block: true}, 0)
 		for p := range 4 {
@@ -138,7 +139,7 @@ func TestOverridesAreFollowed(t *testing.T) {
 		}
 		o.same(keys...)
 
-		// What is foreign is ignored.
+		// Foreign data is ignored.
 		testkit.Must(t, c.HSet(ctx, o.keys.Overrides(p), "user:1", "{", "user:5", `{"block":true,"exempt":true}`,
 			"user:6", `{"windows":[{"limit":-1,"per":"1m"}]}`, "\nversion", "8-1").Err())
 		testkit.Must(t, o.a.Poll(ctx))
@@ -151,8 +152,8 @@ func TestOverridesAreFollowed(t *testing.T) {
 	})
 }
 
-// An override ends at its millisecond in every process, with nobody at work, and the plan is
-// that of the rules again, the very same.
+// An override ends at its millisecond in every process, even if no worker runs. Then the plan is
+// that of the rules again, the same pointer.
 func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		o := newOperators(t, c)
@@ -175,8 +176,8 @@ func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
 	})
 }
 
-// Who folds and who sweeps looks at the keys of a blocked network as at those of a pattern, and all processes have
-// the same networks.
+// Folds and sweeps treat the keys of a blocked network like those of a blocked pattern, and all processes have the
+// same networks.
 func TestNetworksAreFollowed(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		o := newOperators(t, c)
@@ -196,7 +197,7 @@ func TestNetworksAreFollowed(t *testing.T) {
 		_, err := o.a.Set(t.Context(), o.rules.ValidateOverride,
 			api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
 		testkit.Must(t, err)
-		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // its own
+		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // an override of the key itself
 		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1"}) {
 			t.Errorf("blocked by a network are %q", got)
 		}
@@ -213,7 +214,7 @@ func TestNetworksAreFollowed(t *testing.T) {
 	})
 }
 
-// What a check of a key costs that is in no network, where none is set and where 1,000 are.
+// The cost of a check of a key that is in no network, with no networks and with 1,000 networks.
 func BenchmarkNetworks(b *testing.B) {
 	for _, n := range []int{0, 1000} {
 		o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Overview reads all records of levels once; each list has at most n entries, Near n of each kind.
+// Overview reads all records of levels once. Each list has at most n entries; Near has up to n of each kind.
 func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.Overview, error) {
 	out := api.Overview{ByRule: map[string]int64{}}
 	pager, err := newThrottledPager(n, "")
@@ -87,8 +87,8 @@ func (k *nearest) first() (out []api.Throttled) {
 	return out
 }
 
-// parseNear reads the highest alert level of a record that has no throttle decision (lua/records.lua has the form);
-// false where it is none.
+// parseNear reads the highest alert level of a record that has no throttle decision (lua/records.lua has the form). It
+// returns false if the record is another.
 func parseNear(field, record string) (nearKey, bool) {
 	head, body, ok := strings.Cut(record, "|")
 	if !ok || strings.Contains(body, "!") {
@@ -112,8 +112,8 @@ func parseNear(field, record string) (nearKey, bool) {
 	return out, key != "" && out.Limit > 0
 }
 
-// parseReserved reads what is reserved of a key (lua/features/reserved.lua has the form); false where the record is
-// another.
+// parseReserved reads what is reserved of a key (lua/features/reserved.lua has the form). It returns false if the
+// record is another.
 func parseReserved(field, record string) (api.ReservedKey, bool) {
 	key, ok := strings.CutPrefix(field, "\n\n")
 	r := strings.Split(record, ";")
@@ -132,7 +132,7 @@ func addReserved(list []api.ReservedKey, one api.ReservedKey, n int) []api.Reser
 	return list
 }
 
-// fillReserved puts in the rules, and how many reservations there are.
+// fillReserved sets the rule and the number of reservations of each key.
 func (s *Redis) fillReserved(ctx context.Context, rules *windows.Rules, list []api.ReservedKey) error {
 	if len(list) == 0 {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A call that is denied in the run in which a penalty begins is told when that ends. So is a reservation.
+// If a penalty begins in a run, the wait of a call that the same run denies lasts until the penalty ends. So does that
+// of a reservation.
 func TestAPenaltyThatBeginsInARun(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Second}},
 		Penalty: []time.Duration{time.Minute}}
@@ -35,14 +36,14 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 	})
 }
 
-// punished is a key with a penalty, as a model of a few lines has it.
+// punished is a model of a key with a penalty, in a few lines.
 type punished struct {
 	Oracle
 	steps  []int64 // ms
 	forget int64
 	step   int   // the last penalty, from 1; 0: none
-	ends   int64 // it
-	until  int64 // the throttle that stands; 0: none
+	ends   int64 // the end of the penalty
+	until  int64 // the end of the present throttle; 0: none
 }
 
 const punishedLimit, punishedPer = 5, 1000
@@ -51,7 +52,7 @@ func (p *punished) admits(at, cost int64) bool {
 	return at >= p.ends && p.Used("k", at, punishedPer)+cost <= punishedLimit
 }
 
-// charge counts units at once. A throttle that begins has the next step, or the first.
+// charge counts units at once. A throttle that begins gets the next step, or the first.
 func (p *punished) charge(now, units int64) {
 	p.Add("k", now, units)
 	if p.until > 0 || p.Used("k", now, punishedPer) < punishedLimit {
@@ -65,7 +66,7 @@ func (p *punished) charge(now, units int64) {
 	p.until = max(p.free(now), p.ends)
 }
 
-// free is when the key falls below its limit.
+// free returns when the key falls below its limit.
 func (p *punished) free(now int64) int64 {
 	for p.Used("k", now, punishedPer) >= punishedLimit {
 		now++
@@ -73,7 +74,7 @@ func (p *punished) free(now int64) int64 {
 	return now
 }
 
-// sweep ends the throttle whose time has come, or renews it: that begins no other.
+// sweep ends the throttle if its end has passed, or renews it. A renewal begins no new penalty.
 func (p *punished) sweep(now int64) {
 	if p.until > now {
 		return
@@ -83,7 +84,7 @@ func (p *punished) sweep(now int64) {
 	}
 }
 
-// says fails unless a state tells of the penalty that is in force, and leaves nothing while one is.
+// says fails unless a state has the penalty that is in force, and its windows have no room while one is.
 func (p *punished) says(t interface{ Fatalf(string, ...any) }, now int64, got *api.Penalty, list []api.WindowState) {
 	if now >= p.ends {
 		if got != nil {

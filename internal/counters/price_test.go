@@ -21,10 +21,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Prices are CPU of Redis's main thread (INFO cpu), which is steadier than wall time, beside a
-// yardstick of the same run. Where STREAMCOUNTER_TEST_CALLGRIND has the address, the process and
-// the output file of a redis-server under callgrind, as `go -C tools run ./instructions` does, they are
-// instructions, which are steady on any machine.
+// Prices are CPU time of Redis's main thread (INFO cpu), which is steadier than wall time, reported
+// with a yardstick of the same run. If STREAMCOUNTER_TEST_CALLGRIND has the address, the process and
+// the output file of a redis-server under callgrind, as with `go -C tools run ./instructions`, prices are
+// instructions, which are the same on any machine.
 
 func priceRedis(b *testing.B) *redis.Client {
 	b.Helper()
@@ -39,7 +39,7 @@ func priceRedis(b *testing.B) *redis.Client {
 
 const callgrind = "STREAMCOUNTER_TEST_CALLGRIND"
 
-// cpu is what Redis's main thread has used, in µs.
+// cpu returns the CPU time that Redis's main thread has used, in µs.
 func cpu(b *testing.B, c *redis.Client) float64 {
 	b.Helper()
 	used, err := measure.CPU(context.Background(), c)
@@ -54,7 +54,7 @@ func reportPrice(b *testing.B, c *redis.Client, operations int, call func(i int)
 	if os.Getenv(callgrind) != "" {
 		price, unit = instructions, "redis-instructions/op"
 	}
-	for i := range 20 { // loads the script, and what is made once
+	for i := range 20 { // loads the script, and does all work that is done only once
 		testkit.Must(b, call(i))
 	}
 	before := price(b, c)
@@ -66,7 +66,7 @@ func reportPrice(b *testing.B, c *redis.Client, operations int, call func(i int)
 	b.ReportMetric((price(b, c)-before)/float64(b.N*operations), unit)
 }
 
-// instructions is what the server under callgrind has executed since it started.
+// instructions returns how many instructions the server under callgrind has executed since it started.
 func instructions(b *testing.B, _ *redis.Client) float64 {
 	b.Helper()
 	server := strings.SplitN(os.Getenv(callgrind), ",", 3)
@@ -74,7 +74,7 @@ func instructions(b *testing.B, _ *redis.Client) float64 {
 	if text, err := exec.Command("callgrind_control", "--dump", pid).CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, text)
 	}
-	var sum float64 // a dump has what came since the one before
+	var sum float64 // a dump has the instructions since the dump before it
 	for i := 1; ; i++ {
 		text, err := os.ReadFile(out + "." + strconv.Itoa(i))
 		if errors.Is(err, os.ErrNotExist) && i > 1 {
@@ -88,8 +88,8 @@ func instructions(b *testing.B, _ *redis.Client) float64 {
 	}
 }
 
-// BenchmarkCheck is the price of one admitted and of one denied check, by the
-// entries in the key's log: it must stay flat. An empty script is the yardstick.
+// BenchmarkCheck measures the price of one admitted and of one denied check, by the
+// entries in the key's log. The price must not grow. An empty script is the yardstick.
 func BenchmarkCheck(b *testing.B) {
 	ctx := context.Background()
 	sizes := []int{10, 100, 1_000, 10_000, 100_000, 1_000_000}

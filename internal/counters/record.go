@@ -14,11 +14,11 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// rulesField of sc:meta has what rules are in use and since when.
+// rulesField of sc:meta has the fingerprint of the rules in use, and since when they are in use.
 const rulesField = "rules"
 
-// RecordRules compares the rules with those that counted here last, and notes since
-// when they are what they are. Call it at the start and after each reload.
+// RecordRules compares the rules with the rules that counted here last, and records since
+// when they are unchanged. Call it at the start and after each reload.
 func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 	for _, algorithms := range s.algorithmsOf(rules) {
 		s.lua.Prepare(ctx, algorithms)
@@ -49,7 +49,7 @@ func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 	return nil
 }
 
-// algorithmsOf gives the sets of algorithms that the plans of some rules have, each once.
+// algorithmsOf returns the sets of algorithms that the plans of the rules have, each once.
 func (s *Redis) algorithmsOf(rules *windows.Rules) map[string][]string {
 	sets := map[string][]string{}
 	for _, r := range rules.List() {
@@ -68,8 +68,8 @@ func (s *Redis) setChanged(ms int64, rules *windows.Rules) {
 	s.rules.Store(recorded)
 }
 
-// noticePlan looks whether a plan is of rules that were not recorded: those of a reload are in force
-// before they are recorded, and Redis may be away then. Until that is done they are taken for new.
+// noticePlan checks whether a plan is of rules that are not recorded. The rules of a reload take effect
+// before they are recorded, and Redis may not answer then. Until they are recorded, they count as just changed.
 func (s *Redis) noticePlan(plan *windows.Plan) {
 	recorded := s.rules.Load()
 	plan = plan.Written()
@@ -87,8 +87,8 @@ func (s *Redis) noticeAll(rules *windows.Rules) {
 	}
 }
 
-// recordedRules are the rules recorded last, and those before, under which calls may still be
-// under way.
+// recordedRules are the rules that were recorded last, and the rules before them, because calls under
+// those may still run.
 type recordedRules struct{ now, before *windows.Rules }
 
 func (r *recordedRules) has(rule *windows.Rule) bool {

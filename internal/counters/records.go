@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// parseThrottle reads the throttle decision out of a field of the levels hash
-// (lua/records.lua has the form of both); false where the key stands below its limits.
+// parseThrottle reads the throttle decision from a field of the levels hash and its
+// record (lua/records.lua has the form of both). It returns false if there is no decision.
 func parseThrottle(field, record string) (api.Throttled, bool) {
 	key, _, _ := strings.Cut(field, "\n")
 	body, decision, ok := strings.Cut(record, "!")
@@ -21,7 +21,7 @@ func parseThrottle(field, record string) (api.Throttled, bool) {
 		UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
 }
 
-// ReservationOf gives the id of a reservation, if a field of what is due is one.
+// ReservationOf returns the id of a reservation, if a due field is that of a reservation.
 func ReservationOf(field string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(field, "\n")
 	return id, ok && !strings.Contains(id, "\n") // an override of a pattern has two line feeds

@@ -21,44 +21,44 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Redis is the shared Counter, and what workers and sweepers change it with.
-// Its client must not retry (MaxRetries: -1; on a Cluster stream.NewCluster): a
+// Redis is the shared Counter. It also has the operations of workers and sweepers.
+// Its client must not retry (MaxRetries: -1; on a Cluster stream.NewCluster), because a
 // check that is sent twice charges twice.
 type Redis struct {
 	redis redis.UniversalClient
 	lua   *lua.Server
 	keys  *stream.Keys
 
-	// Now stands in for Redis's clock in tests; nil means Redis's own.
+	// Now replaces Redis's clock in tests; nil means Redis's clock.
 	Now func() int64
 	// Remember is how long the ids that producers give events are remembered;
 	// default stream.DefaultRetention.
 	Remember time.Duration
 
-	changed atomic.Int64                  // ms: when the rules became what they are, at the latest
-	ahead   atomic.Int64                  // ms: how far Redis's clock was found to be ahead of this machine's
+	changed atomic.Int64                  // in ms: the latest time at which the rules may have changed
+	ahead   atomic.Int64                  // in ms: how far Redis's clock was found to be ahead of this machine's
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
 }
 
-// NewRedis counts in the keys of k. Until RecordRules it treats the rules as new.
+// New returns a counter that uses the keys of k. Until RecordRules it treats the rules as just changed.
 func New(c redis.UniversalClient, k *stream.Keys) *Redis {
 	s := &Redis{redis: c, lua: lua.NewServer(c), keys: k}
 	s.changed.Store(time.Now().UnixMilli())
 	return s
 }
 
-// RequireNoRetry refuses a client that would charge a check twice; see
-// redisclient.RequireNoRetry. Who checks must ask it first, folds need not.
+// RequireNoRetry returns an error if the client could charge a check twice; see
+// redisclient.RequireNoRetry. Call it before checks; folds do not need it.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// luaPlan gives a plan as the library takes it now.
+// luaPlan returns a plan for the library, as of now.
 func (s *Redis) luaPlan(p *windows.Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
 	return p.Script(now-s.changed.Load(), s.clockMs(now))
 }
 
-// clockMs estimates the clock of Redis. If the estimate is in another period, the script says so
-// (retryInPeriod).
+// clockMs estimates the time of Redis's clock at ms of this machine's clock. If the estimate is in the
+// wrong period, the script returns an error, and retryInPeriod runs it again.
 func (s *Redis) clockMs(ms int64) int64 {
 	if s.Now != nil {
 		return s.Now()
@@ -66,17 +66,17 @@ func (s *Redis) clockMs(ms int64) int64 {
 	return ms + s.ahead.Load()
 }
 
-// Library runs the operations of the counter in Redis.
+// Library returns the server that runs the operations of the counter in Redis.
 func (s *Redis) Library() *lua.Server { return s.lua }
 
-// Keys names the keys in Redis.
+// Keys returns the names of the keys in Redis.
 func (s *Redis) Keys() *stream.Keys { return s.keys }
 
-// maxPeriods is how often a script is asked again because a period is over.
+// maxPeriods is how often a script is run again because a period is over.
 const maxPeriods = 8
 
-// retryInPeriod runs do. It runs do again if the script found that the clock of Redis is in another period than
-// the one that it was handed: then it has written nothing.
+// retryInPeriod runs do. It runs do again if the script found that the clock of Redis is outside the periods in its
+// arguments. The script has written nothing then.
 func (s *Redis) retryInPeriod(do func() error) error {
 	for n := 0; ; n++ {
 		err := do()
@@ -88,8 +88,8 @@ func (s *Redis) retryInPeriod(do func() error) error {
 	}
 }
 
-// UnderPlans runs do, a call of the library about what requests ask for, under their plans. It runs do again if that
-// finds that a period of a plan is over.
+// UnderPlans runs do, which calls the library with the plans of the requests. It runs do again if the library finds
+// that a period of a plan is over.
 func (s *Redis) UnderPlans(requests []Request, do func() error) error {
 	for _, a := range requests {
 		s.noticePlan(a.Plan)
@@ -97,7 +97,7 @@ func (s *Redis) UnderPlans(requests []Request, do func() error) error {
 	return s.retryInPeriod(do)
 }
 
-// Clock is what Now says, for the library.
+// Clock returns Now for the library; 0 if it is nil.
 func (s *Redis) Clock() lua.Now {
 	if s.Now == nil {
 		return 0
@@ -105,7 +105,7 @@ func (s *Redis) Clock() lua.Now {
 	return lua.Now(s.Now())
 }
 
-// meters gives the names in Redis of a key's meters.
+// meters returns the names in Redis of a key's meters.
 func (s *Redis) meters(p int, forms []string, key string) []string {
 	names := make([]string, len(forms))
 	for i, form := range forms {
@@ -114,7 +114,7 @@ func (s *Redis) meters(p int, forms []string, key string) []string {
 	return names
 }
 
-// Key gives a key, and what it is counted by now.
+// Key returns a key with its meters and its plan, as of now.
 func (s *Redis) Key(plan *windows.Plan, key string) lua.Key {
 	p := s.keys.Partition(key)
 	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.Forms(), key), Plan: s.luaPlan(plan)}
@@ -124,15 +124,14 @@ func (s *Redis) partition(p int) lua.CheckPartition {
 	return lua.CheckPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p)}
 }
 
-// Shards is how many shards there are: servers, or parts of one, that may answer or
-// not independently of each other. A single server is one shard, and each
-// partition of a Cluster is.
+// Shards returns the number of shards. A shard can be available while others are not.
+// A single server is one shard. On a Cluster, each partition is a shard.
 func (s *Redis) Shards() int { return len(eventlog.Shards(s.redis, s.keys.All())) }
 
-// Shard is the shard that answers for a key, from 0.
+// Shard returns the shard of a key, from 0.
 func (s *Redis) Shard(key string) int { return s.ShardOf(s.keys.Partition(key)) }
 
-// ShardOf is the shard that answers for a partition.
+// ShardOf returns the shard of a partition.
 func (s *Redis) ShardOf(p int) int {
 	if eventlog.IsCluster(s.redis) {
 		return p
@@ -140,7 +139,7 @@ func (s *Redis) ShardOf(p int) int {
 	return 0
 }
 
-// Check implements Counter. All keys lie in one shard; package check decides over several.
+// Check implements Counter. All keys are in one shard. Package check decides over several shards.
 func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) {
 	got, err := s.CheckMany(ctx, [][]Request{requests})
 	if err != nil {
@@ -163,8 +162,8 @@ func (s *Redis) Peek(ctx context.Context, plan *windows.Plan, key string) (windo
 	return plan.State(got[0]), nil
 }
 
-// Reset implements Counter. It forgets the key under every algorithm: what one
-// that the rule had before has left would count again if the rule went back to it.
+// Reset implements Counter. It resets the key under every algorithm. Otherwise the count
+// of an earlier algorithm of the rule would count again if the rule went back to it.
 func (s *Redis) Reset(ctx context.Context, plan *windows.Plan, key string) (bool, error) {
 	p := s.keys.Partition(key)
 	var shadows []string
@@ -181,7 +180,7 @@ func (s *Redis) Reset(ctx context.Context, plan *windows.Plan, key string) (bool
 	return had, err
 }
 
-// othersOf names what a key may have in Redis besides some meters: those of other algorithms.
+// othersOf returns the names of all meters that a key may have in Redis, of any algorithm, except the given ones.
 func (s *Redis) othersOf(key string, meters []string) (others []string) {
 	for _, name := range s.meters(s.keys.Partition(key), lua.Forms(), key) {
 		if !slices.Contains(meters, name) {
@@ -191,15 +190,15 @@ func (s *Redis) othersOf(key string, meters []string) (others []string) {
 	return others
 }
 
-// Next is when a partition is to be swept again.
+// Next is when a partition must be swept next.
 type Next struct {
-	NowMs int64 // by the clock of the server that holds it
-	DueMs int64 // when the first of its keys must be looked at, by that clock
+	NowMs int64 // by the clock of the partition's server
+	DueMs int64 // when the first of its keys is due, by that clock
 }
 
-// NextDue gives, for each of these partitions, when its next key must be looked at. Partitions
-// with none are left out, and those whose server does not answer; then the error
-// says why, and the others are there all the same.
+// NextDue returns, for each of these partitions, when its next key is due. It leaves out
+// partitions without such a key, and partitions whose server does not answer. In the second
+// case it returns an error and also the results of the other partitions.
 func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) {
 	pipe := s.redis.Pipeline()
 	heads := make(map[int]*redis.ZSliceCmd, len(parts))
@@ -228,7 +227,7 @@ func (s *Redis) NextDue(ctx context.Context, parts []int) (map[int]Next, error) 
 	return next, err
 }
 
-// someDue reports whether a partition has any key that must be looked at, now or later.
+// someDue reports whether a partition has any key that is due, now or later.
 func someDue(heads map[int]*redis.ZSliceCmd) bool {
 	for _, head := range heads {
 		if len(head.Val()) > 0 {
@@ -238,8 +237,8 @@ func someDue(heads map[int]*redis.ZSliceCmd) bool {
 	return false
 }
 
-// DueRecords gives up to n records of partition p that are to be looked at by `until`, the
-// longest due first: each by its field, as Sweep takes it.
+// DueRecords returns the fields of up to n records of partition p that are due by `until`, the
+// longest due first. The fields are arguments for Sweep.
 func (s *Redis) DueRecords(ctx context.Context, p int, until, n int64) ([]string, error) {
 	by := &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(until, 10), Count: n}
 	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), by).Result()
@@ -249,8 +248,9 @@ func (s *Redis) DueRecords(ctx context.Context, p int, until, n int64) ([]string
 	return keys, nil
 }
 
-// Levelled gives the records of partition p that a change of the rules may change: what stands at a level, and
-// blocks. (What was reserved is due too, for as long as its end is remembered, and may be much more.)
+// Levelled returns the fields of the records of partition p that a change of the rules may change: keys at a level,
+// and blocks. (Reservations are due too, for as long as they are remembered. They are left out, because there can be
+// many more of them.)
 func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	keys, err := s.redis.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
 	if err != nil {
@@ -262,8 +262,8 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 	}), nil
 }
 
-// Sweep looks again at records of partition p, due or not, none of a reservation. It gives how many
-// transitions that wrote, and how many foreign records it removed.
+// Sweep evaluates records of partition p again, due or not. None of them is of a reservation. It returns
+// how many transitions it wrote, and how many foreign records it removed.
 func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
 	err error) {
 	return s.sweep(ctx, p, rules, fields, false)
@@ -293,9 +293,9 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 	return written + transitions, forgotten, err
 }
 
-// sweepField adds what is to be done for one record: that of a shadow rule by itself,
-// and with that of a key all rules that it has, its own last. A record passes to the other field
-// where its rule has become a shadow or live, and ends where that is gone.
+// sweepField adds the items for one record. For the record of a shadow rule it adds one item. For the record
+// of a key it adds an item for each of the key's rules, that of the rule that decides last. A record moves to the
+// other field if its rule has become a shadow, or live, and ends if its rule was removed.
 func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *windows.Rules, field string) []lua.SweepItem {
 	key, name, shadow := strings.Cut(field, "\n")
 	end := lua.SweepItem{Meters: []string{s.keys.Counter(p, lua.Form(windows.DefaultAlgorithm), field)}}
@@ -322,8 +322,8 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *windows.Rules, f
 	return append(items, item(0, false))
 }
 
-// Throttled gives the keys that are over a limit now. A key may come twice if
-// it changes meanwhile.
+// Throttled returns the keys that are throttled now. A key may come twice if it
+// changes meanwhile.
 func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for p := range s.keys.Partitions {
@@ -336,7 +336,7 @@ func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	}
 }
 
-// ThrottledIn is Throttled of one partition.
+// ThrottledIn is Throttled for one partition.
 func (s *Redis) ThrottledIn(ctx context.Context, p int) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for r, err := range s.levelRecords(ctx, p) {
@@ -354,7 +354,7 @@ func (s *Redis) ThrottledIn(ctx context.Context, p int) iter.Seq2[api.Throttled,
 // levelRecord is one field of a partition's hash of levels.
 type levelRecord struct{ field, text string }
 
-// levelRecords gives those of a partition. One may come twice if it changes meanwhile.
+// levelRecords returns the fields of a partition's hash of levels. A field may come twice if it changes meanwhile.
 func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, error] {
 	return func(yield func(levelRecord, error) bool) {
 		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()

@@ -7,10 +7,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Refund gives units of a key back, as if the oldest that its longest window
-// holds had never been charged, and says how many that were: no more than the
-// window holds. It must come while that window still counts what is given back,
-// and must not be sent again where its outcome is unknown.
+// Refund gives units of a key back, as if the oldest units that its longest window
+// holds had never been charged. It returns how many units it gave back: no more than
+// the window holds. Call it while that window still counts the units, and do not call
+// it again if its outcome is unknown.
 func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, units int64) (given int64,
 	st windows.KeyState, err error) {
 	s.noticePlan(plan)

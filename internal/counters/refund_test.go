@@ -14,11 +14,11 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// exact tells whether an algorithm counts what happened, and nothing else.
+// exact reports whether an algorithm counts exactly what happened.
 func exact(algorithm string) bool { return lua.IsExact(algorithm) }
 
-// refund gives units back where the count is exact: the recount takes out the
-// oldest of the longest window, and from then on all must be as if they had never been.
+// refund gives units back if the count is exact. The recount removes the oldest units of
+// the longest window, and from then on all must be as if they had never been counted.
 func (l *timeline) refund(key string) {
 	if l.s.serve == nil || l.noRefunds || !exact(l.rule.Algorithm) {
 		return
@@ -35,8 +35,8 @@ func (l *timeline) refund(key string) {
 	l.compare(key, st)
 }
 
-// Whatever the algorithm, no window ever admits more than its limit beyond what
-// was given back while it still counted it.
+// Whatever the algorithm, no window ever admits more than its limit plus the units
+// that were given back while the window still counted them.
 func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 				if !take(10) || take(1) {
 					t.Error("all came back: 10 and no more are admitted")
 				}
-				// The first charges leave the window here. Were the units put in as
-				// negative ones of their own time, they would outlive them.
+				// The first charges leave the window here. If a refund were an entry with
+				// negative units of its own time, it would stay longer than the charges.
 				s.clock.ms += 5000
 				if exact(a) || a == windows.SlidingBuckets {
 					if take(1) {
@@ -91,8 +91,8 @@ func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// The units given back are the oldest of the longest window, and come back in each
-// shorter window that still counts them.
+// The units given back are the oldest of the longest window. They also become free in
+// each shorter window that still counts them.
 func TestRefundInEveryWindow(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestRefundInEveryWindow(t *testing.T) {
 	}
 }
 
-// A throttle that the units given back end is released, when its hold has passed.
+// A throttle that ends because units were given back is released when its hold has passed.
 func TestRefundReleases(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Checks of one key that come at the same time, some under the rules of before a reload and some under those
-// of after it, may be answered in one run: whatever counters the two rules have in common, no unit is lost.
+// Checks of one key that come at the same time, some under the rules before a reload and some under the rules
+// after it, may be answered in one run. Whatever counters the two rules have in common, no unit is lost.
 func TestCallsUnderTwoRulesOfOneRun(t *testing.T) {
 	forms := []string{
 		"algorithm: sliding-log\n    windows: [{limit: 10, per: 1m}]",

@@ -17,7 +17,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// held is a reservation as the recount knows it.
+// held is a reservation in the recount.
 type held struct {
 	id      string
 	keys    []string
@@ -25,15 +25,15 @@ type held struct {
 	expires int64
 }
 
-// ledger is a timeline with reservations: what is reserved counts as used in every window, until
-// it is committed, cancelled, or has expired.
+// ledger is a timeline with reservations: reserved units count as used in every window, until they
+// are committed or cancelled, or expire.
 type ledger struct {
 	*timeline
 	open  []*held
 	frees bool
 }
 
-// newLedger makes a ledger of a timeline; its rule may have an in-flight window besides.
+// newLedger makes a ledger of a timeline. Its rule may also have an in-flight window.
 func newLedger(t *timeline) *ledger {
 	l, rule := &ledger{timeline: t}, *t.rule
 	rule.OnDeny = windows.OnDenySkip
@@ -104,12 +104,12 @@ func (l *ledger) compareHeld(what, key string, st windows.KeyState) {
 	}
 }
 
-// charges tells whether a window of the rule counts what was charged.
+// charges reports whether a window of the rule counts charged units.
 func (l *ledger) charges() bool {
 	return slices.ContainsFunc(l.rule.Windows, func(w windows.Window) bool { return !w.InFlight })
 }
 
-// advance lets time pass, and sweeps: what has expired is charged then, or free.
+// advance lets time pass, and sweeps: expired units are then charged or free.
 func (l *ledger) advance(by int64) {
 	l.s.clock.ms += by
 	for {
@@ -240,8 +240,8 @@ func (l *ledger) run() {
 	}
 }
 
-// reset forgets what was charged and what is reserved of a key. Its reservations can still be
-// settled: what they cost is charged.
+// reset removes the charged and the reserved units of a key. Its reservations can still be
+// settled: their costs are charged.
 func (l *ledger) reset(key string) {
 	if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
 		l.Fatal(err)
@@ -281,8 +281,8 @@ func TestEachKeyExpiresByItsRule(t *testing.T) {
 	})
 }
 
-// A reservation that has expired was charged by whoever asked for its key next. It has ended then, also where
-// Redis's clock steps back to before its end: a commit would charge it twice.
+// An expired reservation is charged by the next call for its key. From then on it is settled, even if Redis's clock
+// steps back to before its end. Otherwise a commit would charge it twice.
 func TestAnExpiredReservationStaysExpired(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
 	for _, key := range []string{"k", "other"} { // its own key, and, of two partitions, the first or the second
@@ -324,8 +324,8 @@ func TestAnExpiredReservationStaysExpired(t *testing.T) {
 	}
 }
 
-// What was reserved while Redis's clock was ahead was granted beside what had left the windows by then. After
-// the clock has stepped back, no window may have both.
+// Units that were reserved while Redis's clock was ahead were granted after other units had left the windows. After
+// the clock has stepped back, no window may have the units of both.
 func TestReservedByAClockThatWasAhead(t *testing.T) {
 	for _, a := range append(slices.Clone(windows.Algorithms), "mixed") {
 		rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
@@ -363,8 +363,8 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// A sweep that finds no reservation under an id that is due forgets the id in one step with a look: one that was
-// made under it meanwhile is to be swept.
+// A sweep that finds no reservation under a due id checks again, and removes the id in the same step. A reservation
+// that was made under this id meanwhile must still be swept.
 func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 1}}
@@ -388,8 +388,8 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 	})
 }
 
-// After a change of the rules the keys at a level are looked at again, and not what was reserved: that may be
-// very much more, and nothing about it changes.
+// After a change of the rules, the keys at a level are evaluated again, but not the reservations: there may be
+// many more of them, and they do not change.
 func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
@@ -402,7 +402,7 @@ func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
 	})
 }
 
-// afterPipelines is a hook that does something after each pipeline.
+// afterPipelines is a hook that runs a function after each pipeline.
 type afterPipelines func()
 
 func (a afterPipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -417,8 +417,8 @@ func (a afterPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 	}
 }
 
-// A plain check holds no slot: the in_flight window of a shadow rule does not count it. And what is
-// reserved raises levels, which end when it is given back.
+// A plain check holds no slot: the in_flight window of a shadow rule does not count it. Reserved units
+// raise levels, which end when the units are given back.
 func TestChecksBesideAnInFlightShadow(t *testing.T) {
 	live := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
 	shadow := &windows.Rule{Name: "slots", Match: "*", Shadow: true,
@@ -451,7 +451,7 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 	})
 }
 
-// refundHeld gives units back while some are reserved: those are not given back.
+// refundHeld gives units back while some units are reserved. The reserved units are not given back.
 func (l *ledger) refundHeld(key string) {
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
 	given, _, err := l.s.serve.Refund(context.Background(), l.plan, key, n)

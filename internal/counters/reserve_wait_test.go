@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// What becomes of units at their end is said per reservation: some of a key are charged (a lease that nobody renews),
-// some are free.
+// Each reservation says what happens to its units when it expires. Some units of a key are charged (a lease that is not
+// renewed), some are free.
 func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 	const ms = time.Millisecond
 	for _, a := range windows.Algorithms {
@@ -52,7 +52,7 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 					if v := ask(30); v.Allowed || v.Items[0].RetryAfter != 100*ms {
 						t.Errorf("%+v, expected to wait for 100 ms", v)
 					}
-					// Processes of before, which knew one policy for all of a key, are to count it as charged.
+					// Older processes, which know only one policy per key, must count it as charged.
 					levels := s.keys.Levels(s.serve.Partition("k"))
 					text, err := s.redis.HGet(ctx, levels, "\n\nk").Result()
 					if err != nil || !regexp.MustCompile(`^0?80;\d+;\d+;c$`).MatchString(text) {
@@ -62,7 +62,7 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 					if v := ask(50); v.Allowed {
 						t.Errorf("50 of 100 though 60 were of a lease: %+v", v)
 					}
-					// Nobody settles them: who asks again and again is told to wait for longer and longer.
+					// They are not settled: a caller that checks again and again gets longer and longer waits.
 					asked := 0
 					for ; s.clock.ms < start+5000; asked++ {
 						s.clock.ms += ask(50).Items[0].RetryAfter.Milliseconds()
@@ -76,7 +76,7 @@ func TestReservationsOfAKeyThatEndDifferently(t *testing.T) {
 	}
 }
 
-// The common renewal of a lease keeps that others of its key's units are free at their end.
+// After a renewal of a lease, other reserved units of its key are still free when they expire.
 func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	rule := &windows.Rule{Name: "a", Match: "*", OnExpire: windows.OnExpireFree,
 		Windows: []windows.Window{{Limit: 100, Per: 10 * time.Second}}}
@@ -108,7 +108,8 @@ func TestARenewalBesideUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	})
 }
 
-// The wait ends when a reservation does whose units are free then, if that is before enough of what is charged leaves.
+// If a reservation whose units are then free ends before enough charged units leave, the wait lasts until that
+// reservation ends.
 func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	rule := windows.Rule{OnExpire: windows.OnExpireFree, Windows: []windows.Window{{Limit: 10, Per: 10 * time.Second}}}
 	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
@@ -140,8 +141,8 @@ func TestTheWaitForUnitsThatAreFreeAtTheirEnd(t *testing.T) {
 	})
 }
 
-// The wait beside a reservation that is charged at its end is exact, by a look in the last millisecond that is denied
-// and one in the first that is not. The first case is one where sliding-counter said 13,334 ms.
+// With a reservation that is charged when it expires, the wait is exact: a look is denied in the last millisecond of
+// the wait, and not in the next. In the first case, sliding-counter returned 13,334 ms.
 func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 	const per = 10_000
 	seed, cases := rand.Uint64(), 60
@@ -194,7 +195,7 @@ func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 	})
 }
 
-// A reservation leaves a mark in the log of its key, which is no use of it. The wait told is until there is room.
+// A reservation leaves a mark in the log of its key, which uses no units. The wait is until there is room.
 func TestWaitsBesideReservations(t *testing.T) {
 	rule := windows.Rule{Windows: []windows.Window{{Limit: 10, Per: time.Second}}}
 	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {

@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// However many calls of however many keys come at the same time, one script call has a bounded number of
-// counters, and each call is answered once.
+// However many calls with however many keys come at the same time, one script call has a bounded number of
+// keys, and each call is answered once.
 func TestScriptCallsAreBounded(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		var most atomic.Int64 // keys that a script had
@@ -36,7 +36,7 @@ func TestScriptCallsAreBounded(t *testing.T) {
 			for k := range 100 {
 				call = append(call, counters.Request{Plan: planOf(rules), Key: fmt.Sprint(i, "-", k), Cost: 1})
 			}
-			// A key that all calls have tells how often each was charged.
+			// All calls have one key in common. Its count shows how often each call was charged.
 			calls = append(calls, append(call, counters.Request{Plan: planOf(rules), Key: "all", Cost: 1}))
 		}
 		verdicts, err := counter.CheckMany(t.Context(), calls)

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A live rule and shadow rules of the same and of another exact algorithm, by checks and by
-// folds: each says at each step what this process's own count says of it by itself.
+// A live rule and shadow rules of the same and of another exact algorithm, with checks and
+// folds: at each step, each rule returns the same as when this process counts it alone.
 func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 	limits := func(r *rapid.T, name string) (list []windows.Window) {
 		for i := range rapid.IntRange(1, 3).Draw(r, name) {

@@ -20,20 +20,20 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// clock is time as a test tells it, in ms.
+// clock is the time of a test, in ms.
 type clock struct{ ms int64 }
 
 func (c *clock) now() int64 { return c.ms }
 
-// store is one implementation of the counter under a clock of the test's.
+// store is one implementation of the counter, with the clock of the test.
 type store struct {
 	counters.Counter
 	clock *clock
 	// fold counts events that were appended at their times.
 	fold func(t failer, plan *windows.Plan, events ...counters.Event)
-	// The rest but rules is nil in process. redis is the test's own hand; the
-	// Counter above is serve's, and store is what workers change it with: on the
-	// shared Redis each as its user.
+	// All other fields except rules are nil in process. redis is the client of the
+	// test. The Counter above is that of serve, and store is that of workers. On the
+	// shared Redis, each has its user.
 	redis  redis.UniversalClient
 	reader redis.UniversalClient
 	keys   *stream.Keys
@@ -41,20 +41,20 @@ type store struct {
 	serve  *counters.Redis
 	held   *reservations.Store // of serve
 	rules  *windows.Rules
-	// separately folds each partition with a call of its own, as on a Cluster.
+	// separately folds each partition with a separate call, as on a Cluster.
 	separately bool
 
 	ids      map[string]bool  // of the transitions that were written
-	versions map[string]int64 // rule and key → that of their last transition
+	versions map[string]int64 // rule and key → the version of their last transition
 }
 
-// planOf is the plan of the first rule by itself.
+// planOf returns the plan with only the first rule.
 func planOf(r *windows.Rules) *windows.Plan { return r.PlanOf(r.List()[0]) }
 
-// useClock sets the clock of both ends, nil for the server's own.
+// useClock sets the clock of serve and of workers, nil for the server's clock.
 func (s *store) useClock(now func() int64) { s.serve.Now, s.store.Now = now, now }
 
-// learn tells both ends what the rules are.
+// learn sets the rules of serve and of workers.
 func (s *store) learn() error {
 	return errors.Join(s.store.RecordRules(context.Background(), s.rules),
 		s.serve.RecordRules(context.Background(), s.rules))
@@ -92,7 +92,7 @@ func underEachAlgorithm(t *testing.T, rule windows.Rule, test func(t *testing.T,
 	}
 }
 
-// bothWays runs a test with one call for all partitions that are folded, and with one for each.
+// bothWays runs a test with one call for all partitions that are folded, and with one call for each.
 func bothWays(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
 	t.Helper()
 	for _, separately := range []bool{false, true} {
@@ -130,7 +130,7 @@ func securedStore(t testing.TB, rules *windows.Rules) *store {
 		streamtest.Connect(t, streamtest.RedisAs(t, "work")), rules)
 }
 
-// newStore takes a client for the test's own hand, for serve and for work.
+// newStore takes the clients of the test, of serve and of workers.
 func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *windows.Rules) *store {
 	t.Helper()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
@@ -178,8 +178,8 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 	return sum
 }
 
-// append stores events at their times and reads them as a worker does:
-// partition → what was read.
+// append stores events at their times and reads them as a worker does. It
+// returns partition → the events that were read.
 func (s *store) append(t failer, events ...counters.Event) map[int][]counters.Event {
 	t.Helper()
 	ctx := context.Background()
@@ -214,8 +214,8 @@ func (s *store) append(t failer, events ...counters.Event) map[int][]counters.Ev
 	return read
 }
 
-// transitions reads the outboxes and empties them. Each must have an id of its own,
-// and a greater version than those of the rule and key before it.
+// transitions reads the outboxes and empties them. Each transition must have a unique
+// id, and a greater version than the earlier ones of its rule and key.
 func (s *store) transitions(t testing.TB) []string {
 	t.Helper()
 	ctx := context.Background()

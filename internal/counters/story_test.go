@@ -20,27 +20,27 @@ import (
 )
 
 // TestStories runs each file of testdata/stories on the embedded and on a real
-// Redis. A file is a sequence of commands, each with what it prints below ----:
-// its own result, then the transitions that it wrote to the outbox. Times are
+// Redis. A file is a sequence of commands, each with its output below ----:
+// its result, then the transitions that it wrote to the outbox. Times are
 // relative to the story's start. No two transitions of a story may share an id, and
-// the versions of a rule and key only grow. `go test ./internal/counters -run Stories -rewrite`
+// the versions of a rule and key only increase. `go test ./internal/counters -run Stories -rewrite`
 // writes the results; read the difference before you commit it.
 //
 //	rules                       the rules from now on, as YAML
 //	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now); user=NAME is a value of it
 //	work WORKER                 the worker reads all new events and folds them
 //	crash WORKER                the worker reads all new events, and stops before it folds them
-//	wake WORKER                 it only slept: now it folds what it had read
-//	reclaim WORKER              the worker takes over whatever others hold, and folds it
-//	check KEY [COST]            a caller asks; user=NAME is a value of it
-//	peek KEY                    where a key stands
+//	wake WORKER                 a stopped worker continues: it folds the events that it had read
+//	reclaim WORKER              the worker takes over the pending events of others, and folds them
+//	check KEY [COST]            a caller checks the key; user=NAME is a value of it
+//	peek KEY                    the state of the key
 //	refund KEY UNITS            units are given back
-//	reset KEY                   the key is forgotten
+//	reset KEY                   the key is reset
 //	advance DURATION            time passes, and due keys are swept
 //	step DURATION               Redis's clock steps, also back; nothing is swept
-//	recheck                     every key that stands at a level is swept, as after a reload
+//	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
-//	due KEY                     when the key is to be swept, and whether a record of its levels stands
+//	due KEY                     when the key is due to be swept, and whether it has a record of levels
 //	clear                       Redis is empty again
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
@@ -51,11 +51,11 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// story is one file under way.
+// story is one file that is being run.
 type story struct {
 	t *testing.T
 	*store
-	held map[string][]eventlog.Batch // worker → what it read and did not fold
+	held map[string][]eventlog.Batch // worker → the events that it has read and not folded
 }
 
 func (y *story) run(t *testing.T, d *datadriven.TestData) string {
@@ -153,7 +153,7 @@ func (y *story) add(key string, n, ms int64, user string) {
 	}).Err())
 }
 
-// read is what a worker reads: all that is new, in every partition.
+// read reads all new events of every partition, as a worker does.
 func (y *story) read(worker string) (all []eventlog.Batch) {
 	ctx := context.Background()
 	for p := range y.keys.Partitions {
@@ -263,7 +263,7 @@ func (y *story) recheck() {
 	}
 }
 
-// due says when a key is to be swept, and whether it has a record.
+// due returns when a key is due to be swept, and whether it has a record.
 func (y *story) due(key string) string {
 	p := y.keys.Partition(key)
 	out := "never"

@@ -13,8 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// tale runs steps against a store and expects what each writes to the outbox, where
-// a story (testdata/stories) does not reach.
+// tale runs steps against a store and expects what each writes to the outbox, for cases
+// that a story (testdata/stories) cannot test.
 type tale struct {
 	t testing.TB
 	s *store
@@ -42,7 +42,7 @@ func (x tale) after(d time.Duration) {
 	x.s.sweep(x.t)
 }
 
-// due is when the key is to be looked at again, in ms from now; -1: never.
+// due returns when the key is due to be swept, in ms from now; -1: never.
 func (x tale) due(key string) int64 {
 	x.t.Helper()
 	score, err := x.s.redis.ZScore(context.Background(), x.s.keys.Due(x.s.keys.Partition(key)), key).Result()

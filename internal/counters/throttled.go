@@ -16,12 +16,12 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// peekStep is how many keys one script call looks at.
+// peekStep is how many keys one script call reads.
 const peekStep = 100
 
-// ThrottledPage gives the first n decisions that stand after one, by until when and by key, each with what
-// its window holds now, and the `after` of the next page, "" where there is none. keep chooses among them; nil
-// takes all. It reads all records of levels and holds one page.
+// ThrottledPage returns the first n decisions that follow the place `after`, sorted by their end and key, each with
+// the present use of its window, and the `after` of the next page, "" if there is none. keep selects decisions; nil
+// keeps all. It reads all records of levels, but has only one page in memory.
 func (s *Redis) ThrottledPage(ctx context.Context, rules *windows.Rules, n int, after string,
 	keep func(api.Throttled) bool) (list []api.Throttled, next string, err error) {
 	pager, err := newThrottledPager(n, after)
@@ -44,7 +44,7 @@ func (s *Redis) ThrottledPage(ctx context.Context, rules *windows.Rules, n int, 
 type throttledPager struct {
 	n     int
 	after throttledPlace
-	heap  throttledHeap // one more than n, which tells whether there is another page
+	heap  throttledHeap // up to n + 1 decisions: with one more than n, there is another page
 	in    map[throttledPlace]struct{}
 }
 
@@ -59,7 +59,7 @@ func newThrottledPager(n int, after string) (*throttledPager, error) {
 
 func (p *throttledPager) add(t api.Throttled) {
 	at := placeOf(t)
-	_, twice := p.in[at] // a scan can give a key twice
+	_, twice := p.in[at] // a scan can return a key twice
 	switch {
 	case twice || at.compare(p.after) <= 0:
 	case p.heap.Len() <= p.n:
@@ -72,7 +72,7 @@ func (p *throttledPager) add(t api.Throttled) {
 	}
 }
 
-// page gives them in order, and the `after` of the next page.
+// page returns the decisions in order, and the `after` of the next page.
 func (p *throttledPager) page() (list []api.Throttled, next string) {
 	list = p.heap
 	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
@@ -83,7 +83,7 @@ func (p *throttledPager) page() (list []api.Throttled, next string) {
 	return list, next
 }
 
-// ThrottledUnder is Throttled, with until when blocks really stand, and why.
+// ThrottledUnder is Throttled, but with the real end and the reason of each block.
 func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
@@ -95,7 +95,7 @@ func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.S
 	}
 }
 
-// fillUsed looks what the windows of the decisions hold now.
+// fillUsed sets the present use of the decisions' windows.
 func (s *Redis) fillUsed(ctx context.Context, rules *windows.Rules, list []api.Throttled) error {
 	byShard := map[int][]int{}
 	for i, t := range list {
@@ -138,14 +138,14 @@ func (s *Redis) fillStep(ctx context.Context, rules *windows.Rules, list []api.T
 	return nil
 }
 
-// throttledPlace is where a decision stands in the list.
+// throttledPlace is the place of a decision in the list.
 type throttledPlace struct {
 	untilMs   int64
 	key, rule string
 }
 
 func placeOf(t api.Throttled) throttledPlace {
-	if t.UntilMs == 0 { // a block that does not end by itself: the last
+	if t.UntilMs == 0 { // a block without an end comes last
 		return throttledPlace{math.MaxInt64, t.Key, t.Rule}
 	}
 	return throttledPlace{t.UntilMs, t.Key, t.Rule}
@@ -155,7 +155,7 @@ func (a throttledPlace) compare(b throttledPlace) int {
 	return cmp.Or(cmp.Compare(a.untilMs, b.untilMs), strings.Compare(a.key, b.key), strings.Compare(a.rule, b.rule))
 }
 
-// String has the key last, as it may hold anything.
+// String has the key last, because a key may contain any character.
 func (a throttledPlace) String() string { return fmt.Sprintf("%d/%s/%s", a.untilMs, a.rule, a.key) }
 
 func parsePlace(text string) (throttledPlace, error) {
@@ -169,7 +169,7 @@ func parsePlace(text string) (throttledPlace, error) {
 	return throttledPlace{ms, key, rule}, nil
 }
 
-// throttledHeap has the last on top.
+// throttledHeap has the last decision in the order on top.
 type throttledHeap []api.Throttled
 
 func (h throttledHeap) Len() int           { return len(h) }

@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A limit that a caller brought denies exactly, and neither raises nor ends a
-// level, not even of the rule that has the key otherwise.
+// A limit that the caller sends denies exactly. It does not raise or end a level, not
+// even one of the rule that otherwise counts the key.
 func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}

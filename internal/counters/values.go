@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Values returns up to n values of a key per field that its plan counts, the newest first, as they are at nowMs.
+// Values returns up to n values of a key per field that its plan counts, the newest first, as of nowMs.
 func (s *Redis) Values(ctx context.Context, plan *windows.Plan, key string, nowMs int64, n int) (list []api.FieldValues,
 	err error) {
 	p := s.keys.Partition(key)

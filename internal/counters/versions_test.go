@@ -12,9 +12,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A worker died with an event that it had read. The key crossed its limit without it,
-// fell, and crosses again when another worker claims the event: that is put at the
-// newest entry's time, so both crossings have the same time and are two all the same.
+// A worker died with an event that it had read. The key crossed its limit without that event,
+// fell, and crosses again when another worker claims the event. The event is counted at the
+// newest entry's time, so both crossings have the same time, and they are still two transitions.
 func TestASecondCrossingAtTheSameTime(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
 		x, p := tale{t, s}, s.keys.Partition("k")
@@ -32,7 +32,7 @@ func TestASecondCrossingAtTheSameTime(t *testing.T) {
 	})
 }
 
-// The level ends, Redis's clock steps back, and it ends at the same time again.
+// A level ends, Redis's clock steps back, and a level ends at the same time again.
 func TestASecondEndAtTheSameTime(t *testing.T) {
 	rule := apiRule(func(r *windows.Rule) {
 		r.Alerts, r.Hold, r.Windows = nil, 0, []windows.Window{{Limit: 1, Per: time.Second}}
@@ -50,7 +50,7 @@ func TestASecondEndAtTheSameTime(t *testing.T) {
 	})
 }
 
-// No two transitions share an id, and versions of a key only grow, whatever happens.
+// No two transitions share an id, and the versions of a key only increase, whatever happens.
 func TestVersionsGrow(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		ctx, x := t.Context(), tale{t, s}
@@ -58,7 +58,7 @@ func TestVersionsGrow(t *testing.T) {
 			r.Name, r.Alerts, r.Shadow = "other", []int{50},
 				true
 		})
-		round, newest := 0, int64(0) // newest: of the events, whose IDs only grow
+		round, newest := 0, int64(0) // newest: the time of the newest event; IDs only increase
 		rapid.Check(t, func(rt *rapid.T) {
 			round++
 			keys := []string{fmt.Sprint("a", round), fmt.Sprint("b", round)}
@@ -100,8 +100,8 @@ func TestVersionsGrow(t *testing.T) {
 	})
 }
 
-// What a key without a record had last is not lost with the records of others, and what
-// somebody else wrote in its place counts as nothing.
+// The last version of a key without a record is not lost with the records of other keys, and
+// foreign data in its place counts as no version.
 func TestVersionsOfKeysWithoutARecord(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
 		ctx, x := t.Context(), tale{t, s}

@@ -8,7 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/document"
 )
 
-// parse reads a file whatever it holds.
+// parse reads a file with any content.
 func parse(text string) error {
 	_, err := document.Read("f.yml", []byte(text), "something", func(*document.Document) document.Setter {
 		return func(*document.Node, string) error { return nil }
@@ -16,7 +16,7 @@ func parse(text string) error {
 	return err
 }
 
-// large is an eighth of what a file may have.
+// large is an eighth of the largest size of a file.
 const large = document.MaxBytes / 8
 
 // full repeats a piece up to large.
@@ -24,8 +24,8 @@ func full(head, piece string) string {
 	return head + strings.Repeat(piece, (large-len(head))/len(piece))
 }
 
-// Whatever a large file holds, it is read or refused in a time that grows
-// with its size alone, with the place, and in few words.
+// Whatever a large file contains, it is read or refused in a time that depends only on
+// its size. The error is short and has the place.
 func TestReadIsBounded(t *testing.T) {
 	numbered := func(head, format string) string {
 		var b strings.Builder
@@ -84,7 +84,7 @@ func indented() string {
 	return b.String()
 }
 
-// What people write is far within the bounds.
+// The files that people write are far within the bounds.
 func TestTheLargestFilesAreTaken(t *testing.T) {
 	for what, text := range map[string]string{
 		"entries": "a:\n" + strings.Repeat("- b\n", document.MaxEntries),

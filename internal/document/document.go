@@ -1,7 +1,7 @@
-// Package document reads YAML files that people write, strictly, and says where
-// in the file a mistake is. Rules files, tokens, extractors and the limits of
-// Envoy's rate limit service are read with it. Read next: values.go has the kinds
-// of values, excerpt.go the errors.
+// Package document reads YAML files that people write. It is strict, and its errors
+// have the place of a mistake in the file. Rules files, tokens, extractors and the
+// limits of Envoy's rate limit service are read with it. Read next: values.go has the
+// kinds of values, excerpt.go has the errors.
 package document
 
 import (
@@ -18,40 +18,40 @@ import (
 	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 )
 
-// Bounds of a file. The parser's time grows with the size alone, whatever the file holds.
+// Bounds of a file. The parser's time depends only on the size of the file, whatever it contains.
 const (
 	// MaxBytes is the largest file.
 	MaxBytes = 1 << 20
 	// MaxEntries is the longest list.
 	MaxEntries = 20_000
-	// maxDepth is how deep lists and mappings may stand in each other: nested
-	// descriptors take 2 each. An alias inside of what it names ends here.
+	// maxDepth is how deep lists and mappings may be nested. Nested descriptors take
+	// 2 levels each. An alias inside of the value that it names stops at this depth.
 	maxDepth = 40
 	// aliased is how many more values than bytes a file may have. Aliases are counted
-	// at each use: by them a few lines of YAML can stand for any number of values.
+	// at each use, because with them a few lines of YAML can have any number of values.
 	aliased = 10_000
 )
 
-// Node is a value of the file and where it stands.
+// Node is a value of the file and its place.
 type Node = yaml.Node
 
-// Document is a YAML file while it is read. Walking the syntax tree ourselves,
-// rather than decoding into structs, is what keeps every value's place, refuses
-// what a decoder lets through (1.5 as 1, 0100 as 64, a second document), and
-// words every error for those who write the file.
+// Document is a YAML file while it is read. It walks the syntax tree instead of
+// decoding into structs. So it knows every value's place, refuses values that a
+// decoder accepts (1.5 as 1, 0100 as 64, a second document), and its errors are
+// written for the people who write the file.
 type Document struct {
 	name   string
 	source string
-	places map[string]*Node // field, as in rules[0].windows[1].per → where it stands
+	places map[string]*Node // field, as in rules[0].windows[1].per → its value and place
 	depth  int              // of the value that is being read
 	left   int              // how many more values may come
 	secret bool             // errors show nothing of the file
 }
 
-// Setter takes in the value of a field, whose name from the top is at.
+// Setter reads the value of a field; at is the field's name from the top.
 type Setter func(n *Node, at string) error
 
-// Field is one that a mapping may have, or must.
+// Field is a field that a mapping may have, or must have.
 type Field struct {
 	Name string
 	Need bool
@@ -61,15 +61,15 @@ type Field struct {
 // Needed is Field.Need of a field that a mapping must have.
 const Needed = true
 
-// Read parses data and lets top take in the body of its one document. Errors
-// begin with NAME:LINE:COLUMN and show the place. holds says what an empty file
-// should have had.
+// Read parses data and reads the body of its one document with top. Errors
+// begin with NAME:LINE:COLUMN and show the place. holds says, for the error, what
+// an empty file should have had.
 func Read(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
 	return read(&Document{name: name}, data, holds, top)
 }
 
-// ReadSecret is Read for a file that holds secrets: its errors say where and what
-// is wanted, and show nothing of what is there, as a slip can put a secret anywhere.
+// ReadSecret is Read for a file with secrets. Its errors say where a mistake is and
+// what is wanted, but do not show the file, because a mistake can put a secret anywhere.
 func ReadSecret(name string, data []byte, holds string, top func(*Document) Setter) (*Document, error) {
 	return read(&Document{name: name, secret: true}, data, holds, top)
 }
@@ -90,8 +90,8 @@ func read(d *Document, data []byte, holds string, top func(*Document) Setter) (*
 	return d, d.visit(body, "", top(d))
 }
 
-// notText is the place of the first byte that no YAML file may have, nil if there
-// is none. The parser would say so without the place.
+// notText returns the place of the first byte that no YAML file may have, nil if
+// there is none. The parser's error would not have the place.
 func notText(s string) *Node {
 	for i, r := range s {
 		_, size := utf8.DecodeRuneInString(s[i:])
@@ -104,7 +104,7 @@ func notText(s string) *Node {
 	return nil
 }
 
-// body is that of the file's one document.
+// body returns the body of the file's one document.
 func (d *Document) body(data []byte, holds string) (body *Node, err error) {
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(
 		loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
@@ -130,7 +130,7 @@ func (d *Document) body(data []byte, holds string) (body *Node, err error) {
 	}
 }
 
-// Mapping takes these fields and no others; a null is as good as no field.
+// Mapping reads a mapping with these fields and no others. A field with a null value counts as missing.
 func (d *Document) Mapping(fields ...Field) Setter {
 	var names, need []string
 	for _, f := range fields {
@@ -168,8 +168,9 @@ func (d *Document) Mapping(fields ...Field) Setter {
 	}
 }
 
-// pairs gives each field of a mapping once, its own before those of the mappings
-// that it takes in by <<, of which the first goes before the next.
+// pairs calls each for every field of a mapping, once per name. The mapping's direct
+// fields come before the fields of mappings that it merges with <<. Of those, an
+// earlier mapping comes before a later one.
 func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *Node) error) error {
 	own := map[string]*Node{}
 	var merged []*Node
@@ -199,7 +200,7 @@ func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *No
 	return nil
 }
 
-// merge gives the fields of what stands after <<, a mapping or a list of them.
+// merge calls each for the fields of the value of <<, a mapping or a list of mappings.
 func (d *Document) merge(n *Node, seen map[string]bool, each func(key, value *Node) error) error {
 	n, err := d.enter(n)
 	if err != nil {
@@ -220,7 +221,7 @@ func (d *Document) merge(n *Node, seen map[string]bool, each func(key, value *No
 	return d.Errorf(n, "<< %s: want a mapping to take fields from, or a list of them", d.show(n))
 }
 
-// List hands each element of a list to element.
+// List reads each element of a list with element.
 func (d *Document) List(element Setter) Setter {
 	return func(n *Node, at string) error {
 		if n.Kind != yaml.SequenceNode {
@@ -238,7 +239,7 @@ func (d *Document) List(element Setter) Setter {
 	}
 }
 
-// visit notes where the node stands and hands it on.
+// visit records the node's place and reads it with set.
 func (d *Document) visit(n *Node, at string, set Setter) error {
 	n, err := d.enter(n)
 	if err != nil {
@@ -249,8 +250,9 @@ func (d *Document) visit(n *Node, at string, set Setter) error {
 	return set(n, at)
 }
 
-// enter goes one value down, through an alias to what it names, if the file may
-// have as many and as deep. leave goes back up.
+// enter goes one value down, and returns the value. For an alias, it returns the value
+// that the alias names. It returns an error if there are too many values or too many
+// levels. leave goes back up.
 func (d *Document) enter(n *Node) (*Node, error) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -266,14 +268,14 @@ func (d *Document) enter(n *Node) (*Node, error) {
 
 func (d *Document) leave() { d.depth-- }
 
-// syntax words what the parser says.
+// syntax converts an error of the parser.
 func (d *Document) syntax(err error) error {
 	var e *yaml.LoadError
 	if !errors.As(err, &e) {
 		return d.Errorf(nil, "%w", err)
 	}
 	at := &Node{Line: e.Mark.Line, Column: e.Mark.Column}
-	for _, open := range []string{"flow", "quoted", "alias", "anchor", "tag"} { // what has a beginning is found there
+	for _, open := range []string{"flow", "quoted", "alias", "anchor", "tag"} { // the place of these is their beginning
 		if strings.Contains(e.ContextMsg, open) && e.ContextMark.Line > 0 {
 			at = &Node{Line: e.ContextMark.Line, Column: e.ContextMark.Column}
 		}
@@ -281,7 +283,7 @@ func (d *Document) syntax(err error) error {
 	switch star, ok := d.star(at); {
 	case ok && d.secret:
 		return d.Errorf(at, "text that begins with * needs quotes")
-	case d.secret: // the parser's words can quote the file
+	case d.secret: // the parser's message can quote the file
 		return d.Errorf(at, "not YAML (text that begins with & ! %% @ ` or has a colon needs quotes)")
 	case ok:
 		return d.Errorf(at, `%s: want a name given before with &; text that begins with * needs quotes: "%s"`, star,
@@ -292,7 +294,7 @@ func (d *Document) syntax(err error) error {
 	return d.Errorf(at, "%s", e.Message)
 }
 
-// star is the word at a place, if it begins with one.
+// star returns the word at a place, and whether it begins with a star.
 func (d *Document) star(at *Node) (string, bool) {
 	lines := d.lines()
 	if at.Line < 1 || at.Line > len(lines) {

@@ -37,8 +37,8 @@ func flat(text string, secret bool) (string, error) {
 	return strings.Join(out, " "), err
 }
 
-// << takes in fields as YAML has it: a mapping's own go before, and of a list of
-// mappings the first.
+// << merges fields by the rules of YAML: a mapping's direct fields come first, and of a
+// list of mappings, the first mapping does.
 func TestMerges(t *testing.T) {
 	for text, want := range map[string]string{
 		"rows:\n- &x {a: 1, b: 2}\n- {<<: *x, b: 3}":                               "1 2 1 3",
@@ -56,7 +56,7 @@ func TestMerges(t *testing.T) {
 	}
 }
 
-// What is wrong is said with its place, and of a secret file without its words.
+// An error has its place. For a secret file it has no text of the file.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"rows:\n- {a: 1, a: hunter2}":                `2:10: field "a" is given twice; first in line 2`,

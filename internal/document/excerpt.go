@@ -9,12 +9,12 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// ErrorAt says that the field, named from the top as in rules[0].match, is wrong.
+// ErrorAt returns the error of a field that is wrong. field is its name from the top, as in rules[0].match.
 func (d *Document) ErrorAt(field, format string, args ...any) error {
 	return d.Errorf(d.places[field], format, args...)
 }
 
-// Line is where a field stands, 0 if it does not.
+// Line returns the line of a field, 0 if the file does not have it.
 func (d *Document) Line(field string) int {
 	if n := d.places[field]; n != nil {
 		return n.Line
@@ -22,10 +22,11 @@ func (d *Document) Line(field string) int {
 	return 0
 }
 
-// Errorf makes the error of a node that is wrong. It begins with the node's place, or with 1:1 for a node without one.
+// Errorf returns the error of a node that is wrong. It begins with the node's place, or with 1:1 for a node without
+// one.
 func (d *Document) Errorf(at *Node, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
-	if text := err.Error(); len(text) > maxMessage { // it shows a value that nobody meant
+	if text := err.Error(); len(text) > maxMessage { // it has a very long value of the file
 		err = errors.New(strings.ToValidUTF8(text[:maxMessage], "") + "…")
 	}
 	switch {
@@ -37,16 +38,16 @@ func (d *Document) Errorf(at *Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %w\n%s", d.name, at.Line, at.Column, err, d.excerpt(at.Line, at.Column))
 }
 
-// lines are those of the file, without their ends.
+// lines returns the lines of the file, without line ends.
 func (d *Document) lines() []string {
 	return strings.Split(strings.TrimRight(strings.ReplaceAll(d.source, "\r\n", "\n"), "\n"), "\n")
 }
 
-// excerpt shows a place with up to three lines before and after.
+// excerpt returns a place with up to three lines before and after it.
 func (d *Document) excerpt(line, column int) string {
 	var b strings.Builder
 	lines := d.lines()
-	from := max(0, column-maxShown*3/4) // of a long line, the part around the caret
+	from := max(0, column-maxShown*3/4) // only the part of a long line around the caret
 	for i := max(1, line-3); i <= min(line+3, len(lines)); i++ {
 		mark := ' '
 		if i == line {
@@ -66,10 +67,10 @@ func (d *Document) excerpt(line, column int) string {
 
 const (
 	maxShown   = 200 // characters of a line
-	maxMessage = 500 // bytes of what is said of it
+	maxMessage = 500 // bytes of the message
 )
 
-// blank keeps tabs, so that a caret stands below its character.
+// blank keeps tabs, so that a caret is below its character.
 func blank(c rune) rune {
 	if c == '\t' {
 		return c
@@ -77,7 +78,7 @@ func blank(c rune) rune {
 	return ' '
 }
 
-// label names a field in an error without the way to it: per, alerts[1].
+// label returns the name of a field for an error, without the path to it: per, alerts[1].
 func label(at string) string {
 	if at == "" {
 		return ""
@@ -85,7 +86,7 @@ func label(at string) string {
 	return at[strings.LastIndexByte(at, '.')+1:] + " "
 }
 
-// show is what stands there, for an error that goes on with what is wanted.
+// show returns what a node is, for an error that continues with what is wanted.
 func (d *Document) show(n *Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -102,7 +103,7 @@ func (d *Document) show(n *Node) string {
 	return n.Value
 }
 
-// quoted is a word of the file after a space, or nothing where it may be secret.
+// quoted returns a space and a word of the file in quotes, or nothing if it may be secret.
 func (d *Document) quoted(word string) string {
 	if d.secret {
 		return ""

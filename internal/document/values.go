@@ -18,7 +18,7 @@ const (
 	tagMerge = "!!merge"
 )
 
-// Leaf reads one value; the error of parse says what is wanted.
+// Leaf reads one value with parse, whose error says what is wanted.
 func Leaf[T any](d *Document, dst *T, parse func(*Node) (T, error)) Setter {
 	return func(n *Node, at string) error {
 		v, err := parse(n)
@@ -40,7 +40,7 @@ func Leaves[T any](d *Document, dst *[]T, parse func(*Node) (T, error)) Setter {
 	})
 }
 
-// Text takes numbers and truths as they are written: a key can be 42 or true.
+// Text also accepts numbers and booleans, as they are written: a key can be 42 or true.
 func Text(n *Node) (string, error) {
 	switch n.Tag {
 	case tagText, tagWhole, "!!float", tagTruth, "!!timestamp":
@@ -49,16 +49,16 @@ func Text(n *Node) (string, error) {
 	return "", errors.New("text")
 }
 
-// IsText reports whether a value is text, and no number, truth, list or mapping.
+// IsText reports whether a value is text, and no number, boolean, list or mapping.
 func IsText(n *Node) bool { return n.Tag == tagText }
 
-// IsPlain reports whether a value stands without quotes, on no lines of its own and without a tag.
+// IsPlain reports whether a value is written without quotes, not as a block of lines, and without a tag.
 func IsPlain(n *Node) bool { return n.Kind == yaml.ScalarNode && n.Style == 0 }
 
 // IsMapping reports whether a value is a mapping.
 func IsMapping(n *Node) bool { return n.Kind == yaml.MappingNode }
 
-// Truth takes true and false.
+// Truth accepts true and false.
 func Truth(n *Node) (bool, error) {
 	if n.Tag == tagTruth {
 		if v, err := strconv.ParseBool(strings.ToLower(n.Value)); err == nil {
@@ -68,9 +68,9 @@ func Truth(n *Node) (bool, error) {
 	return false, errors.New("true or false")
 }
 
-// Whole takes whole numbers in decimals alone: other programs read 0100 as 64. The
-// bounds word the error; the caller compares the number with them, in words
-// of its own, unless it is no 64-bit number at all.
+// Whole accepts only whole numbers in decimal form, because other programs read 0100
+// as 64. The bounds are only for the error message, which it returns if the text is no
+// 64-bit number. The caller compares the number with the bounds.
 func Whole(least, most int64) func(*Node) (int64, error) {
 	return func(n *Node) (int64, error) {
 		digits := strings.ReplaceAll(n.Value, "_", "")
@@ -82,7 +82,7 @@ func Whole(least, most int64) func(*Node) (int64, error) {
 	}
 }
 
-// Within is Whole for a number between the two.
+// Within is Whole, and also checks that the number is between the two bounds.
 func Within(least, most int64) func(*Node) (int64, error) {
 	whole := Whole(least, most)
 	return func(n *Node) (int64, error) {
@@ -94,7 +94,7 @@ func Within(least, most int64) func(*Node) (int64, error) {
 	}
 }
 
-// Tree gives whatever stands there: text, numbers, truths, nil, lists and mappings.
+// Tree returns any value: text, numbers, booleans, nil, lists and mappings.
 func (d *Document) Tree(n *Node) (any, error) {
 	n, err := d.enter(n)
 	if err != nil {

@@ -22,14 +22,14 @@ const (
 	fieldState = "tracestate"
 )
 
-// Message is one entry of an event stream as it was read.
+// Message is one entry of an event stream, as read.
 type Message struct {
 	ID     string
 	Values map[string]any
 }
 
 // Decode reads an event. The error says what is wrong with it and wraps
-// api.ErrBadKey, api.ErrBadCount or api.ErrBadID: such an event is dead.
+// api.ErrBadKey, api.ErrBadCount or api.ErrBadID. Such an event becomes a dead letter.
 func (m Message) Decode() (api.Event, error) {
 	key, ok := m.Values[fieldKey].(string)
 	if !ok {
@@ -47,24 +47,24 @@ func (m Message) Decode() (api.Event, error) {
 	return e, e.Validate()
 }
 
-// Trace is the trace context that the event came with; empty: none.
+// Trace returns the trace context of the event; empty: none.
 func (m Message) Trace() (parent, state string) {
 	parent, _ = m.Values[fieldTrace].(string)
 	state, _ = m.Values[fieldState].(string)
 	return parent, state
 }
 
-// Ms is the event's time: the millisecond of its ID.
+// Ms returns the event's time: the millisecond of its ID.
 func (m Message) Ms() int64 { return Ms(m.ID) }
 
-// Ms is the millisecond of an entry's ID; 0 of what is none.
+// Ms returns the millisecond of an entry's ID; 0 if it is not an ID.
 func Ms(id string) int64 {
 	ms, _, _ := strings.Cut(id, "-")
 	n, _ := strconv.ParseInt(ms, 10, 64)
 	return n
 }
 
-// CompareIDs orders the IDs of a stream's entries, as cmp.Compare does. What is no ID is 0-0.
+// CompareIDs compares the IDs of a stream's entries, like cmp.Compare. A text that is not an ID counts as 0-0.
 func CompareIDs(a, b string) int {
 	aMs, aSeq := splitID(a)
 	bMs, bSeq := splitID(b)
@@ -78,7 +78,7 @@ func splitID(id string) (ms, seq uint64) {
 	return ms, seq
 }
 
-// Fields are the names and values of the entry that XADD makes of a valid event.
+// Fields returns the names and values of a valid event's entry, for XADD.
 func Fields(e api.Event) []any {
 	fields := []any{fieldKey, e.Key, fieldCount, e.Count}
 	if e.ID != "" {

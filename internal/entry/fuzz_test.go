@@ -8,8 +8,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/entry"
 )
 
-// validKey is the contract once more, without the help of the product: 1 to 512
-// bytes of UTF-8, none of them U+0000 to U+001F and U+007F to U+009F.
+// validKey implements the contract again, without code of the product: 1 to 512 bytes
+// of UTF-8, without U+0000 to U+001F and U+007F to U+009F.
 func validKey(key string) bool {
 	if len(key) < 1 || len(key) > 512 || string([]rune(key)) != key {
 		return false
@@ -27,7 +27,7 @@ func validKey(key string) bool {
 	return true
 }
 
-// validCount gives the integer that a text is, if that is from 1 to 10^9.
+// validCount returns the integer in a text, if it is from 1 to 10^9.
 func validCount(text string) (int64, bool) {
 	if strings.Trim(text, "+-0123456789") != "" {
 		return 0, false
@@ -39,8 +39,8 @@ func validCount(text string) (int64, bool) {
 	return n.Int64(), true
 }
 
-// FuzzDecode: an event is taken if and only if the contract says so, and is
-// then what was written.
+// FuzzDecode: an event is accepted if and only if it obeys the contract, and it is then
+// the event that was written.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []struct{ field, key, count string }{
 		{"key", "user:42", "1"}, {"key", "a", "1000000000"}, {"key", "a", "1000000001"}, {"key", "", "1"},

@@ -12,25 +12,25 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Backlog is what workers have before them in one partition.
+// Backlog has the events of one partition that workers have not counted yet.
 type Backlog struct {
-	// NowMs is the clock by which it was measured: that of the partition's server.
+	// NowMs is when it was measured, by the clock of the partition's server.
 	NowMs int64
-	// Unread says that there is an event that no worker has read.
+	// Unread reports whether there is an event that no worker has read.
 	Unread bool
 	// Oldest is the age of the oldest event that no worker has read, by the clock
-	// of the server that holds it; 0 where all are read.
+	// of the partition's server; 0 if all events are read.
 	Oldest time.Duration
-	// Pending events are read and not yet counted.
+	// Pending is the number of events that are read and not yet counted.
 	Pending int64
 }
 
-// greatestID is the last that a stream can give.
+// greatestID is the greatest ID that a stream can have.
 const greatestID = "18446744073709551615-18446744073709551615"
 
-// Backlogs measures every partition: partition → what is there. One whose server
-// does not answer is left out, and the error says why. Redis's own `lag` is not
-// true after a trim; the age of what comes after the last delivered ID is.
+// Backlogs returns the backlog of every partition. If a server does not answer, it
+// leaves out the server's partitions and returns an error too. It uses the age of the
+// event after the last delivered ID, because Redis's `lag` is wrong after a trim.
 func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map[int]Backlog, error) {
 	clocks, failed := Clocks(ctx, c, k)
 	pipe := c.Pipeline()
@@ -38,7 +38,7 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 	for p := range clocks {
 		groups[p] = pipe.XInfoGroups(ctx, k.Events(p))
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error; a stream that is not there is one
+	_, _ = pipe.Exec(ctx) // each command has its own error; a missing stream is an error
 
 	next := c.Pipeline()
 	list := make(map[int]Backlog, len(clocks))
@@ -48,14 +48,14 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 			failed = errors.Join(failed, err)
 			continue
 		}
-		from := "-" // without a group nobody has read anything
+		from := "-" // without a group no event was read
 		for _, g := range groups[p].Val() {
 			if g.Name == Group {
 				list[p] = Backlog{NowMs: now, Pending: g.Pending}
 				from = "(" + g.LastDeliveredID
 			}
 		}
-		if from == "("+greatestID { // nothing can be behind it, and Redis refuses to be asked
+		if from == "("+greatestID { // no event can follow it, and Redis refuses this range
 			continue
 		}
 		unread[p] = next.XRangeN(ctx, k.Events(p), from, "+", 1)
@@ -73,7 +73,7 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 	return list, failed
 }
 
-// Age is how old the first message is by a clock in ms, 0 where there is none.
+// Age returns how old the first message is at the time now, in ms; 0 if there is none.
 func Age(list []redis.XMessage, now int64) time.Duration {
 	if len(list) == 0 {
 		return 0

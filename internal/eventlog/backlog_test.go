@@ -43,7 +43,7 @@ func TestBacklogs(t *testing.T) {
 	})
 }
 
-// The partition whose workers have read the event with the greatest ID is measured too.
+// A partition whose workers have read an event with the greatest ID is measured too.
 func TestBacklogBehindTheGreatestID(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 4)

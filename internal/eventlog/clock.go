@@ -11,10 +11,10 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Clocks gives the clock of the server that holds each partition, in ms: the one
-// by which that partition's events and keys have their times. On a Cluster the
-// nodes' clocks differ. A partition whose server does not answer is left out, and
-// the error says why; the others are there all the same.
+// Clocks returns, for each partition, the time of the clock of its server, in ms. That
+// clock gives the partition's events and keys their times. On a Cluster the nodes'
+// clocks differ. If a server does not answer, Clocks leaves out its partitions, and
+// returns an error and also the other partitions.
 func Clocks(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map[int]int64, error) {
 	cluster, ok := c.(*redis.ClusterClient)
 	if !ok {
@@ -56,7 +56,7 @@ func Clocks(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map[i
 	}
 	all.Wait()
 	if failed != nil {
-		cluster.ReloadState(ctx) // it may be a master no more
+		cluster.ReloadState(ctx) // the node may no longer be a master
 	}
 	return out, failed
 }

@@ -1,4 +1,4 @@
-// Package eventlog is the event log as workers see it: the consumer group that reads
-// and claims (Reader), what waits in each partition (Backlogs), and how partitions
-// lie on the servers of a Cluster (Shards, Clocks). Producers append with stream.
+// Package eventlog is the workers' side of the event log: the consumer group that reads
+// and claims (Reader), the waiting events of each partition (Backlogs), and the servers of
+// partitions on a Cluster (Shards, Clocks). Producers append with package stream.
 package eventlog

@@ -28,9 +28,9 @@ type Reader struct {
 	byName   map[string]int
 }
 
-// NewReader reads the partitions given, with one command: on Redis Cluster they
-// must share a slot, so there a Reader has one partition. The client is used for
-// blocking: give it connections of its own.
+// NewReader returns a Reader of the given partitions, which it reads with one
+// command. On Redis Cluster they must share a slot, so there a Reader has one
+// partition. The client is used for blocking commands: do not share its connections.
 func NewReader(c redis.UniversalClient, k *stream.Keys, consumer string, partitions []int) *Reader {
 	r := &Reader{redis: c, keys: k, consumer: consumer, byName: map[string]int{}}
 	for _, p := range partitions {
@@ -40,8 +40,8 @@ func NewReader(c redis.UniversalClient, k *stream.Keys, consumer string, partiti
 	return r
 }
 
-// Take sets which of its partitions Read and CreateGroups go to from now on; one
-// whose stream is of another type would fail the others.
+// Take sets which of its partitions Read and CreateGroups use from now on. A
+// partition whose stream is of another type would make the others fail.
 func (r *Reader) Take(partitions []int) {
 	if slices.Equal(partitions, r.parts) {
 		return
@@ -55,15 +55,15 @@ func (r *Reader) Take(partitions []int) {
 	}
 }
 
-// Batch is what was read of one partition, in order.
+// Batch has the events that were read of one partition, in order.
 type Batch struct {
 	Partition int
 	Messages  []entry.Message
 }
 
-// CreateGroups creates the group of each partition where it is missing, from
-// the stream's beginning: after an expiry nothing may be skipped. One that fails
-// keeps none of the others from theirs.
+// CreateGroups creates the missing groups of the partitions, from the stream's
+// beginning, because no event may be skipped after an expiry. If it fails for one
+// partition, it still creates the groups of the others.
 func (r *Reader) CreateGroups(ctx context.Context) error {
 	var failed error
 	for _, p := range r.parts {
@@ -76,9 +76,9 @@ func (r *Reader) CreateGroups(ctx context.Context) error {
 }
 
 // Read waits up to block for new events and returns up to count of each
-// partition; no batch and no error where none came. Where a stream is gone with
-// its group (it expired, somebody deleted it, Redis restarted empty) the group
-// is created again and Read returns with nothing.
+// partition; no batch and no error if none came. If a stream and its group no
+// longer exist (it expired, somebody deleted it, Redis restarted empty), the group
+// is created again and Read returns no batch.
 func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Batch, error) {
 	got, err := r.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(count), Block: block,
@@ -98,8 +98,8 @@ func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Ba
 	return batches, nil
 }
 
-// MayPend gives those of the partitions where events are read and not yet acknowledged, in one round trip, and
-// those of which that is not known: their group may be gone.
+// MayPend returns, in one round trip, the partitions that have events that were read and not yet acknowledged, and the
+// partitions for which this is unknown: their group may not exist.
 func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
 	pipe := r.redis.Pipeline()
 	groups := make([]*redis.XInfoGroupsCmd, len(parts))
@@ -117,10 +117,10 @@ func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
 	return may
 }
 
-// Claim takes over up to count events of partition p that another consumer has
-// held for minIdle or longer, from cursor on ("0-0" to begin). It returns the
-// cursor to go on with ("0-0": all seen), and in trimmed the events that
-// nobody folded before they were trimmed away: their bodies are lost.
+// Claim takes over up to count events of partition p that have been pending with a
+// consumer for minIdle or longer, from cursor on ("0-0" to begin). It returns the
+// cursor to continue with ("0-0": all were seen), and in trimmed the events that
+// were trimmed before they were folded: their bodies are lost.
 func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor string,
 	count int) (b Batch, next string, trimmed []string, err error) {
 	b.Partition = p
@@ -138,9 +138,9 @@ func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor
 	return b, next, trimmed, nil
 }
 
-// isGroupGone reports the answers after which the group must be created again.
-// UNBLOCKED is what 7.0 gives a blocked reader when the key goes away, NOGROUP
-// what 7.2 and later give it.
+// isGroupGone reports whether the group must be created again after this error. If
+// the key is removed while a reader is blocked, Redis 7.0 answers UNBLOCKED, and 7.2
+// and later answer NOGROUP.
 func isGroupGone(err error) bool {
 	if err == nil {
 		return false

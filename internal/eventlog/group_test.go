@@ -17,7 +17,7 @@ import (
 
 const noBlock = -time.Second
 
-// newReader has its groups made.
+// newReader returns a Reader, and creates its groups.
 func newReader(t *testing.T, c *redis.Client, k *stream.Keys, consumer string) *eventlog.Reader {
 	t.Helper()
 	r := eventlog.NewReader(c, k, consumer, k.All())
@@ -25,7 +25,7 @@ func newReader(t *testing.T, c *redis.Client, k *stream.Keys, consumer string) *
 	return r
 }
 
-// xadd appends one event as a producer in another language does, and gives its ID.
+// xadd appends one event as a producer in another language does, and returns its ID.
 func xadd(t *testing.T, c *redis.Client, k *stream.Keys, p int, key string) string {
 	t.Helper()
 	id, err := c.XAdd(t.Context(), &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", key}}).Result()
@@ -33,13 +33,13 @@ func xadd(t *testing.T, c *redis.Client, k *stream.Keys, p int, key string) stri
 	return id
 }
 
-// read gives the keys that a Read answers: "partition:key", in order.
+// read returns the keys that Read returns: "partition:key", in order.
 func read(t *testing.T, r *eventlog.Reader, block time.Duration) []string {
 	t.Helper()
 	return readLater(t, r, block)()
 }
 
-// readLater starts a read and gives what waits for its answer.
+// readLater starts a read and returns a function that waits for its result.
 func readLater(t *testing.T, r *eventlog.Reader, block time.Duration) func() []string {
 	var batches []eventlog.Batch
 	var err error
@@ -111,8 +111,8 @@ func awaitBlockedReader(t *testing.T, c *redis.Client) {
 	})
 }
 
-// A stream that is gone took its group along. What is appended before the next
-// read and after it must be read: the new group begins at the beginning.
+// If a stream was removed, its group was removed with it. Events that are appended
+// before and after the next read must be read: the new group starts at the beginning.
 func TestReadAfterTheStreamIsGone(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 2)
@@ -132,7 +132,7 @@ func TestReadAfterTheStreamIsGone(t *testing.T) {
 	})
 }
 
-// The same while a reader waits: 7.0 tells it UNBLOCKED, others NOGROUP.
+// The same while a reader waits: Redis 7.0 answers UNBLOCKED, later versions NOGROUP.
 func TestReadWhileTheStreamGoes(t *testing.T) {
 	c, k := streamtest.Connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
 	r := newReader(t, c, k, "w1")
@@ -181,9 +181,9 @@ func TestClaim(t *testing.T) {
 	})
 }
 
-// Events that were trimmed while somebody held them are told apart, once.
+// Events that were trimmed while they were pending are returned separately, once.
 func TestClaimTellsWhatWasTrimmed(t *testing.T) {
-	// the embedded one does not tell
+	// the embedded Redis does not return them
 	ctx, c, k := t.Context(), streamtest.Connect(t, streamtest.Redis(t)), newKeys(t, 1)
 	dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
 	ids := []string{xadd(t, c, k, 0, "a"), xadd(t, c, k, 0, "b")}
@@ -215,7 +215,7 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 	})
 }
 
-// What cannot be repaired is an error that says where, not an empty read.
+// A failure that cannot be fixed is an error with its place, not an empty read.
 func TestReaderErrors(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 1)
@@ -231,7 +231,7 @@ func TestReaderErrors(t *testing.T) {
 	})
 }
 
-// Claims go where something is pending, or where that cannot be seen, and nowhere else.
+// Only partitions with pending events are claimed from, and those where this is unknown.
 func TestMayPend(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, k := t.Context(), newKeys(t, 5)

@@ -1,4 +1,5 @@
-// Package glob compares keys with patterns: * is any run of characters, ? any one, \ before either itself.
+// Package glob compares keys with patterns: * is any run of characters, ? is any one character, and \ makes the
+// character after it literal.
 package glob
 
 import (
@@ -6,8 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	// Its language is small (* ? \), matches in place without allocating, works
-	// on UTF-8 and can be bounded.
+	// Its patterns are simple (* ? \). It matches without allocating, works on UTF-8,
+	// and its number of steps can be bounded.
 	"github.com/tidwall/match"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -15,11 +16,11 @@ import (
 
 // Glob is a pattern, split before its first wildcard.
 type Glob struct {
-	Literal string // a text that fits begins with it
+	Literal string // each text that fits begins with it
 	Rest    string // the pattern for the part after Literal
 }
 
-// Parse gives the pattern, or says what is wrong with it.
+// Parse returns the pattern, or an error that says what is wrong with it.
 func Parse(pattern string) (Glob, error) {
 	switch {
 	case pattern == "":
@@ -32,7 +33,7 @@ func Parse(pattern string) (Glob, error) {
 	return Split(pattern), nil
 }
 
-// Split splits a valid pattern before its first wildcard, and takes the escapes out of the part before.
+// Split splits a valid pattern before its first wildcard, and removes the escapes from the part before it.
 func Split(pattern string) Glob {
 	var b strings.Builder
 	for i := 0; i < len(pattern); i++ {
@@ -40,7 +41,7 @@ func Split(pattern string) Glob {
 		case '*', '?':
 			return Glob{b.String(), pattern[i:]}
 		case '\\':
-			i++ // a valid pattern does not end in a lone one
+			i++ // a valid pattern does not end with a single backslash
 		}
 		b.WriteByte(pattern[i])
 	}
@@ -51,10 +52,10 @@ func Split(pattern string) Glob {
 func (g Glob) Fits(text string) bool { return strings.HasPrefix(text, g.Literal) && g.FitsRest(text) }
 
 // maxSteps bounds match.MatchLimit to maxSteps steps for each byte of the text.
-// Unbounded, it goes back to every star: *a*a*a*a*b* over 128 times "a" took
-// 4.9 s. One is exact: where a text fits, a piece between two stars put at the
-// first place where it fits never has to be taken back, so every step after the
-// first leaves a character of the text behind for good. A text that needs more does not fit.
+// Without a bound it goes back to every star: *a*a*a*a*b* over 128 times "a" took
+// 4.9 s. One step is enough: if a text fits, each piece between two stars can stay at
+// the first place where it fits, so every step after the first passes one more
+// character of the text. A text that needs more steps does not fit.
 const maxSteps = 1
 
 // FitsRest is Fits for a text that begins with Literal.

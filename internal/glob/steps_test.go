@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/glob"
 )
 
-// The bound on steps must hide no fit: each of these fits, and takes long.
+// The bound on steps must not change a result: each of these texts fits, and takes many steps.
 func TestMaxStepsHidesNoFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pattern, key strings.Builder

@@ -8,8 +8,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// Counter counts keys under rules. A key that has gone quiet is forgotten in
-// passing. It is safe for use by many goroutines.
+// Counter counts keys under rules. Check removes keys that are no longer used. It is
+// safe for concurrent use.
 type Counter struct {
 	maxKeys int
 	now     func() int64 // ms
@@ -21,15 +21,15 @@ type Counter struct {
 
 type id struct{ rule, key string }
 
-// Rule is what a key is counted under.
+// Rule is a rule under which keys are counted.
 type Rule struct {
 	Name    string
 	Windows []Window
 	Shadow  bool // it denies nothing
 }
 
-// Share is the rule with what one of n processes may spend: each limit divided by n and rounded down, so that
-// all together stay within it, but at least one unit.
+// Share returns the rule with the limits for one of n processes: each limit divided by n and rounded down, so that
+// all processes together do not exceed it, but at least one unit.
 func (r Rule) Share(n int) Rule {
 	if n > 1 {
 		r.Windows = slices.Clone(r.Windows)
@@ -44,12 +44,12 @@ func (r Rule) Share(n int) Rule {
 type Window struct {
 	Limit int64
 	Per   time.Duration
-	// Period gives the period that holds a moment, in ms; nil where the window slides.
+	// Period returns the period that contains a moment, in ms; nil if the window slides.
 	Period func(ms int64) (from, to int64)
 }
 
-// at gives for how many ms up to now the window counts, and for how long it lasts. If it has periods,
-// ends is when all that it counts is free, else 0.
+// at returns how many ms up to now the window counts, and how long it lasts. If it has periods,
+// ends is when all units in it are free, otherwise 0.
 func (w Window) at(now int64) (ms, length, ends int64) {
 	if w.Period == nil {
 		return w.Per.Milliseconds(), w.Per.Milliseconds(), 0
@@ -62,26 +62,26 @@ func (w Window) at(now int64) (ms, length, ends int64) {
 type Request struct {
 	Rule Rule
 	Key  string
-	Cost int64 // 0 charges nothing and asks for one unit
+	Cost int64 // 0 charges nothing and asks whether there is room for one unit
 	Mode api.Mode
-	// ChargesDenied: Cost counts also where the check is denied.
+	// ChargesDenied: Cost counts even if the check is denied.
 	ChargesDenied bool
 }
 
-// State is where a key stands under a rule.
+// State is the state of a key under a rule.
 type State struct {
 	NowMs int64
-	// Cost is that of the request and of those before it that ask the same key.
+	// Cost is the cost of the request, plus the costs of the requests before it for the same key and rule.
 	Cost int64
-	// RetryAfterMs is in how many ms Cost is admitted with no more traffic: 0 now, -1 never.
+	// RetryAfterMs is the time in ms until Cost is admitted if no more traffic comes: 0 now, -1 never.
 	RetryAfterMs int64
 	Windows      []api.WindowState // in the order of the rule
 }
 
-// New counts up to maxKeys keys, each once per rule; 0: no bound. A further key
-// takes the place of one that was used longest ago among a few (docs/decisions/0021-client-fallback-policies);
-// if that comes back, it starts from zero. now is the clock in ms since 1970, nil this
-// machine's.
+// New returns a Counter for up to maxKeys keys, where each key counts once per rule; 0: no bound. One more
+// key replaces the key that was used longest ago among a few (docs/decisions/0021-client-fallback-policies).
+// If the replaced key is used again, it starts from zero. now returns the time in ms since 1970; nil means this
+// machine's clock.
 func New(maxKeys int, now func() int64) *Counter {
 	if now == nil {
 		now = func() int64 { return time.Now().UnixMilli() }
@@ -89,14 +89,14 @@ func New(maxKeys int, now func() int64) *Counter {
 	return &Counter{maxKeys: maxKeys, now: now, logs: map[id]*log{}}
 }
 
-// Len is how many keys it holds.
+// Len returns how many keys it has.
 func (c *Counter) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.logs)
 }
 
-// Add counts an event at its own time; one that has left every window counts nothing.
+// Add counts an event at its own time. An event that has left every window is not counted.
 func (c *Counter) Add(rule Rule, key string, ms, count int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,9 +107,9 @@ func (c *Counter) Add(rule Rule, key string, ms, count int64) {
 	}
 }
 
-// Check charges all requests if all are admitted, else those alone that say so; a look is
-// never charged. Costs of a key that stands in several are added up. The states are as
-// after the check, in the order of the requests.
+// Check charges all requests if all are admitted, otherwise only those with ChargesDenied.
+// A look is never charged. If several requests have the same key, their costs are added up.
+// The states are those after the check, in the order of the requests.
 func (c *Counter) Check(reqs []Request) (states []State, allowed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *Counter) Check(reqs []Request) (states []State, allowed bool) {
 	return states, allowed
 }
 
-// Peek gives where a key stands.
+// Peek returns the state of a key.
 func (c *Counter) Peek(rule Rule, key string) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +155,7 @@ func (c *Counter) Peek(rule Rule, key string) State {
 	return State{NowMs: now, Windows: l.states(now, rule.Windows)}
 }
 
-// Reset forgets a key under the rule of this name, and says whether it was held.
+// Reset removes a key under the rule of this name, and reports whether it was there.
 func (c *Counter) Reset(rule, key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,8 +164,8 @@ func (c *Counter) Reset(rule, key string) bool {
 	return held
 }
 
-// open gives the key's log, trimmed, and the clock, never below its newest entry. A
-// log that is not held yet is held by keep.
+// open returns the key's log, trimmed, and the time, never below that of its newest entry.
+// It does not store a new log; keep does.
 func (c *Counter) open(rule Rule, key string, now int64) (*log, int64) {
 	l := c.logs[id{rule.Name, key}]
 	if l == nil {
@@ -183,15 +183,15 @@ func (c *Counter) open(rule Rule, key string, now int64) (*log, int64) {
 	return l, now
 }
 
-// few is how many keys keep looks at for one that makes room.
+// few is how many keys keep compares to find the one that it removes.
 const few = 5
 
-// keep holds a key's log, and makes room for it.
+// keep stores a key's log. If there is no room, it removes another key.
 func (c *Counter) keep(key id, l *log) {
 	if c.maxKeys > 0 && len(c.logs) >= c.maxKeys && c.logs[key] == nil {
 		var oldest id
 		used, looked := c.uses+1, 0
-		for k, other := range c.logs { // a map gives them in no order
+		for k, other := range c.logs { // in random order
 			if other.used < used {
 				oldest, used = k, other.used
 			}
@@ -204,8 +204,8 @@ func (c *Counter) keep(key id, l *log) {
 	c.logs[key] = l
 }
 
-// forget looks at some keys, as a map gives them in no order, and drops those
-// that have gone quiet: twice as many as can be added, so the map stays small.
+// forget checks some keys, in the random order of a map, and removes those whose
+// windows are empty. It checks twice as many as can be added, so the map stays small.
 func (c *Counter) forget(now int64, look int) {
 	for k, l := range c.logs {
 		if look--; look < 0 {

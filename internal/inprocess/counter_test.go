@@ -15,7 +15,7 @@ func charge(t testing.TB, c *Counter, key string) (State, bool) {
 	return states[0], allowed
 }
 
-// However many keys come, so many are held, and the one in use keeps its count.
+// However many keys come, the counter has at most maxKeys, and the key in use keeps its count.
 func TestABoundedCounterKeepsWhatIsInUse(t *testing.T) {
 	c := New(100, func() int64 { return 1000 })
 	for i := range 20_000 {
@@ -31,7 +31,7 @@ func TestABoundedCounterKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
-// Quiet keys are forgotten in passing, though nothing bounds how many there are.
+// Unused keys are removed by later calls, also if the number of keys is not bounded.
 func TestQuietKeysAreForgotten(t *testing.T) {
 	now := int64(0)
 	c := New(0, func() int64 { return now })
@@ -45,7 +45,7 @@ func TestQuietKeysAreForgotten(t *testing.T) {
 	}
 }
 
-// One call is decided as a whole: costs of one key are added up, a shadow rule
+// One call is decided as a whole: the costs of one key are added up, a shadow rule
 // denies nothing, and a denied call charges nothing.
 func TestACallIsAllOrNothing(t *testing.T) {
 	c := New(0, func() int64 { return 1_000_000 })

@@ -7,9 +7,9 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// log is the sliding log of one key: the arithmetic of lua/totals.lua, in Go.
-// Entries carry the running total, so that what a window used is a difference
-// of two of them. Times are in ms and only grow. The zero log is empty.
+// log is the sliding log of one key: the arithmetic of lua/meters/totals.lua, in Go.
+// Entries have the running total, so the use of a window is the difference of two
+// totals. Times are in ms and only increase. The zero log is empty.
 type log struct {
 	entries []entry
 	span    int64  // the longest window of its rule, ms
@@ -18,7 +18,7 @@ type log struct {
 
 type entry struct{ ms, total int64 }
 
-// newest is the time of the newest entry, and false where there is none.
+// newest returns the time of the newest entry, and false if there is none.
 func (l *log) newest() (ms int64, ok bool) {
 	if len(l.entries) == 0 {
 		return 0, false
@@ -26,7 +26,7 @@ func (l *log) newest() (ms int64, ok bool) {
 	return l.entries[len(l.entries)-1].ms, true
 }
 
-// before is the running total ahead of entry i; of len(entries), all of it.
+// before returns the running total before entry i. For len(entries) it is the whole total.
 func (l *log) before(i int) int64 {
 	if i == 0 {
 		return 0
@@ -36,7 +36,7 @@ func (l *log) before(i int) int64 {
 
 func (l *log) total() int64 { return l.before(len(l.entries)) }
 
-// add puts count at ms, or at the newest entry's time where that is later.
+// add adds count at ms, or at the newest entry's time if that is later.
 func (l *log) add(ms, count int64) {
 	if newest, ok := l.newest(); ok && newest >= ms {
 		l.entries[len(l.entries)-1].total += count
@@ -45,8 +45,8 @@ func (l *log) add(ms, count int64) {
 	l.entries = append(l.entries, entry{ms, l.total() + count})
 }
 
-// sum is the sum over now-window < ms <= now, and the time of the first entry
-// that makes it up.
+// sum returns the units with now-window < ms <= now, and the time of the first entry
+// among them.
 func (l *log) sum(now, window int64) (units, first int64) {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].ms > now-window })
 	if i == len(l.entries) {
@@ -55,7 +55,7 @@ func (l *log) sum(now, window int64) (units, first int64) {
 	return l.total() - l.before(i), l.entries[i].ms
 }
 
-// states gives what each window holds.
+// states returns the state of each window.
 func (l *log) states(now int64, windows []Window) []api.WindowState {
 	out := make([]api.WindowState, len(windows))
 	for i, w := range windows {
@@ -75,7 +75,7 @@ func (l *log) states(now int64, windows []Window) []api.WindowState {
 	return out
 }
 
-// waitAll is in how many ms all windows admit cost, -1 where one never does.
+// waitAll returns the time in ms until all windows admit cost, -1 if one never does.
 func (l *log) waitAll(now int64, windows []Window, cost int64) (ms int64) {
 	for _, w := range windows {
 		wait := l.wait(now, w, cost)
@@ -87,8 +87,8 @@ func (l *log) waitAll(now int64, windows []Window, cost int64) (ms int64) {
 	return ms
 }
 
-// wait is in how many ms a window admits cost with no more
-// traffic: 0 now, -1 never, as the cost is above the limit.
+// wait returns the time in ms until a window admits cost if no more traffic comes:
+// 0 now, -1 never, because the cost is above the limit.
 func (l *log) wait(now int64, w Window, cost int64) int64 {
 	if cost > w.Limit {
 		return -1
@@ -103,8 +103,8 @@ func (l *log) wait(now int64, w Window, cost int64) int64 {
 	return l.freeAt(now, window, w.Limit-cost) - now
 }
 
-// freeAt is the earliest time at which the window holds at most n units with
-// no more traffic.
+// freeAt returns the earliest time at which the window holds at most n units if no
+// more traffic comes.
 func (l *log) freeAt(now, window, n int64) int64 {
 	need := l.total() - n
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].total >= need })
@@ -114,8 +114,8 @@ func (l *log) freeAt(now, window, n int64) int64 {
 	return max(now, l.entries[i].ms+window)
 }
 
-// trim forgets what every window of span or less has left behind, and takes it
-// out of the totals, which so stay as small as what is kept.
+// trim removes entries that have left every window of span or less, and subtracts
+// them from the totals, so that the totals stay small.
 func (l *log) trim(now, span int64) {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].ms > now-span })
 	switch {

@@ -2,7 +2,7 @@ package inprocess
 
 import "testing"
 
-// A log that never pauses keeps its totals as small as what it holds.
+// The totals of a log that never pauses stay as small as the units that it has.
 func TestLogTotalsStaySmall(t *testing.T) {
 	var l log
 	const span, count = 1000, 1_000_000_000_000

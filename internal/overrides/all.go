@@ -1,5 +1,5 @@
-// Package overrides has what operators set for keys, patterns and networks: in Redis, where each change is also noted
-// in an audit stream, and in the memory of each process. Package windows says what an override does to a plan.
+// Package overrides has what operators set for keys, patterns and networks: in Redis, where an audit stream has each
+// change, and in the memory of each process. Package windows says what an override does to a plan.
 package overrides
 
 import (
@@ -23,12 +23,12 @@ import (
 
 // How overrides are followed.
 const (
-	pollEvery  = 500 * time.Millisecond // a change is to reach every process within a second
-	clockEvery = 5 * time.Second        // Redis's clock is compared with this process's
-	// auditEntries is how many changes a partition remembers, about: who follows and was away for longer
-	// reads all overrides of the partition again.
+	pollEvery  = 500 * time.Millisecond // a change must reach every process within a second
+	clockEvery = 5 * time.Second        // how often Redis's clock is compared with this process's
+	// auditEntries is about how many changes the audit stream of a partition keeps. A process that has
+	// missed more changes reads all overrides of the partition again.
 	auditEntries = 10_000
-	versionField = "\nversion" // of the hash of overrides (lua/overrides.lua)
+	versionField = "\nversion" // of the hash of overrides (lua/features/overrides.lua)
 	scanStep     = 1000
 )
 
@@ -42,8 +42,8 @@ type All struct {
 	bornMs int64          // in ms since 1970
 	ahead  []atomic.Int64 // partition → how far its server's clock is ahead of this process's, in ms
 
-	mu       sync.Mutex // one reads changes at a time
-	versions []string   // partition → what is known of it; "" until it was read
+	mu       sync.Mutex // held while changes are read
+	versions []string   // partition → the version that was read last; "" before that
 	clockAt  time.Time  // when the clocks were last compared
 
 	hooks []func(targets []string)
@@ -54,9 +54,9 @@ type Store struct {
 	Redis redis.UniversalClient
 	Lua   *lua.Server
 	Keys  *stream.Keys
-	// Now gives the clock of tests; 0 is Redis's own.
+	// Now returns the clock of tests; 0 means Redis's clock.
 	Now func() lua.Now
-	// Readable reports whether the windows of an override are valid; one with other windows is ignored.
+	// Readable reports whether the windows of an override are valid. An override with invalid windows is ignored.
 	Readable func([]api.OverrideWindow) bool
 }
 
@@ -66,7 +66,7 @@ func (s Store) partition(p int) lua.OverridePartition {
 		Overrides:      s.Keys.Overrides(p), Audit: s.Keys.Audit(p)}
 }
 
-// New gives the overrides in a store. A nil log means silence.
+// New returns the overrides of a store. A nil log means silence.
 func New(s Store, log *slog.Logger) *All {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -76,14 +76,15 @@ func New(s Store, log *slog.Logger) *All {
 		ahead: make([]atomic.Int64, s.Keys.Partitions), versions: make([]string, s.Keys.Partitions)}
 }
 
-// OnChange adds what is called after changes with their targets: keys, and patterns after a line
-// feed. Not for one that runs already. Calls come one at a time; none may set an override.
+// OnChange adds a function to call after changes, with their targets: keys, and patterns or networks
+// after a line feed. Call it before Run. The function must not set an override. It may be called by several
+// goroutines at the same time: by Run, and by callers of Set and Clear.
 func (o *All) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
 
-// Any is false where there is none.
+// Any reports whether there is an override.
 func (o *All) Any() bool { return o != nil && o.set.any.Load() }
 
-// Changes grows with each change of an override.
+// Changes returns a number that increases with each change of an override.
 func (o *All) Changes() uint64 {
 	if o == nil {
 		return 0
@@ -100,16 +101,16 @@ func (o *All) BlockedByPattern(key string) bool {
 	return one.Blocks() && one.OfPattern()
 }
 
-// Len is how many there are, ended ones that nobody removed yet among them.
+// Len returns how many overrides there are, including ended ones that were not removed yet.
 func (o *All) Len() int {
 	o.set.mu.Lock()
 	defer o.set.mu.Unlock()
 	return o.set.count
 }
 
-// Find gives what is in effect for a key now: its own, else that of the smallest network which has its
-// address, else that of the most specific pattern which it fits (with the longest text before its first * or ?).
-// Nil: none. A nil All has none.
+// Find returns the override that is in effect for a key now: that of the key, otherwise that of the smallest network
+// with its address, otherwise that of the most specific pattern that fits it (with the longest text before its first *
+// or ?). It returns nil if there is none. A nil All has none.
 func (o *All) Find(key string) *Override {
 	if o == nil {
 		return nil
@@ -117,7 +118,7 @@ func (o *All) Find(key string) *Override {
 	return o.set.find(key)
 }
 
-// clock is that of a partition's server, in ms, as far as it is known.
+// clock returns the time of a partition's server, in ms, as far as it is known.
 func (o *All) clock(p int) int64 {
 	if now := o.store.Now(); now != 0 {
 		return int64(now)
@@ -125,12 +126,12 @@ func (o *All) clock(p int) int64 {
 	return o.bornMs + time.Since(o.born).Milliseconds() + o.ahead[p].Load()
 }
 
-// Clock is that of the server of a partition, in ms since 1970, as far as this process knows it:
-// it compares clocks every few seconds.
+// Clock returns the time of a partition's server, in ms since 1970, as far as this process knows it.
+// The process compares clocks every few seconds.
 func (o *All) Clock(p int) int64 { return o.clock(p) }
 
-// Load reads all that there are. Where a partition cannot be read the error says why, and Run
-// tries again.
+// Load reads all overrides. If a partition cannot be read, it returns an error, and Run tries
+// again.
 func (o *All) Load(ctx context.Context) error {
 	return o.Poll(ctx)
 }
@@ -148,7 +149,8 @@ func (o *All) Run(ctx context.Context) {
 	}
 }
 
-// outage gives what logs the results of readings: the first failure of several, and that they succeed again.
+// outage returns a function that logs the results of reads: only the first of several failures, and the first success
+// after a failure.
 func (o *All) outage() func(error) {
 	failed := false
 	return func(err error) {
@@ -162,7 +164,7 @@ func (o *All) outage() func(error) {
 	}
 }
 
-// Poll reads what has changed since the last time.
+// Poll reads what has changed since the last Poll.
 func (o *All) Poll(ctx context.Context) error {
 	o.mu.Lock()
 	changed, err := o.poll(ctx)
@@ -204,7 +206,7 @@ func (o *All) poll(ctx context.Context) (changed []string, err error) {
 	return changed, failed
 }
 
-// compareClocks looks how far the servers' clocks are ahead, now and then.
+// compareClocks measures how far the servers' clocks are ahead, once every clockEvery.
 func (o *All) compareClocks(ctx context.Context) error {
 	if o.store.Now() != 0 || time.Since(o.clockAt) < clockEvery {
 		return nil
@@ -222,8 +224,8 @@ func (o *All) compareClocks(ctx context.Context) error {
 	return err
 }
 
-// catchUp comes to the present state of a partition: by the changes since, or, where these are not
-// all there any more (trimmed, or lost in a failover), by reading it whole.
+// catchUp updates a partition to its present state. It applies the changes since the known version.
+// If some of them no longer exist (trimmed, or lost in a failover), it reads the whole partition.
 func (o *All) catchUp(ctx context.Context, p int) ([]string, error) {
 	known := o.versions[p]
 	if known != "" {
@@ -276,7 +278,7 @@ func (o *All) read(p int, target, value string) *Override {
 	return one
 }
 
-// reload reads a partition whole. What changes meanwhile has a later version, and is read then.
+// reload reads a whole partition. A change during the read has a later version, and the next Poll reads it.
 func (o *All) reload(ctx context.Context, p int) ([]string, error) {
 	name := o.store.Keys.Overrides(p)
 	version, err := o.store.Redis.HGet(ctx, name, versionField).Result()

@@ -13,9 +13,9 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// Set sets the override of a key or a pattern, in place of the one before, and waits until it is in
-// effect in this process. lasts, if above 0, says when it ends: so long after now by Redis's clock.
-// The error wraps api.ErrBadOverride or ErrBadKey where it cannot be set.
+// Set sets the override of a key, a pattern or a network, in place of the one before, and waits until it is
+// in effect in this process. lasts, if above 0, is how long after now it ends, by Redis's clock.
+// The error wraps api.ErrBadOverride or ErrBadKey if it cannot be set.
 func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one api.Override, lasts time.Duration) (
 	api.Override, error) {
 	if err := validate(&one); err != nil {
@@ -41,14 +41,14 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 			return one, fmt.Errorf("%w: Redis's clock does not go on evenly, or Redis takes over a second to answer",
 				api.ErrUnavailable)
 		}
-		// What was known of the clock is from before a step of it.
+		// The known difference between the clocks is from before a step of the clock.
 		o.ahead[p].Add(r.NowMs - one.AtMs)
 		one.AtMs = r.NowMs
 	}
 }
 
-// setAt sets an override that lasts so long after its AtMs, or, for 0, as it says itself. Where AtMs is
-// not the present by Redis's clock, one that lasts so long is not set.
+// setAt sets an override that ends `lasts` after its AtMs. If lasts is 0, it ends at its UntilMs. If lasts is
+// above 0 and AtMs is not the present by Redis's clock, the override is not set.
 func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
 	err error) {
 	from := int64(0)
@@ -78,7 +78,7 @@ func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Du
 }
 
 // Clear removes the override of a key or a pattern and waits until that is in effect in this process.
-// It is false where there was none.
+// It returns false if there was none.
 func (o *All) Clear(ctx context.Context, key, pattern, by, reason string) (bool, error) {
 	if err := api.ValidateReason(reason); err != nil {
 		return false, err
@@ -96,7 +96,7 @@ func (o *All) change(ctx context.Context, p int, target, value, by, reason strin
 	}
 	o.mu.Lock()
 	changed, err := o.catchUp(ctx, p)
-	if err != nil { // it is set all the same, and Run will read it
+	if err != nil { // it is set anyway, and Run will read it
 		o.log.Warn("an override is set, and cannot be read back yet", "error", err)
 	}
 	o.mu.Unlock()
@@ -104,7 +104,7 @@ func (o *All) change(ctx context.Context, p int, target, value, by, reason strin
 	return r, nil
 }
 
-// Get gives what Redis has for a key or a pattern now, nil where there is none or it has ended.
+// Get returns the override that Redis has for a key or a pattern now, nil if there is none or it has ended.
 func (o *All) Get(ctx context.Context, key, pattern string) (*Override, error) {
 	p, target := o.store.Keys.Partition(key+pattern), Target(key, pattern)
 	value, err := o.store.Redis.HGet(ctx, o.store.Keys.Overrides(p), target).Result()
@@ -120,7 +120,7 @@ func (o *All) Get(ctx context.Context, key, pattern string) (*Override, error) {
 	return nil, nil
 }
 
-// Page gives the first n overrides in effect whose targets come after one, by target: patterns come
+// Page returns the first n overrides in effect whose targets come after `after`, by target. Patterns come
 // before keys. `after` is "" for the first page.
 func (o *All) Page(n int, after string) []api.Override {
 	list := o.set.page(n, func(one *Override) bool {
@@ -133,18 +133,18 @@ func (o *All) Page(n int, after string) []api.Override {
 	return out
 }
 
-// PageAfter is the `after` of the page that follows one which ends with this override.
+// PageAfter returns the `after` of the next page, if a page ends with this override.
 func PageAfter(o api.Override) string { return Target(o.Key, o.Several()) }
 
-// Change is one change of an override as the audit stream has it.
+// Change is one change of an override, from the audit stream.
 type Change struct {
 	ID   string // of the stream's entry
 	AtMs int64
 	api.OverrideChange
 }
 
-// History gives up to n changes of the override of a key or a pattern, the newest first: those before
-// the entry with an ID, or the newest where that is "".
+// History returns up to n changes of the override of a key or a pattern, the newest first. It returns the
+// changes before the entry with the ID `before`, or the newest if `before` is "".
 func (o *All) History(ctx context.Context, key, pattern string, n int, before string) ([]Change, error) {
 	p, target := o.store.Keys.Partition(key+pattern), Target(key, pattern)
 	var out []Change

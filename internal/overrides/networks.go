@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	// A trie of prefixes without dependencies: a change makes a new one (InsertPersist), so a look-up takes no lock.
+	// A trie of prefixes without dependencies. A change makes a new trie (InsertPersist), so a look-up needs no lock.
 	"github.com/gaissmai/bart"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -14,15 +14,15 @@ import (
 // MaxNetworks bounds how many networks have an override.
 const MaxNetworks = 100_000
 
-// networks are the overrides of networks, by what stands before the address in a key. They never change: put makes
-// others.
+// networks are the overrides of networks, by the prefix before the address in a key. They never change: put returns
+// new networks.
 type networks struct {
 	tables  map[string]table // prefix of keys → networks
 	lengths []int            // of the prefixes, in bytes, each once
 	count   int
 }
 
-// find gives what is in effect for a key by its address: the override of the smallest network that has it.
+// find returns the override that is in effect for the address of a key: that of the smallest network with the address.
 func (n *networks) find(key string) (found *Override) {
 	if n == nil {
 		return nil
@@ -47,7 +47,7 @@ func (n *networks) find(key string) (found *Override) {
 	return found
 }
 
-// get gives what is set for a network, ended or not.
+// get returns the override of a network, ended or not.
 func (n *networks) get(of api.Network) *Override {
 	if n == nil || n.tables[of.Prefix] == nil {
 		return nil
@@ -55,7 +55,7 @@ func (n *networks) get(of api.Network) *Override {
 	return n.tables[of.Prefix].get(of.Addresses)
 }
 
-// put gives the networks with other overrides of some of them; nil removes.
+// put returns the networks with these changes; a nil override removes one.
 func (n *networks) put(changes map[api.Network]*Override) *networks {
 	next := &networks{tables: map[string]table{}}
 	if n != nil {
@@ -98,20 +98,20 @@ func (n *networks) size() int {
 	return n.count
 }
 
-// table maps networks to their overrides; it never changes. It is an interface so that the trie stays in this package:
-// a package that imports a struct with a field of a generic type compiles the type's methods again, here 1,700
+// table maps networks to their overrides; it never changes. It is an interface so that only this package compiles the
+// trie: a package that imports a struct with a field of a generic type compiles the type's methods again, here 1,700
 // functions in a second of CPU.
 type table interface {
-	// longest gives the override of the longest network with the address that has not ended, and its bits.
+	// longest returns the override that has not ended of the longest network with the address, and that network's bits.
 	longest(address netip.Addr) (*Override, int)
 	get(network netip.Prefix) *Override
-	// with gives a table with another override of a network; nil removes.
+	// with returns a table with another override of a network; nil removes it.
 	with(network netip.Prefix, o *Override) table
 	each(visit func(*Override))
 	size() int
 }
 
-// trie is the only table.
+// trie is the only implementation of table.
 type trie struct{ of *bart.Table[*Override] }
 
 func (t trie) longest(address netip.Addr) (*Override, int) {

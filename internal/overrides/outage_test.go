@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// An outage is logged when it begins and when it is over, however often overrides are read meanwhile.
+// An outage is logged when it begins and when it ends, however often overrides are read during it.
 func TestAnOutageOfOverridesIsLoggedOnce(t *testing.T) {
 	var out strings.Builder
 	o := &All{log: slog.New(slog.NewTextHandler(&out, nil))}

@@ -11,12 +11,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/glob"
 )
 
-// Override is what an operator has set for a key, a pattern or a network. It never changes: another
-// takes its place.
+// Override is what an operator has set for a key, a pattern or a network. It never changes. A new
+// Override replaces it.
 type Override struct {
 	target    string // a key, or a line feed and a pattern or a network
 	effect    unique.Handle[Effect]
-	untilMs   int64 // 0: it does not end by itself
+	untilMs   int64 // 0: it has no end
 	atMs      int64
 	reason    unique.Handle[string]
 	by        unique.Handle[string]
@@ -26,18 +26,18 @@ type Override struct {
 
 func (o *Override) clock() int64 { return o.of.clock(int(o.partition)) }
 
-// Effect is what an override does. Many keys have the same, so it is kept once.
+// Effect is what an override does. Many keys have the same Effect, so it is stored once.
 type Effect struct {
 	Block, Exempt bool
 	Rule          string
-	Only          bool   // the windows replace all of the rule's
+	Only          bool   // the windows replace all windows of the rule
 	windows       string // "500/1m,20000/month Europe/Berlin 15"
 }
 
 // HasWindows reports whether the override has windows of its own.
 func (e Effect) HasWindows() bool { return e.windows != "" }
 
-// Windows gives the windows of the override.
+// Windows returns the windows of the override.
 func (e Effect) Windows() (list []api.OverrideWindow) {
 	if e.windows == "" {
 		return nil
@@ -56,10 +56,10 @@ func number(s string) int64 {
 	return n
 }
 
-// Effect is what it does; two overrides that do the same have the same handle.
+// Effect returns its effect. Two overrides with the same effect have the same handle.
 func (o *Override) Effect() unique.Handle[Effect] { return o.effect }
 
-// parse reads what Redis holds under a target; nil where that is corrupt or foreign.
+// parse reads the override of a target from its text in Redis; nil if the text is corrupt or foreign.
 func parse(of *All, p int, target, text string) *Override {
 	o := api.ParseOverride(text)
 	if o == nil {
@@ -77,7 +77,7 @@ func parse(of *All, p int, target, text string) *Override {
 		reason: unique.Make(o.Reason), by: unique.Make(o.By), partition: int32(p), of: of}
 }
 
-// API words it for the wire.
+// API returns it in the form of the API.
 func (o *Override) API() api.Override {
 	e := o.effect.Value()
 	out := api.Override{Block: e.Block, Exempt: e.Exempt, Rule: e.Rule, Only: e.Only, Windows: e.Windows(),
@@ -93,10 +93,10 @@ func (o *Override) API() api.Override {
 // Blocks reports whether every check is denied.
 func (o *Override) Blocks() bool { return o != nil && o.effect.Value().Block }
 
-// UntilMs is when it ends, in ms since 1970 by the clock of its partition; 0 where it does not end by itself.
+// UntilMs returns when it ends, in ms since 1970 by the clock of its partition; 0 if it has no end.
 func (o *Override) UntilMs() int64 { return o.untilMs }
 
-// Left is how long it stands yet, by the clock of its partition; 0 where it does not end by itself.
+// Left returns the time until it ends, by the clock of its partition; 0 if it has no end.
 func (o *Override) Left() time.Duration {
 	if o.untilMs == 0 {
 		return 0
@@ -104,16 +104,17 @@ func (o *Override) Left() time.Duration {
 	return time.Duration(o.untilMs-o.clock()) * time.Millisecond
 }
 
-// OfPattern is true for that of a pattern or a network.
+// OfPattern reports whether it is the override of a pattern or a network.
 func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }
 
-// Reason is why it was set, as far as anybody said.
+// Reason returns why it was set, if the operator gave a reason.
 func (o *Override) Reason() string { return o.reason.Value() }
 
-// Stands is false from the millisecond on at which it ends, by the clock of its partition.
+// Stands reports whether it is in effect, by the clock of its partition. It is false from the millisecond at which it
+// ends.
 func (o *Override) Stands() bool { return o.untilMs == 0 || o.clock() < o.untilMs }
 
-// Target names a key, or a pattern or a network, as Redis has it.
+// Target returns the target of a key, or of a pattern or a network, in the form of Redis.
 func Target(key, pattern string) string {
 	if pattern != "" {
 		return "\n" + pattern
@@ -121,7 +122,7 @@ func Target(key, pattern string) string {
 	return key
 }
 
-// networkOf is the network of a target; false where it is a key or a pattern.
+// networkOf returns the network of a target; false if it is a key or a pattern.
 func networkOf(target string) (api.Network, bool) {
 	several, ok := strings.CutPrefix(target, "\n")
 	if !ok {
@@ -131,7 +132,7 @@ func networkOf(target string) (api.Network, bool) {
 	return n, ok && err == nil
 }
 
-// pattern is that of an override.
+// pattern is an override with its pattern.
 type pattern struct {
 	glob.Glob
 	override *Override
@@ -139,8 +140,8 @@ type pattern struct {
 
 func newPattern(o *Override) *pattern { return &pattern{glob.Split(o.target[1:]), o} }
 
-// MaxPatterns bounds how many patterns have an override: a check of any key that has none of
-// its own is compared with those.
+// MaxPatterns bounds how many patterns have an override, because each check of a key that has
+// no override is compared with all of them.
 const MaxPatterns = 1000
 
 // MaxDuration is the longest time from now at which an override may end.

@@ -13,13 +13,13 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// shards: a change copies the map of one, a look-up takes no lock.
+// shards is the number of maps. A change copies the map of one shard, so a look-up needs no lock.
 const shards = 256
 
-// set holds overrides in memory. Any goroutine may look; changes come one at a time.
+// set has overrides in memory. Look-ups are safe for concurrent use; changes are made one at a time.
 type set struct {
 	seed     maphash.Seed
-	any      atomic.Bool // there is one at least
+	any      atomic.Bool // there is at least one override
 	changes  atomic.Uint64
 	keys     [shards]atomic.Pointer[map[string]*Override]
 	patterns atomic.Pointer[[]*pattern] // the most specific first
@@ -35,8 +35,8 @@ func (s *set) shard(key string) *atomic.Pointer[map[string]*Override] {
 	return &s.keys[maphash.String(s.seed, key)%shards]
 }
 
-// find gives what is in effect for a key: its own, else that of the smallest network which has its address, else that
-// of the most specific pattern which it fits.
+// find returns the override that is in effect for a key: that of the key, otherwise that of the smallest network with
+// its address, otherwise that of the most specific pattern that fits it.
 func (s *set) find(key string) *Override {
 	if !s.any.Load() {
 		return nil
@@ -49,7 +49,7 @@ func (s *set) find(key string) *Override {
 	return s.fitting(key)
 }
 
-// fitting is find without the key's own.
+// fitting is find without the override of the key itself.
 func (s *set) fitting(key string) *Override {
 	if o := s.networks.Load().find(key); o != nil {
 		return o
@@ -66,7 +66,7 @@ func (s *set) fitting(key string) *Override {
 	return nil
 }
 
-// get gives what stands under a target, ended or not.
+// get returns the override of a target, ended or not.
 func (s *set) get(target string) *Override {
 	if n, ok := networkOf(target); ok {
 		return s.networks.Load().get(n)
@@ -92,7 +92,7 @@ func (s *set) several() []*pattern {
 	return nil
 }
 
-// put sets the overrides of some targets, nil removes; it takes each shard once.
+// put sets the overrides of some targets; nil removes one. It copies each shard at most once.
 func (s *set) put(changes map[string]*Override) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,10 +148,10 @@ func (s *set) put(changes map[string]*Override) {
 		at.Store(&next)
 	}
 	s.any.Store(s.count > 0)
-	s.changes.Add(1) // at last: who has read the number before looks again
+	s.changes.Add(1) // last: a caller that has read the old number looks up again
 }
 
-// each visits all, ended ones among them, in no order.
+// each visits all overrides, including ended ones, in no order.
 func (s *set) each(visit func(*Override)) {
 	for i := range s.keys {
 		if m := s.keys[i].Load(); m != nil {
@@ -166,7 +166,7 @@ func (s *set) each(visit func(*Override)) {
 	}
 }
 
-// page gives the first n of those for which `takes` is true, by target.
+// page returns the first n overrides, by target, for which `takes` is true.
 func (s *set) page(n int, takes func(*Override) bool) []*Override {
 	h := &lastFirst{}
 	s.each(func(o *Override) {
@@ -184,7 +184,7 @@ func (s *set) page(n int, takes func(*Override) bool) []*Override {
 	return list
 }
 
-// lastFirst has the last target on top.
+// lastFirst is a heap with the last target on top.
 type lastFirst []*Override
 
 func (h lastFirst) Len() int           { return len(h) }

@@ -11,14 +11,15 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// suffix ends the field of levels and due that is of an override: of the block of a key its
-// record, and of each override that ends when it does.
+// suffix is the end of an override's field in levels and due. levels has such a field with the record of
+// a key's block, and due has one for each override that ends, by its end.
 const suffix = "\n" + api.OverrideRule
 
-// Field is what Sweep takes to look at the override of a target that OnChange gave.
+// Field returns the field with which Sweep sweeps the override of a target from OnChange.
 func Field(target string) string { return target + suffix }
 
-// Matcher gives what tells whether the pattern or the network of a target fits a key; nil for the target of a key.
+// Matcher returns a function that reports whether a key fits the pattern or the network of a target; nil for the
+// target of a key.
 func Matcher(target string) func(key string) bool {
 	if !strings.HasPrefix(target, "\n") {
 		return nil
@@ -30,8 +31,8 @@ func Matcher(target string) func(key string) bool {
 	return g.Fits
 }
 
-// Sweep looks at the overrides among the fields and gives the fields that remain for a sweep: the others, and the
-// keys whose override may just have ended. all, which may be nil, has the patterns and networks that fit a key.
+// Sweep sweeps the overrides among the fields. It returns the fields that remain to be swept: the other fields, and
+// the keys whose override may just have ended. all, which may be nil, has the patterns and networks that fit a key.
 func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, restate bool) (rest []string,
 	written int64, err error) {
 	var items []lua.ExpireItem
@@ -62,7 +63,7 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, rest
 	return rest, written, err
 }
 
-// patternOf gives the override that a pattern sets for a key, as JSON; "" where none does.
+// patternOf returns the override that a pattern or a network sets for a key, as JSON; "" if there is none.
 func (o *All) patternOf(key string) string {
 	if o == nil {
 		return ""

@@ -8,13 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// passing are the answers of a Redis that will answer otherwise in a while, or
-// when somebody has repaired it.
+// passing are errors of Redis that end after a while, or after an operator has fixed
+// their cause.
 var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
 	"NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 
-// IsRefusal reports an answer of Redis that the same request will meet again,
-// such as WRONGTYPE, from a server that cannot answer now or did not answer.
+// IsRefusal reports whether an error is an answer of Redis that the same request will
+// get again, such as WRONGTYPE. It is false if the server cannot answer now, or did not
+// answer.
 func IsRefusal(err error) bool {
 	var answered redis.Error
 	if err == nil || !errors.As(err, &answered) {
@@ -28,8 +29,9 @@ func IsRefusal(err error) bool {
 	return true
 }
 
-// IsWrongType reports the answer of Redis that a key is of another type than the
-// command is for. (What the embedded server says of a script begins with words of its own.)
+// IsWrongType reports whether an error is the answer of Redis that a key is of another
+// type than the command needs. (For a script, the embedded server's error begins with
+// other words.)
 func IsWrongType(err error) bool {
 	var answered redis.Error
 	if !errors.As(err, &answered) {
@@ -40,8 +42,8 @@ func IsWrongType(err error) bool {
 		strings.Contains(text, ": WRONGTYPE Operation against a key ")
 }
 
-// NotSent reports an error after which the command has certainly done nothing:
-// Redis answered with it, or no connection was to be had.
+// NotSent reports whether the command has certainly done nothing after this error: Redis
+// answered with it, or no connection could be made.
 func NotSent(err error) bool {
 	var answered redis.Error
 	if errors.As(err, &answered) && !errors.Is(err, redis.Nil) {

@@ -14,29 +14,29 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// How often a command is sent on after an answer that says it was not executed,
-// and how long the waits between are: about half a second in all. What must work
-// whatever it takes (a fold, a read) is begun again by its caller.
+// How often a command is sent again after an answer that says that it was not executed,
+// and how long the waits between are: about half a second in total. If a command must
+// succeed in any case (a fold, a read), its caller begins it again.
 const (
 	redirects     = 10
 	redirectFirst = 10 * time.Millisecond
 	redirectMost  = 100 * time.Millisecond
 )
 
-// NewCluster opens a client of a Redis Cluster that never sends a command again
-// unless the command certainly was not executed: the server's own answer says so
-// (MOVED, ASK, TRYAGAIN, CLUSTERDOWN and the like), or no connection was to be had.
+// NewCluster opens a client of a Redis Cluster that sends a command again only if
+// the command certainly was not executed: the server's answer says so
+// (MOVED, ASK, TRYAGAIN, CLUSTERDOWN and the like), or no connection could be made.
 //
-// go-redis does send again, whatever MaxRetries is: up to MaxRedirects times where
-// a connection broke, and a whole pipeline where its first command was put off
-// (redis/go-redis#1481, #2096). An append or a check would then count twice. So it
-// is told to try once, and the redirects are followed here. It also learns of a
-// failover only from redirects, which a dead master does not give (#3979): here
-// the map of slots is asked for after each broken connection.
+// go-redis sends commands again, whatever MaxRetries is: up to MaxRedirects times if
+// a connection broke, and a whole pipeline if its first command was redirected or put
+// off (redis/go-redis#1481, #2096). An append or a check would then count twice. So
+// go-redis is configured to try once, and this package follows the redirects. go-redis
+// also notices a failover only by redirects, which a dead master does not send (#3979).
+// So this package reads the map of slots again after each broken connection.
 func NewCluster(o *redis.ClusterOptions) *redis.ClusterClient {
 	opts := *o
 	opts.MaxRetries, opts.MaxRedirects = -1, -1
-	// All our commands say where their keys are; the policies would ask for COMMAND.
+	// go-redis knows where the keys of all our commands are. The policies would need COMMAND.
 	opts.DisableRoutingPolicies = true
 	c := redis.NewClusterClient(&opts)
 	r := &redirector{cluster: c, first: make(chan struct{}, 1)}
@@ -45,18 +45,18 @@ func NewCluster(o *redis.ClusterOptions) *redis.ClusterClient {
 	return c
 }
 
-// redirector follows what the nodes answer. It is a hook around go-redis's
-// cluster client, which does one attempt and makes the client of each node that
-// an answer names.
+// redirector follows the redirects in the answers of nodes. It is a hook around
+// go-redis's cluster client, which makes one attempt, and makes the client of each
+// node that an answer names.
 type redirector struct {
 	cluster *redis.ClusterClient
 	nodes   sync.Map      // address → *redis.Client
 	known   atomic.Bool   // the map of slots has been read
-	first   chan struct{} // one slot: who reads it for the first time
+	first   chan struct{} // one slot, for the command that reads it first
 }
 
-// start reads the map of slots before the first command. go-redis would have each
-// command that begins before it is there read it for itself, all of them at once.
+// start reads the map of slots before the first command. Otherwise each command that
+// begins before go-redis has the map would read the map, all at the same time.
 func (r *redirector) start(ctx context.Context) {
 	if r.known.Load() {
 		return
@@ -68,16 +68,16 @@ func (r *redirector) start(ctx context.Context) {
 		return
 	}
 	if !r.known.Load() {
-		// Where it fails, the command fails for the same reason and says so.
+		// If it fails, the command fails too, with an error for the same reason.
 		_, err := r.cluster.MasterForKey(ctx, "")
 		r.known.Store(err == nil)
 	}
 }
 
-// target is where a command is to go on; node is nil where the map of slots says it.
+// target is where a command is sent next; if node is nil, the map of slots says where.
 type target struct {
 	node *redis.Client
-	ask  bool // the node only takes the slot over: ASKING goes before the command
+	ask  bool // the node is still importing the slot: send ASKING before the command
 }
 
 // next reports whether a command that was answered with err may be sent again, and where.
@@ -131,8 +131,8 @@ func (r *redirector) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook implements redis.Hook. Each command is judged by its own
-// answer, and goes on in its place among those that go on to the same node.
+// ProcessPipelineHook implements redis.Hook. The answer of each command decides whether
+// it is sent again. Commands that are sent to the same node keep their order.
 func (r *redirector) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		r.start(ctx)
@@ -159,7 +159,7 @@ func (r *redirector) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 			left = nil
 			for _, to := range order {
 				for _, cmd := range groups[to] {
-					cmd.SetErr(nil) // an old answer must not stand for one that is lost now
+					cmd.SetErr(nil) // if the next answer is lost, the old one must not remain
 				}
 				left = append(left, groups[to]...)
 				if to.node == nil {
@@ -178,7 +178,7 @@ func (r *redirector) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// send takes commands to one node; each has its own error then.
+// send sends commands to one node. Each command then has its own error.
 func send(ctx context.Context, to target, cmds []redis.Cmder) error {
 	pipe := to.node.Pipeline()
 	for _, cmd := range cmds {
@@ -191,8 +191,8 @@ func send(ctx context.Context, to target, cmds []redis.Cmder) error {
 	return err
 }
 
-// learn asks for the map of slots where an error says that it may have changed.
-// Asked for often, go-redis does so once in 200 ms.
+// learn makes go-redis read the map of slots again if an error says that the map may
+// have changed. If learn is called often, go-redis does so once in 200 ms.
 func (r *redirector) learn(ctx context.Context, err error) {
 	var answered redis.Error
 	switch {
@@ -208,8 +208,8 @@ func (r *redirector) learn(ctx context.Context, err error) {
 	}
 }
 
-// wait reports whether to try again after it. Where the deadline is near it says
-// no at once: the command would be sent, and its answer come too late to know.
+// wait waits before the next attempt, and reports whether to make one. If the deadline
+// is near, it returns false at once: the answer to another attempt would come too late.
 func wait(ctx context.Context, attempt int) bool {
 	return pause.BeforeDeadline(ctx, min(redirectFirst<<attempt, redirectMost))
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RequireNoRetry refuses a client that sends a command again by itself: an append
-// or a check whose reply was lost would then count twice, and nobody would know.
-// Whatever writes without a gate must ask it first. go-redis takes 0 for its
-// default of 3 retries, and shows -1 as 0.
+// RequireNoRetry returns an error if the client repeats commands: an append or a check
+// whose reply was lost would then count twice, without an error. Call it before any
+// write that may not be sent twice. For go-redis, 0 means its default of 3 retries, and
+// its Options show -1 as 0.
 func RequireNoRetry(c redis.UniversalClient) error {
 	n := 0
 	switch c := c.(type) {
 	case *redis.Client:
 		n = c.Options().MaxRetries
 	case *redis.ClusterClient:
-		// A plain ClusterClient repeats commands up to MaxRedirects times, whatever MaxRetries is.
+		// A ClusterClient of go-redis repeats commands up to MaxRedirects times, whatever MaxRetries is.
 		n = max(c.Options().MaxRetries, c.Options().MaxRedirects)
 	case *redis.Ring:
 		n = c.Options().MaxRetries

@@ -9,34 +9,34 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Lease is what a process has of a key to answer from memory: units that are reserved in Redis.
+// Lease is units of a key that are reserved in Redis, so that a process can answer from memory.
 type Lease struct {
-	ID    string // of ID
+	ID    string // from Store.ID
 	Key   string
 	TTL   time.Duration // from each renewal on, by Redis's clock
-	Units int64         // as the last reply had them, 0 where it is new
+	Units int64         // from the last reply, 0 if the lease is new
 }
 
-// Renewal is what a process asks for its lease.
+// Renewal is the request of a process for its lease.
 type Renewal struct {
-	Used  int64 // units that were used since the last one; they are charged
-	Keep  int64 // units that are not used, and may be used meanwhile
-	Want  int64 // units that it is to have; 0 ends the lease
+	Used  int64 // units that were used since the last renewal; they are charged
+	Keep  int64 // units that are not used; the process may use them during the renewal
+	Want  int64 // units that the process wants to have; 0 ends the lease
 	Least int64 // units come in multiples of it; at least 1
 }
 
-// Leased is the answer. Where Units is 0, State.RetryAfter is when Least would be free.
+// Leased is the answer. If Units is 0, State.RetryAfter is the time until Least units are free.
 type Leased struct {
-	// Stood is false where the lease had expired, and was charged: it has no units.
+	// Stood is false if the lease had expired, and was charged: it has no units.
 	Stood  bool
 	Units  int64
 	Resets int64 // changes at each reset of a key of the partition; see Resets
 	State  windows.KeyState
 }
 
-// RenewLease takes, renews or ends a lease in one step with the charge of what was used of it, under the
-// plan that the key has now; nil where it has none any more. It may not be sent again: where the outcome is
-// unknown, the lease must not be used any more, and is charged when it expires.
+// RenewLease takes, renews or ends a lease, and charges its used units in the same step. plan is the
+// present plan of the key; nil if it has none any more. Do not call it again: if the outcome is unknown,
+// the lease must no longer be used, and is charged when it expires.
 func (s *Store) RenewLease(ctx context.Context, plan *windows.Plan, lease Lease, ask Renewal) (Leased, error) {
 	requests := []counters.Request{{Plan: plan, Key: lease.Key, Cost: ask.Used}}
 	var out Leased

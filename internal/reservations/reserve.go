@@ -10,17 +10,17 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Reservation is what became of a request for one.
+// Reservation is the outcome of a request for a reservation.
 type Reservation struct {
 	counters.Verdict // in the order of the requests
 	State            lua.ReserveState
-	// ExpiresMs is until when it stands, by Redis's clock.
+	// ExpiresMs is when it expires, by Redis's clock.
 	ExpiresMs int64
 }
 
-// Reserve reserves the costs of the requests for ttl, all or none, under an id of ID.
-// All keys lie in one shard; package check reserves over several. The fingerprint is a word for
-// the request: the same id may be sent again with the same one, and nothing is reserved twice.
+// Reserve reserves the costs of the requests for ttl, all or none, under an id from ID.
+// All keys are in one shard; package check reserves in several shards. The fingerprint is a word for
+// the request. The same id may be sent again with the same fingerprint, and nothing is reserved twice.
 func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	requests []counters.Request,
 ) (Reservation, error) {
@@ -42,8 +42,8 @@ func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 	return out, err
 }
 
-// Withdraw takes back what Reserve reserved of keys of one shard, and forgets the id there, as
-// another shard denied the rest.
+// Withdraw takes back what Reserve has reserved of keys of one shard, and removes the id there, if
+// another shard denied the rest of the request.
 func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Request) error {
 	free := slices.Clone(requests)
 	for i := range free {
@@ -55,7 +55,7 @@ func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Req
 	})
 }
 
-// The ways to settle a reservation, and what becomes of it, as the scripts have them.
+// The ways to settle a reservation, and the outcomes, from package lua.
 type (
 	SettleOp     = lua.SettleOp
 	SettleState  = lua.SettleState

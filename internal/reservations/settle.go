@@ -13,15 +13,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Settlement is what became of a reservation that was to be ended or renewed.
+// Settlement is the outcome of ending or renewing a reservation.
 type Settlement struct {
 	State                lua.SettleState
 	ExpiresMs, SettledMs int64
 	Keys                 []SettledKey
 }
 
-// SettledKey is a key of a reservation, and where it stands now; Plan is nil, and State
-// empty, where no rule matches it any more.
+// SettledKey is a key of a reservation, with its present state. Plan is nil, and State
+// empty, if no rule matches it any more.
 type SettledKey struct {
 	Key   string
 	Units int64 // reserved
@@ -29,11 +29,11 @@ type SettledKey struct {
 	State windows.KeyState
 }
 
-// Settle ends what a reservation has in some partitions of one shard (see Shards), or
-// renews it for ttl; 0 is what it had before. The error of a ttl that is longer than an in_flight window of
-// its keys wraps api.ErrBadRequest. cost gives what a key is charged by a commit, for the units
-// reserved. It may be sent again: the same end does nothing more. The fingerprint is
-// a word for the costs.
+// Settle ends the part of a reservation in some partitions of one shard (see Shards), or
+// renews it for ttl; 0 means the ttl that it had before. If ttl is longer than an in_flight window of
+// its keys, the error wraps api.ErrBadRequest. For a commit, cost returns the charge of a key from its
+// reserved units. Settle may be sent again: ending a reservation again in the same way does nothing.
+// The fingerprint is a word for the costs.
 func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
 	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string,
 ) (Settlement, error) {
@@ -57,7 +57,7 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 	var out Settlement
 	err = s.counter.UnderPlans(requests, func() error {
 		args := s.argsOf(id, requests)
-		if len(keys) == 0 { // the script forgets that it was due, if nobody knows it then either
+		if len(keys) == 0 { // the script removes its due entry, if the id has no record by then either
 			for _, p := range parts {
 				args.Partitions = append(args.Partitions, s.partition(p))
 			}
@@ -77,7 +77,7 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 	return out, err
 }
 
-// renewFor gives the ms that a reservation of these keys is renewed for.
+// renewFor returns for how many ms a reservation of these keys is renewed.
 func renewFor(ttl time.Duration, requests []counters.Request) (int64, error) {
 	for _, a := range requests {
 		for _, r := range a.Plan.Rules() {
@@ -90,7 +90,7 @@ func renewFor(ttl time.Duration, requests []counters.Request) (int64, error) {
 	return max(1, ttl.Milliseconds()), nil
 }
 
-// Keys gives the keys that a reservation has in some partitions of one shard.
+// Keys returns the keys that a reservation has in some partitions of one shard.
 func (s *Store) Keys(ctx context.Context, id string, parts []int) ([]string, error) {
 	list, _, err := s.keysOf(ctx, id, parts)
 	keys := make([]string, len(list))
@@ -100,8 +100,8 @@ func (s *Store) Keys(ctx context.Context, id string, parts []int) ([]string, err
 	return keys, err
 }
 
-// Sweep settles the reservations among due records of partition p. The counter sweeps the others: the results are
-// those of counters.Redis.Sweep.
+// Sweep settles the reservations among due records of partition p. The counter sweeps the other records. The results
+// are those of counters.Redis.Sweep.
 func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
 	err error,
 ) {

@@ -1,8 +1,9 @@
-// Package reservations reserves units of keys in Redis: they count as used until somebody commits or cancels them, or
-// until they expire. A slot in flight is a reservation of a window that counts nothing else. Units that a process or a
-// client leases, to answer from memory, are one too (lease.go). Package counters has the counts themselves.
+// Package reservations reserves units of keys in Redis. Reserved units count as used until they are committed or
+// cancelled, or until they expire. A slot in flight is a reservation in a window that counts nothing else. The units
+// that a process or a client leases, to answer from memory, are also a reservation (lease.go). Package counters has the
+// counts themselves.
 //
-// Begin with Store.Reserve, then settle.go. lua/features/holds.lua has the records in Redis.
+// Read Store.Reserve first, then settle.go. lua/operations/reserve.lua has the records in Redis.
 package reservations
 
 import (
@@ -32,13 +33,13 @@ type Store struct {
 	keys    *stream.Keys
 }
 
-// New makes the Store of a counter.
+// New returns the Store of a counter.
 func New(c *counters.Redis) *Store {
 	return &Store{counter: c, redis: c.Library().Client(), lua: c.Library(), keys: c.Keys()}
 }
 
-// ID makes the id of a reservation of these keys out of a word (letters and
-// digits): it names their partitions, so that any process finds it.
+// ID returns the id of a reservation of these keys, made from a word (lower-case
+// letters and digits). It has the keys' partitions, so that any process finds it.
 func (s *Store) ID(word string, requests []counters.Request) string {
 	var parts []int
 	for _, a := range requests {
@@ -53,7 +54,7 @@ func (s *Store) ID(word string, requests []counters.Request) string {
 	return word
 }
 
-// partitionsOf gives the partitions that an id names, nil where it is none.
+// partitionsOf returns the partitions in an id, nil if it is not an id.
 func (s *Store) partitionsOf(id string) []int {
 	words := strings.Split(id, "-")
 	if len(id) > 1024 || words[0] == "" || strings.Trim(words[0], "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
@@ -70,8 +71,8 @@ func (s *Store) partitionsOf(id string) []int {
 	return parts
 }
 
-// Shards gives the partitions that an id names, those of one shard together; none
-// where it is no id.
+// Shards returns the partitions in an id, grouped by shard. It is empty if it is
+// not an id.
 func (s *Store) Shards(id string) [][]int {
 	return eventlog.Shards(s.redis, s.partitionsOf(id))
 }
@@ -80,7 +81,7 @@ func (s *Store) rememberMs() int64 {
 	return cmp.Or(s.counter.Remember, stream.DefaultRetention).Milliseconds()
 }
 
-// argsOf names the keys of requests, with what their cost is.
+// argsOf returns the arguments with the keys of requests and their costs.
 func (s *Store) argsOf(id string, requests []counters.Request) lua.ReservationArgs {
 	args := lua.ReservationArgs{Now: s.counter.Clock(), ID: id}
 	for _, a := range requests {
@@ -89,7 +90,7 @@ func (s *Store) argsOf(id string, requests []counters.Request) lua.ReservationAr
 	return args
 }
 
-// addKey puts a key into the arguments; without a plan it has no meters.
+// addKey adds a key to the arguments. Without a plan it has no meters.
 func (s *Store) addKey(args *lua.ReservationArgs, plan *windows.Plan, key string, units int64) {
 	p := s.keys.Partition(key)
 	names := s.partition(p)
@@ -112,8 +113,8 @@ func (s *Store) partition(p int) lua.ReservationPartition {
 		Reservations: s.keys.Reservations(p)}
 }
 
-// keysOf reads which keys a reservation has in some partitions, none where nobody knows its id,
-// and its ttl.
+// keysOf reads which keys a reservation has in some partitions, and its ttl. There are no keys if the id is
+// unknown.
 func (s *Store) keysOf(ctx context.Context, id string, parts []int) (keys []SettledKey, ttl time.Duration, err error) {
 	pipe := s.redis.Pipeline()
 	records := make([]*redis.StringCmd, len(parts))
@@ -129,8 +130,8 @@ func (s *Store) keysOf(ctx context.Context, id string, parts []int) (keys []Sett
 			ms, _ := strconv.ParseInt(lines[2], 10, 64)
 			ttl = time.Duration(ms) * time.Millisecond
 		}
-		for n := 6; n+1 < len(lines); n += 2 { // reserve.lua says what the lines are
-			if s.keys.Partition(lines[n+1]) == p { // else it is foreign
+		for n := 6; n+1 < len(lines); n += 2 { // reserve.lua describes the lines
+			if s.keys.Partition(lines[n+1]) == p { // otherwise it is foreign
 				units, _ := strconv.ParseInt(strings.TrimRight(lines[n], "cfl"), 10, 64)
 				keys = append(keys, SettledKey{Key: lines[n+1], Units: units})
 			}

@@ -9,7 +9,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// periods names those of a window of the calendar: month from the 15th, Berlin time. It is empty for another.
+// periods describes the periods of a window of the calendar: month from the 15th, Berlin time. It is empty for
+// another window.
 func periods(w windows.Window) string {
 	c := w.Calendar
 	if c.Unit == "" {

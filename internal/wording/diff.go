@@ -21,13 +21,13 @@ const (
 // Change is one thing that differs between two sets of rules.
 type Change struct {
 	Kind string `json:"kind"` // added, removed, renamed, moved or changed
-	Rule string `json:"rule"` // its name in the new rules; of one that was removed, in the old ones
+	Rule string `json:"rule"` // its name in the new rules; if it was removed, in the old rules
 	Text string `json:"text"` // what differs
-	// Follows is what follows from it, "" where there is nothing to say.
+	// Follows is the consequence, "" if there is nothing to say.
 	Follows string `json:"follows,omitempty"`
 }
 
-// String is one line with all of it.
+// String returns the whole change in one line.
 func (c Change) String() string {
 	text := c.Rule + ": " + c.Text
 	if c.Follows != "" {
@@ -42,8 +42,8 @@ type pair struct {
 	from, to      int
 }
 
-// Diff says what differs between two sets of rules: what was removed, then the new rules in
-// their order. It is empty where they are the same.
+// Diff returns what differs between two sets of rules: first the removed rules, then the new rules
+// in their order. It is empty if the rules are the same.
 func Diff(before, after *windows.Rules) []Change {
 	old, now := before.List(), after.List()
 	pairs := pairsOf(old, now)
@@ -72,8 +72,8 @@ func Diff(before, after *windows.Rules) []Change {
 	return out
 }
 
-// pairsOf finds the rules of both sets, in the new order: by name, and of the others those
-// whose windows and match are the same, which were renamed.
+// pairsOf finds the rules that are in both sets, in the new order. It compares their names first.
+// Of the remaining rules, those with the same windows and match were renamed.
 func pairsOf(old, now []*windows.Rule) []pair {
 	var pairs []pair
 	known, taken := make([]bool, len(now)), make([]bool, len(old))
@@ -98,7 +98,7 @@ func pairsOf(old, now []*windows.Rule) []pair {
 	return pairs
 }
 
-// longestRising gives as many pairs as can have kept their order; the others have moved.
+// longestRising returns the largest set of pairs that have kept their order. The other pairs have moved.
 func longestRising(pairs []pair) map[pair]bool {
 	length, previous := make([]int, len(pairs)), make([]int, len(pairs))
 	last := -1
@@ -148,9 +148,9 @@ func renamed(p pair) Change {
 			"dashboards and overrides may have to learn"}
 }
 
-// moved names the rules that the rule has passed, and what that decides.
+// moved describes which rules the rule has passed, and what follows.
 func moved(p pair, pairs []pair) Change {
-	var above, below, gains, loses []string // above: those that it stands above now
+	var above, below, gains, loses []string // above: the rules that it is above now
 	for _, o := range pairs {
 		switch {
 		case o.from < p.from && o.to > p.to:
@@ -187,7 +187,7 @@ func moved(p pair, pairs []pair) Change {
 		Follows: strings.Join(follows, "; ")}
 }
 
-// some names the first few of many.
+// some returns the names, or the first few of them and the number of the others.
 func some(names []string, last string) string {
 	const most = 4
 	if len(names) > most+1 {
@@ -196,5 +196,5 @@ func some(names []string, last string) string {
 	return english.List(names, last)
 }
 
-// takesKeys tells whether the place of a rule decides something.
+// takesKeys reports whether the rule takes its keys from the rules below it, so that its place matters.
 func takesKeys(r *windows.Rule) bool { return r.Match != "" && (!r.Shadow || r.Exclusive) }

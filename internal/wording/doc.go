@@ -1,4 +1,4 @@
-// Package wording says in plain words what rules mean, and what differs between two sets of
-// rules. It owns the sentences about rules and windows; what an option of a rule means is said in windows, beside
-// the option. rule.go has a rule's sentence, diff.go compares. Read rule.go next.
+// Package wording describes in plain words what rules mean, and what differs between two sets of
+// rules. It has the sentences about rules and windows. The sentences about a rule's options are in package windows,
+// with each option. rule.go describes a rule, diff.go compares rules. Read rule.go next.
 package wording

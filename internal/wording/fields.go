@@ -12,7 +12,7 @@ import (
 
 const settled = "decisions that no longer hold are released, and keys that are above are throttled, at once"
 
-// fields says which fields of a rule differ, but for its name.
+// fields returns which fields of a rule differ, except its name.
 func fields(a, b *windows.Rule) []Change {
 	var out []Change
 	add := func(differs bool, text, follows string) {
@@ -35,7 +35,7 @@ func fields(a, b *windows.Rule) []Change {
 	return out
 }
 
-// recounted says what follows where some windows of a rule are counted anew.
+// recounted returns what follows if some windows of a rule are counted from zero.
 func recounted(a, b *windows.Rule, anew []windows.Window) string {
 	if len(anew) == 0 {
 		return ""
@@ -56,7 +56,7 @@ func recounted(a, b *windows.Rule, anew []windows.Window) string {
 	return "keys start from zero once " + english.List(spans, "and")
 }
 
-// rematched is what follows where a rule matches other keys.
+// rematched returns what follows if a rule matches other keys.
 func rematched(a, b *windows.Rule) string {
 	switch {
 	case b.Match == "":
@@ -69,7 +69,7 @@ func rematched(a, b *windows.Rule) string {
 	return "keys that it no longer takes fall to the next rule that matches, or to none"
 }
 
-// spans says which windows differ. A window is known by its span.
+// spans returns which windows differ. A window is identified by its span.
 func spans(a, b *windows.Rule) []Change {
 	var out []Change
 	add := func(text, follows string) {
@@ -78,7 +78,7 @@ func spans(a, b *windows.Rule) []Change {
 	find := func(in []windows.Window, w windows.Window) int {
 		return slices.IndexFunc(in, w.Same)
 	}
-	var common [2][]windows.Window // in the order of each
+	var common [2][]windows.Window // the windows of b that a has too, in a's order and in b's order
 	for _, w := range a.Windows {
 		if i := find(b.Windows, w); i >= 0 {
 			common[0] = append(common[0], b.Windows[i])
@@ -111,7 +111,7 @@ func spans(a, b *windows.Rule) []Change {
 	return out
 }
 
-// begins says what a window that is new counts at first: what the log of its algorithm has kept.
+// begins returns what a new window counts at first: the units that the log of its algorithm has kept.
 func begins(a, b *windows.Rule, w windows.Window) string {
 	switch {
 	case w.InFlight && a.InFlight() > 0:

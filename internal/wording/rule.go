@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Rule says what a rule means, in one line.
+// Rule describes a rule in one line.
 func Rule(r *windows.Rule) string {
 	parts := append([]string{limits(r)}, r.Says()...)
 	return fmt.Sprintf("%s (%s): %s", r.Name, match(r), strings.Join(parts, "; "))
@@ -24,7 +24,7 @@ func match(r *windows.Rule) string {
 	return r.Match
 }
 
-// limits says what all windows admit together, and how that is counted.
+// limits describes what all windows admit together, and how they are counted.
 func limits(r *windows.Rule) string {
 	var counted, held []string
 	for _, w := range r.Windows {
@@ -44,7 +44,7 @@ func limits(r *windows.Rule) string {
 	return strings.Join(parts, "; ")
 }
 
-// Window says what one window of a rule admits: 100 in any minute.
+// Window describes what one window of a rule admits: 100 in any minute.
 func Window(r *windows.Rule, w windows.Window) string {
 	if w.InFlight {
 		return fmt.Sprintf("at most %s at once, a slot that is not given back is free after %s",
@@ -60,7 +60,7 @@ func Window(r *windows.Rule, w windows.Window) string {
 	return english.Number(w.Limit) + " " + within(r, w)
 }
 
-// within names the span of a window: in any minute.
+// within describes the span of a window: in any minute.
 func within(r *windows.Rule, w windows.Window) string {
 	period := periods(w)
 	switch {
@@ -74,13 +74,13 @@ func within(r *windows.Rule, w windows.Window) string {
 	return "in any " + english.PerSpan(w.Per)
 }
 
-// algorithm says what counts a rule's windows: where they differ, each that is named.
+// algorithm describes what counts a rule's windows. If several algorithms do, it lists those that a rule can name.
 func algorithm(r *windows.Rule) string {
 	var names []string
 	for _, a := range r.Algorithms() {
 		switch {
 		case !slices.Contains(windows.Algorithms, a):
-			continue // that is exact, and no choice
+			continue // it is exact, and a rule cannot choose it
 		case a == windows.SlidingBuckets:
 			a = fmt.Sprintf("%s (%s a window)", a, buckets(r.Buckets))
 		case lua.PromiseOf(a) == lua.Estimate:

@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Every form of a rule in words: read testdata/rules.txt beside testdata/rules.yml.
+// Every form of a rule in words: compare testdata/rules.txt with testdata/rules.yml.
 func TestRuleInWords(t *testing.T) {
 	rules, err := windows.Load(filepath.Join("testdata", "rules.yml"))
 	testkit.Must(t, err)
@@ -30,12 +30,12 @@ const (
 	g = `{name: gold, windows: [{limit: 5000, per: 1h}]}`
 )
 
-// field is a rule with windows and other fields of its own.
+// field returns a rule with these windows and other fields.
 func field(windows, more string) string {
 	return `{name: r, match: "*", windows: [` + windows + `]` + more + `}`
 }
 
-// What differs between two files, and what follows: read testdata/diff.txt beside this table.
+// What differs between two files, and what follows: compare testdata/diff.txt with this table.
 func TestDiffInWords(t *testing.T) {
 	const minute = "{limit: 1000, per: 1m}"
 	var b0 strings.Builder

@@ -3,9 +3,9 @@
 --
 -- include: library
 
--- dead_letter adds a letter: the ID of the entry that it is about, why, and what
--- stood in it. About `keep` letters are kept. The caller has proven the type of the
--- stream; a stream that holds the greatest ID there is, is rewritten.
+-- dead_letter adds a letter: the ID of the entry that it is about, the reason, and
+-- the entry's body. About `keep` letters are kept. The caller has proven the type of
+-- the stream. A stream that has the greatest possible ID is rewritten.
 local function dead_letter(stream, keep, id, reason, body)
   local entry = {'XADD', stream, 'MAXLEN', '~', int(keep), '*', 'event', id, 'reason', reason, 'body', body}
   if refused(pcall(unpack(entry))) then

@@ -1,8 +1,8 @@
 -- freed.lua: marks a partition whose keys got units back before their time.
 --
--- Processes answer denied checks from memory (check/denials.go), as a window frees units
--- only with time. What gives units back earlier marks the partition in the same step as
--- it does so; these processes compare the mark, and forget.
+-- Processes answer denied checks from memory (check/denials.go), because a window frees units
+-- only with time. An operation that gives units back earlier changes the mark of the partition
+-- in the same step. The processes compare the mark, and forget their denials if it has changed.
 --
 -- The mark is a number in one field of the levels hash, and changes each time. (No key
 -- begins with a line feed, and the fields of versions have two digits after theirs.)
@@ -10,7 +10,7 @@
 
 local FREED = '\nfreed'
 
--- read_mark gives a mark, 0 where there is none.
+-- read_mark returns a mark, 0 if there is none.
 local function read_mark(levels, field)
   local n = tonumber(call('HGET', levels, field) or nil)
   if not n or n % 1 ~= 0 or n < 0 or n >= 4503599627370496 then n = 0 end

@@ -1,22 +1,24 @@
 -- holds.lua: what reserve.lua, settle.lua and lease-units.lua share: the reservations of a key.
 --
--- A member of the holds is id:units:policy, by when it expires. Its policy says what becomes of the
--- units then: c, they are charged; f, they are free; l, they are of a lease (lease-units.lua), and charged.
+-- A member of the holds is id:units:policy, and its score is when it expires. The policy says what happens to
+-- the units then: c, they are charged; f, they are free; l, they belong to a lease (lease-units.lua), and are charged.
 --
 -- include: library, plan, state, reserved, records, levels, freed
 
--- Where the names of a partition stand, after its place in KEYS. (levels, due and outbox are as in records.lua.)
+-- The offset of a partition's name of reservations from its place in KEYS, and how many names a partition has.
+-- (levels, due and outbox are as in records.lua.)
 local RESERVATIONS, PARTITION_SIZE = 3, 4
 
--- word_of gives what stands in an id before its partitions.
+-- word_of returns the part of an id before its partitions.
 local function word_of(id) return match(id, '^%w+') end
 
 -- read_key reads the holds of a key, KEYS[k], whose partition has its place in KEYS:
---   sum      the units that are reserved, without those that have expired
---   was      what read_reserved gave: with them; nil where nothing is
---   policy   of its reservations: c, f, or m where they differ
---   expired  the members that have; charged: their units that are to be charged
---   s        the state of the key; nil where no rule counts it
+--   sum      the reserved units, without those that have expired
+--   was      the result of read_reserved, which has the expired units too; nil if nothing is reserved
+--   policy   the policy of its reservations: c, f, or m if they differ
+--   expired  the members that have expired
+--   charged  the units of these that are to be charged
+--   s        the state of the key; nil if no rule counts it
 local function read_key(k, place, now)
   local key = {holds = KEYS[k], key = user_key(KEYS[k]), place = place, units = 0, own_policy = 'c', sum = 0,
                was = nil, charged = 0, policy = 'c', expired = nil, s = nil}
@@ -33,10 +35,10 @@ local function read_key(k, place, now)
   return key
 end
 
--- read_keys reads what ARGV[at] and those that follow say:
+-- read_keys reads ARGV from `at` on:
 --   number of partitions, of plans, and the plans (plan.lua); then per key: its partition, its units, its policy, and
---   its plan, 0 where it has none. All are numbered from 1
--- KEYS has per key its holds and its meters. It gives the keys and the number of partitions.
+--   its plan, 0 if it has none. Partitions and plans are numbered from 1
+-- KEYS has per key its holds and its meters. read_keys returns the keys and the number of partitions.
 local function read_keys(now, at)
   local partitions, list = number(at, 1), nil
   list, at = plans_at(at + 2, number(at + 1, 0))
@@ -57,7 +59,7 @@ local function read_keys(now, at)
   return keys, partitions
 end
 
--- prove_key_types reads what is written here and was not read before.
+-- prove_key_types reads the Redis keys that this file writes and that were not read before, to check their types.
 local function prove_key_types(keys)
   for _, key in ipairs(keys) do
     call('HLEN', KEYS[key.place + RESERVATIONS])
@@ -65,8 +67,8 @@ local function prove_key_types(keys)
   end
 end
 
--- stays tells whether what is charged now counts in full in each window for as long as a denial is remembered,
--- a second (check/denials.go).
+-- stays returns whether units that are charged now count in full in each window for a second, which is how long a
+-- denial is remembered (check/denials.go).
 local function stays(s)
   for i = 1, s.plan.many do
     local m = s.meters[i]
@@ -79,13 +81,13 @@ local function stays(s)
   return true
 end
 
--- join_policy notes that units are reserved besides key.sum, of a policy.
+-- join_policy sets the policy of a key after units of a policy are reserved in addition to key.sum.
 local function join_policy(key, policy)
   if key.sum > 0 and key.policy ~= policy then policy = 'm' end
   key.policy = policy
 end
 
--- write_reserved writes how many units of a key are reserved, and gives it, as read_reserved does.
+-- write_reserved writes how many units of a key are reserved, and returns the same as read_reserved.
 local function write_reserved(key, now)
   local levels, field = KEYS[key.place + LEVELS], '\n\n' .. key.key
   local first = call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
@@ -103,15 +105,16 @@ local function write_reserved(key, now)
   return r
 end
 
--- write_key writes what has become of a key: key.sum units are reserved, of them `granted` just now,
--- and `charge_units` units more charged. It gives the transitions written.
--- Others are told where a denial that they remember may end earlier for it: units are free, or are to be so sooner
--- than was said, at the end of a reservation or when what was charged has left. It does not where what is charged
--- stays; then the wait that they were told may be too long, and they are told of that near a level.
--- leased: that is of a lease. It is charged often, and soon: waits are not told anew for it.
+-- write_key writes the new state of a key: key.sum units are reserved, `granted` of them in this call,
+-- and `charge_units` more units are charged. It returns how many transitions it wrote.
+-- It changes the partition's mark (freed.lua) if a denial that other processes remember may now end earlier: units are
+-- free, or will be free sooner than those processes computed, at the end of a reservation or when the charged units
+-- leave. A denial does not end earlier if the charged units stay (see stays). Then only the wait that the processes
+-- computed may be too long, and the mark is changed only near a level.
+-- leased: the units are of a lease. They are charged often and soon, so the mark is not changed for a wait.
 local function write_key(key, charge_units, granted, now, leased)
   local r, was, old = write_reserved(key, now), key.was, key.s
-  -- Units that are charged or freed before their reservation was to end leave earlier than was said.
+  -- Units that are charged or freed before their reservation was to end leave earlier than was computed.
   local transitions, freed, near = 0, false, false
   local sooner = was and r and (r.first < was.first or r.till < was.till)
   local earlier = sooner or was and key.sum < was.units
@@ -136,9 +139,9 @@ local function write_key(key, charge_units, granted, now, leased)
   return transitions
 end
 
--- expire_key settles what has expired of a key, where something has, as nobody may be there
--- to sweep. It gives the transitions written. The records say so from then on, whatever the clock does: who
--- committed one after a step back would be charged twice.
+-- expire_key settles the expired reservations of a key, if there are any, because perhaps no process
+-- sweeps. It returns how many transitions it wrote. Their records then have the state expired, whatever the clock
+-- does. Otherwise a caller that commits a reservation after the clock stepped back would be charged twice.
 local function expire_key(key, now)
   if not key.expired then return 0 end
   local reservations = KEYS[key.place + RESERVATIONS]

@@ -1,14 +1,14 @@
--- idempotency.lua: the answers to calls that carry a key of their caller's (the
--- header Idempotency-Key), so that a call which is sent again gets the answer that the
--- first one got, and is charged once. The memory is written in the same step as the charge.
+-- idempotency.lua: the answers to calls that have a key from their caller (the
+-- header Idempotency-Key). A call that is sent again gets the answer of the first call,
+-- and is charged only once. The answer is remembered in the same step as the charge.
 --
 -- KEYS   the last ones: the memory of each such call
 -- ARGV   at the place where the check reads it, per call: its
 --        number in the run, rising; for how many ms its answer is remembered, 0: not at
 --        all (it is only looked for); the fingerprint of its body, without spaces
--- Reply  in the place of `allowed`: 1|0 of a call that is new; 3|2 of one that was
---        answered before: the rest of the answer is that one's, where the rules have not changed
---        their windows since; 4 where the key was another body's, and nothing was charged
+-- Reply  in the place of `allowed`: 1|0 for a new call; 3|2 for a call that was
+--        answered before: the rest is the remembered answer, if the rules have not changed
+--        their windows since; 4 if the key was used with another body: nothing was charged
 --
 -- A memory is a string: the fingerprint, then the integers of the answer. Any other value of
 -- the key is corrupt, counts as no memory, and is replaced.
@@ -17,7 +17,7 @@
 
 local REMEMBERED, OTHER_BODY = 2, 4
 
--- answer_of gives the integers of a memory, nil where it is corrupt.
+-- answer_of returns the integers of a memory, nil if it is corrupt.
 local function answer_of(text)
   local list = {}
   for word in string.gmatch(text, '%S+') do
@@ -29,12 +29,12 @@ local function answer_of(text)
   return list
 end
 
--- remembered_calls reads n calls with keys. It gives: number of a call -> what is known of it, the next place in
--- ARGV, and where the other KEYS end. Of a call:
---   answered           true where it may not be charged: it was answered before, or the key is
---                      another body's
---   finish(reply, from, to)  remembers the answer that stands in the reply from..to, the first of
---                      which is `allowed`, or puts the remembered one there
+-- remembered_calls reads n calls with keys. It returns three values: number of a call -> what is known of the call,
+-- the next place in ARGV, and where the other KEYS end. What is known of a call:
+--   answered           true if it must not be charged: it was answered before, or the key was used
+--                      with another body
+--   finish(reply, from, to)  remembers the answer at from..to of the reply, where the first value
+--                      is `allowed`, or writes the remembered answer there
 local function remembered_calls(at, n)
   local known, others = {}, #KEYS - n
   for i = 1, n do

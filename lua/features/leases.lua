@@ -1,14 +1,15 @@
--- leases.lua: a reset keeps the units of leases (lease-units.lua), as processes may still spend them. It changes a
--- mark: processes that hold leases of the partition compare it, and give them back.
+-- leases.lua: a reset keeps the units of leases (lease-units.lua), because processes may still spend them. It changes
+-- a mark. Processes that hold leases of the partition compare the mark, and give their leases back if it has changed.
 --
 -- include: library, plan, state, reserved, freed
 
 local RESETS = '\nresets'
 
--- resets_of gives the mark of a partition.
+-- resets_of returns the mark of a partition.
 local function resets_of(levels) return read_mark(levels, RESETS) end
 
--- read_leased gives the holds of leases, as members and when they expire, and as read_reserved does.
+-- read_leased returns a list of the holds of leases, which has each member and when it expires in turn. The table also
+-- has units, first and till, as in read_reserved.
 local function read_leased(holds)
   local held = pcall('ZRANGE', holds, '0', '-1', 'WITHSCORES')
   if held.err and is_wrong_type(held) then held = {} end
@@ -24,7 +25,7 @@ local function read_leased(holds)
   return leased
 end
 
--- keep_leased writes the holds of leases again, and what a process may still spend of the key, and changes the mark.
+-- keep_leased writes the holds of leases and their units again, and changes the mark.
 local function keep_leased(plan, leased, now)
   for i = 1, #leased, 2 do call('ZADD', KEYS[4], leased[i], leased[i + 1]) end
   leased.rest = max(0, leased.till - now)

@@ -2,19 +2,19 @@
 -- follow from it. override.lua and expire-overrides.lua include it.
 --
 -- A target is a key, or a line feed and a pattern. The hash of overrides has target -> JSON
--- (api.Override), and under "\nversion" a text that is another after each change. Each change
--- is an entry of the audit stream with the versions before and after it, so that a process
--- which knows the one can come to the other, and sees where an entry is missing.
+-- (api.Override), and under "\nversion" a text that differs after each change. Each change is
+-- an entry of the audit stream with the versions before and after it. So a process that has
+-- one version can follow the entries to the next one, and notices if an entry is missing.
 --
 -- include: library, plan, state, records, levels, freed
 
 local VERSION = '\nversion'
--- The decision of a block ends after so long and is renewed then. A subscriber that hears
--- no renewal lets the key go another SLACK_MS later.
+-- The decision of a block ends after BLOCK_MS and is renewed then. A subscriber that receives
+-- no renewal stops blocking the key SLACK_MS later.
 local BLOCK_MS, SLACK_MS = 86400000, 3600000
 
--- read_override gives of an override what the scripts need: block, till, reason; nil where there
--- is none, or it is corrupt.
+-- read_override returns the fields of an override that the scripts need: block, till, reason; nil
+-- if there is no override, or it is corrupt.
 local function read_override(text)
   if not text or text == '' then return nil end
   local ok, o = xpcall(function() return cjson.decode(text) end, function() end)
@@ -31,7 +31,7 @@ local function write_override(overrides, audit, keep, now, target, before, after
   local n = tonumber(match(version, '^(%d+)%-')) or 0
   if n >= 4503599627370496 then n = 0 end
   local next_version = int(n + 1) .. '-' .. int(now)
-  call('HDEL', overrides, '') -- the first write, which Redis takes where it is out of memory
+  call('HDEL', overrides, '') -- the first write, which Redis accepts even if it is out of memory
   if after == '' then
     call('HDEL', overrides, target)
   else
@@ -46,11 +46,11 @@ local function write_override(overrides, audit, keep, now, target, before, after
   end
 end
 
--- decide_block makes the decision of an operator's block of a key what it should be, and returns how
--- many transitions it wrote. Its record is under the key, a line feed and "override", with no
--- windows: it stands beside that of the key's rule.
---   block    {till, hold, reason}; nil where the key is not blocked (any more)
---   changed  the block was set anew: it is restated
+-- decide_block updates the decision of an operator's block of a key, and returns how many transitions
+-- it wrote. The decision's record is under the key, a line feed and "override", and has no windows.
+-- It exists in addition to the record of the key's rule.
+--   block    {till, hold, reason}; nil if the key is not blocked (any more)
+--   changed  the block was set again: its decision is published again
 local function decide_block(place, key, now, block, changed)
   local field = key .. '\noverride'
   local text = call('HGET', KEYS[place + LEVELS], field)
@@ -76,8 +76,8 @@ local function decide_block(place, key, now, block, changed)
   return x.written
 end
 
--- follow_override makes decisions and the time of the next look what an override (read_override; nil
--- for none) says. It returns how many transitions it wrote.
+-- follow_override updates the decision, and the time at which the target is next due, after an
+-- override (from read_override; nil for none). It returns how many transitions it wrote.
 local function follow_override(place, now, target, o, changed)
   local field, written = target .. '\noverride', 0
   if sub(target, 1, 1) ~= '\n' then

@@ -1,7 +1,7 @@
--- penalty.lua: how long a key is denied at least once it is throttled, and longer each time that this
--- happens again. It is a meter that counts no window, and hooks of its plan (plan.lua).
+-- penalty.lua: the shortest time for which a key is denied after it is throttled. The time is longer each
+-- time that this happens again. A penalty is a meter that counts no window, and hooks of its plan (plan.lua).
 --
--- A string per key, which ends by itself once the key's throttles are forgotten:
+-- A meter is one string, which expires when the key's throttles are to be forgotten:
 --   step;ends   which step the last penalty was, from 1, and when it ends, in ms
 --
 -- include: library, plan, state
@@ -27,7 +27,7 @@ end
 
 function penalty.add() end
 
--- more reads the steps in ms, and for how long after the end of one it is remembered.
+-- more reads the steps in ms, and for how many ms after its end a penalty is remembered.
 function penalty.more(meter, told, plan, i)
   local steps, forget = told.more.steps, integer(told.more.forget, 1, 'forget')
   for _, ms in ipairs(steps) do integer(ms, 1, 'penalty') end
@@ -40,8 +40,8 @@ function penalty.more(meter, told, plan, i)
 
   function plan.denied_until(s) return s.meters[i].total.ends end
 
-  -- throttled begins the next step where a throttle begins, at `since`; released ends the one that stands, where a
-  -- change of the rule ends the throttle. It is remembered.
+  -- throttled begins the next step at `since`, when a throttle begins. released ends the present penalty if a change
+  -- of the rule ends the throttle. The penalty is still remembered.
   function plan.throttled(s, since)
     local state = s.meters[i].total
     local again = state.step > 0 and since < state.ends + forget
@@ -54,7 +54,7 @@ function penalty.more(meter, told, plan, i)
     write(s)
   end
 
-  -- told gives which step is in force and until when, 0 and 0 where none is; fields adds it to a transition.
+  -- told returns which step is in force and until when, 0 and 0 if none is. The hook fields adds it to a transition.
   function plan.told(s)
     local state = s.meters[i].total
     if state.ends <= s.now then return 0, 0 end

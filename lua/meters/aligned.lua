@@ -1,11 +1,11 @@
 -- aligned.lua: what sliding-counter.lua and fixed-window.lua share. Windows are
 -- aligned: they begin at multiples of their length since 1970. A meter is one string:
 --   last[ ms,current,previous]...[!]
--- with `last` the newest event's ms, and per window the units of the
--- one that holds `last` and of the one before. So the text alone says which
--- windows it speaks of, and a window that the rule has got since reads as empty.
+-- with `last` the newest event's ms, and per window length the units of the
+-- window that holds `last` and of the window before it. So the text itself says
+-- which windows it has, and a window that was added to the rule later reads as empty.
 --
--- An exclamation mark is that of holds (reserved.lua).
+-- An exclamation mark is the mark of holds (reserved.lua).
 --
 -- The state's `total` is a list: current and previous of the first window, of
 -- the second, and so on.
@@ -44,7 +44,7 @@ local function open_aligned(m, name, now)
   return bound
 end
 
--- aligned_at gives window w as of `now`: where it begins, its units, and those of the one before.
+-- aligned_at returns window w as of `now`: where it begins, its units, and the units of the window before it.
 local function aligned_at(m, w, now)
   local ms, t, last = m.meter.ms[w], m.total, m.last
   local start = now - now % ms
@@ -54,8 +54,8 @@ local function aligned_at(m, w, now)
   return start, 0, 0
 end
 
--- add_aligned counts an event in the window of its own time: one that comes late
--- in the one before, or in none. It keeps the text for `spans` of the longest window.
+-- add_aligned counts an event in the window of its own time: a late event counts in
+-- the window before, or in none. The text expires after `spans` times the longest window.
 local function add_aligned(m, ms, count, spans)
   count = count + 0
   local newest = max(m.last, ms)
@@ -76,9 +76,9 @@ local function add_aligned(m, ms, count, spans)
   m.last, m.total = newest, out
 end
 
--- give_back_aligned takes the oldest n units of window `longest` out, and out of each other
--- window as many of them as it still holds; from the window before first. It gives
--- how many it took out of `longest`.
+-- give_back_aligned removes the oldest n units from window `longest`, and from each other window
+-- those of the units that it still holds. It removes units of the previous window first. It
+-- returns how many it removed from `longest`.
 local function give_back_aligned(m, longest, n, spans)
   local t, held = {}, {}
   for w = 1, m.meter.n do -- as of now, so that nothing is taken out of a window that is over

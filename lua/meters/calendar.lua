@@ -1,22 +1,22 @@
--- calendar.lua: the units since the day, week, month or year began, exactly: one integer per
--- window. Where a period begins and ends is computed outside (windows/calendar.go), as it
--- takes time zones, and handed in; a call whose clock stands in none of the periods it was
--- given ends before it has written anything (refusal in library.lua), and the caller asks again.
+-- calendar.lua: the exact number of units since the day, week, month or year began: one integer
+-- per window. The caller computes where a period begins and ends, because this needs time zones
+-- (windows/calendar.go). If the clock is outside of a period that the caller gave, the call ends
+-- before it writes anything (refusal in library.lua), and the caller sends it again.
 --
 -- A meter is one string:
 --   last[ id,from,to,units]...[!]
--- with `last` the newest event's ms, and per window which one it is, its period in ms, and the
--- units in it. An exclamation mark is that of holds (reserved.lua).
+-- with `last` the newest event's ms, and per window its id, its period in ms, and the
+-- units in it. An exclamation mark is the mark of holds (reserved.lua).
 --
--- A period that has not ended and overlaps the one given has other boundaries because a rule was changed, or
--- because another process has other time zones: its units stay. One that is later was begun before
--- the clock stepped back, and goes on.
+-- A stored period that has not ended and overlaps the given one has other boundaries because a rule was
+-- changed, or because another process has other time zones: its units are kept. A stored period that is
+-- later than the given one was begun before the clock stepped back, and continues.
 --
 -- The state's `total` is a list: from, to and units of the first window, of the second, and so on.
 --
 -- include: library, plan, state
 
--- What the calendar says is true by the clock, also where that stepped back.
+-- Periods are compared with the clock, even if the clock stepped back.
 local calendar = {by_clock = true}
 algorithms.calendar = calendar
 
@@ -24,8 +24,8 @@ local MOST_UNITS = 4503599627370496 -- 2^52, far above any limit
 local LONGEST = 400 * DAY
 local HOUR = 3600000 -- how much longer than its period a meter is kept
 
--- more reads what the windows have besides: which of the calendar's they are, and where the
--- period begins, which lasts for the window's ms.
+-- more reads the fields that only windows in periods have: id, which calendar window it is, and from, where
+-- the period begins. The period lasts for the window's ms.
 function calendar.more(meter, told, _, _, windows)
   meter.id, meter.from = {}, {}
   for p, w in ipairs(told.windows or {}) do
@@ -33,7 +33,7 @@ function calendar.more(meter, told, _, _, windows)
   end
 end
 
--- read gives last and the periods of a meter, nil where the text is corrupt.
+-- read returns last and the periods of a meter, nil if the text is corrupt.
 local function read(text, now)
   local last = #text <= 2048 and tonumber(match(text, '^%d+') or nil)
   if not last or last > now + DAY then return end
@@ -73,7 +73,7 @@ function calendar.open(m, name, now)
     earliest, bound = min(earliest, meter.from[w]), max(bound, units)
     t[3 * w - 2], t[3 * w - 1], t[3 * w] = from, to, units
   end
-  m.span = now - earliest + 1 -- what is older counts in no window
+  m.span = now - earliest + 1 -- an older event counts in no window
   m.last, m.total = last, t
   return bound
 end
@@ -83,15 +83,15 @@ local function write(m, newest)
   for w = 1, m.meter.n do
     local from, to = t[3 * w - 2], t[3 * w - 1]
     text[#text + 1] = format(' %d,%d,%d,%d', m.meter.id[w], from, to, t[3 * w])
-    longest = max(longest, to - max(newest, from) + HOUR) -- newest can be of before the period
+    longest = max(longest, to - max(newest, from) + HOUR) -- newest can be before the period
   end
   if m.marked then text[#text + 1] = '!' end
   call('SET', m.name, table.concat(text), 'PX', expiry(m, longest))
   m.last = newest
 end
 
--- An event of before a period does not count in it, however late it comes; one of now counts in the period that goes
--- on, also where the clock stepped back to before that.
+-- An event from before a period does not count in it, however late it comes. An event of now counts in the period that
+-- continues, even if the clock stepped back to before that period.
 function calendar.add(m, ms, _, count)
   local t = m.total
   for w = 1, m.meter.n do
@@ -104,10 +104,10 @@ function calendar.used(m, w) return m.total[3 * w] end
 
 function calendar.free_at(m, w) return m.total[3 * w - 1] end
 
--- How long the period after this one lasts is not known here.
+-- The length of the next period is not known here.
 function calendar.leaves(m, w, t) return max(t, m.total[3 * w - 1]) end
 
--- A shorter window gives back those of the oldest units that it still holds.
+-- From a shorter window it removes those of the oldest units that the window still holds.
 function calendar.give_back(m, longest, n)
   local t = m.total
   local held = t[3 * longest]

@@ -1,16 +1,16 @@
 -- distinct.lua: how many different values a key touched, such as the user names that were tried from one address. A
 -- value counts in a window until the window's length after it was last seen.
 --
--- A sorted set: one member per value, and its score is when it was last seen, in ms. It keeps the values that were
--- seen last: one more than the largest limit (the meter's setting). That is exact. A value that falls out was seen
--- before all that are kept, so it cannot matter before it is seen anew. `used` ends at one more than the limit of its
--- window, which means: more than the limit.
+-- A meter is a sorted set: one member per value, and its score is when the value was last seen, in ms. It keeps the
+-- values that were seen last: one more than the largest limit (the meter's setting). This is still exact: a value
+-- that is dropped was seen before all that are kept, so it cannot matter until it is seen again. The largest value of
+-- `used` is one more than the limit of its window, which means: more than the limit.
 --
--- A check, and a group of events, has one value per such meter of its plan: hook `values` (plan.lua) reads them. A
--- value that a window has already takes no unit of it, another takes one: hook `takes`.
+-- A check, and a group of events, has one value per such meter of its plan. The hook `values` (plan.lua) reads them.
+-- A value that a window has already takes no unit of the window. Another value takes one: hook `takes`.
 --
--- The state has besides: value (false: none came), seen, when it was last seen (0: not yet, nil: not asked), and
--- denied: a denied check adds no value, although its cost may count (hook `refused`).
+-- The state of a meter also has value (false: none came); seen, when the value was last seen (0: not yet, nil: not
+-- read yet); and denied: a denied check adds no value, although its cost may count (hook `refused`).
 --
 -- include: library, plan, state
 
@@ -23,7 +23,7 @@ function distinct.open(m, name, now)
   m.last, m.total, m.value, m.seen, m.denied = 0, 0, false, nil, false
   if e.err and is_wrong_type(e) or e[1] and not (last and last >= 0 and last <= now + DAY and last % 1 == 0) then
     corrupt_counters = corrupt_counters + 1
-    m.total = -1 -- what is there is removed before the next value is written
+    m.total = -1 -- the key is removed before the next value is written
     return 0
   end
   m.last = last or 0
@@ -38,7 +38,7 @@ function distinct.add(m, ms)
     call('ZREMRANGEBYRANK', name, '0', int(-keep - 1))
   end
   call('PEXPIRE', name, expiry(m, m.span))
-  m.total, m.seen = 0, 0 -- what is asked from now on is about another value
+  m.total, m.seen = 0, 0 -- later calls of takes are about another value
   if ms > m.last then m.last = ms end
 end
 
@@ -61,8 +61,8 @@ local function values(s, at)
   return at
 end
 
--- seen_until gives for how many ms window w still has the value that came (below 1: it has not), and the value. Both
--- are false if no value came. It gives nil for a window that counts no values.
+-- seen_until returns for how many more ms window w has the value that came (below 1: it does not have it), and the
+-- value. Both are false if no value came. It returns nil for a window that counts no values.
 local function seen_until(s, w)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
@@ -81,8 +81,8 @@ local function refused_values(s)
   for _, i in ipairs(s.plan.valued) do s.meters[i].denied = true end
 end
 
--- later gives how long it is, at least `wait`, until all windows have room: a value that a window has now may have
--- left it by then.
+-- later returns how long it is, at least `wait`, until all windows have room. A value that a window has now may have
+-- left the window by then.
 local function later(s, from, to, wait)
   local before
   repeat
@@ -98,7 +98,7 @@ local function later(s, from, to, wait)
   return wait
 end
 
--- publish adds to a transition per field the values that were seen last, the newest first, as JSON.
+-- publish adds to a transition, as JSON, the values of each field that were seen last, the newest first.
 local function publish(s, entry)
   local values = {}
   for _, i in ipairs(s.plan.valued) do

@@ -1,7 +1,7 @@
--- sliding-buckets.lua: a window cut into buckets (the meter's setting is how many), all of
--- which count until the last millisecond of theirs has left it. So it never
--- counts less than the exact count, and more by one bucket at most, in a value whose
--- size does not depend on the traffic.
+-- sliding-buckets.lua: a window that is cut into buckets (the meter's setting is how many). A
+-- bucket counts until its last millisecond has left the window. So the count is never
+-- less than the exact count, and is more by one bucket at most. The size of the value
+-- does not depend on the traffic.
 --
 -- A meter is one string: a line of text and then one ring per window.
 --   last[ ms,buckets,bytes,total]...[!]\n ring...
@@ -23,14 +23,14 @@ algorithms['sliding-buckets'] = sliding_buckets
 local byte, rep = string.byte, string.rep
 local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
 
--- size_of gives the width of a bucket in ms, and how many before the newest
--- event's a window can ask for.
+-- size_of returns the width of a bucket in ms, and how many buckets before the
+-- newest event's bucket a window can need.
 local function size_of(ms, buckets)
   local width = math.ceil(ms / buckets)
   return width, floor((ms - 1) / width) + 2
 end
 
--- number_text gives a number of so many bytes, the highest first.
+-- number_text returns a number as text of so many bytes, the highest byte first.
 local function number_text(x, bytes)
   local t = {}
   for i = bytes, 1, -1 do
@@ -53,8 +53,8 @@ local function total_at(r, b, current)
   return number_at(r.ring, r.bytes, b % r.slots)
 end
 
--- repack takes what no window sees any more out of all totals of a ring, and
--- gives it bytes enough to grow.
+-- repack subtracts the units that have left the window from all totals of a ring,
+-- and gives the numbers enough bytes to grow.
 local function repack(r, current)
   local out, least = {}, total_at(r, current - r.slots, current)
   local top = r.total - least
@@ -85,8 +85,8 @@ local function advance(r, last, ms)
   end
 end
 
--- read_rings gives the newest event's ms, the rings of the meter's windows, and the
--- greatest total of them; nothing where the text is corrupt.
+-- read_rings returns the newest event's ms, the rings of the meter's windows, and the
+-- greatest of their totals. It returns nothing if the text is corrupt.
 local function read_rings(m, text, now)
   local meter = m.meter
   local at = #text <= 589824 and find(text, '\n', 1, true) -- 9 rules take up to 57 KB each
@@ -133,8 +133,8 @@ function sliding_buckets.open(m, name, now)
   return bound
 end
 
--- An event older than the newest one counts in that one's bucket: longer than
--- its own by the lag at most, never shorter.
+-- An event older than the newest event counts in the newest event's bucket. So it
+-- counts longer than in its own bucket, by its lag at most, and never shorter.
 function sliding_buckets.add(m, ms, _, count)
   local last, rings, meter = m.last, m.total, m.meter
   if ms < last then ms = last end
@@ -151,7 +151,8 @@ function sliding_buckets.add(m, ms, _, count)
   m.last = ms
 end
 
--- The bucket before the first that reaches into window w at `now`, and the newest's.
+-- before_window returns the bucket before the first one that reaches into the window at `now`, and the newest event's
+-- bucket.
 local function before_window(m, r)
   return floor((m.now - r.ms + 1) / r.width) - 1, floor(m.last / r.width)
 end
@@ -163,8 +164,8 @@ function sliding_buckets.used(m, w)
   return used < 0 and r.total or used -- a foreign ring
 end
 
--- The window holds at most n units when all buckets up to the one that first
--- brings the total to total - n have left it, each with its last millisecond.
+-- The window holds at most n units when the last millisecond of the first bucket
+-- whose total reaches total - n has left it.
 function sliding_buckets.free_at(m, w, n)
   local r = m.total[w]
   local low, current = before_window(m, r)
@@ -192,8 +193,8 @@ local function take_out(m, r, n)
   r.ring = table.concat(out)
 end
 
--- The units are the oldest of the longest window: a shorter one gives back those that
--- it still holds.
+-- The units are the oldest of the longest window. From a shorter window it removes those of
+-- the units that the window still holds.
 function sliding_buckets.give_back(m, longest, n)
   local used = {}
   for w = 1, m.meter.n do used[w] = sliding_buckets.used(m, w) end

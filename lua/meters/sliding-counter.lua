@@ -1,16 +1,16 @@
--- sliding-counter.lua: the two-window estimate. The units of the current fixed
--- window, and those of the one before by the share of it that the sliding window
--- still covers, rounded up:
+-- sliding-counter.lua: the two-window estimate. It adds the units of the current
+-- fixed window and a share of the previous window's units, rounded up. The share is
+-- the part of the previous window that the sliding window still covers:
 --   used = current + ceil(previous * (ms - elapsed) / ms)
--- It takes them to have come evenly, so it errs either way when they did not.
--- aligned.lua has the form of a meter.
+-- It assumes that the units came evenly. If they did not, the estimate can be too
+-- high or too low. aligned.lua has the form of a meter.
 --
 -- include: library, plan, state, aligned
 
 local sliding_counter = {open = open_aligned}
 algorithms['sliding-counter'] = sliding_counter
 
--- divide gives quotient and remainder, exact where a < 2^53.
+-- divide returns quotient and remainder, exact if a < 2^53.
 local function divide(a, b)
   local q = floor(a / b)
   local r = a - q * b
@@ -19,8 +19,8 @@ local function divide(a, b)
   return q, r
 end
 
--- share is ceil(units * left / ms), exact for units < 2^53 and left <= ms < 2^32:
--- where the product would not fit, it is divided in parts.
+-- share returns ceil(units * left / ms), exact for units < 2^53 and left <= ms < 2^32.
+-- If the product does not fit, it is divided in parts.
 local function share(units, left, ms)
   if units * left < 9007199254740992 then
     local q, r = divide(units * left, ms)
@@ -42,7 +42,7 @@ function sliding_counter.used(m, w)
   return current + share(previous, start + ms - m.now, ms)
 end
 
--- faded gives when at most n units are left of those of the window before the one that begins at start.
+-- faded returns when at most n units are left. The units are of the window before the one that begins at start.
 local function faded(start, ms, units, n)
   local left = floor(n / units * ms) -- and exactly, from there:
   while share(units, left + 1, ms) <= n do left = left + 1 end
@@ -50,8 +50,8 @@ local function faded(start, ms, units, n)
   return start + ms - left
 end
 
--- The estimate falls steadily: what is left of `previous` until this window
--- ends, then what is left of `current` in the next one.
+-- The estimate falls steadily: first the rest of `previous`, until this window ends,
+-- then the rest of `current`, in the next window.
 function sliding_counter.free_at(m, w, n)
   local start, units, previous = aligned_at(m, w, m.now)
   local ms = m.meter.ms[w]
@@ -59,7 +59,7 @@ function sliding_counter.free_at(m, w, n)
   return faded(start, ms, previous, n - units)
 end
 
--- Units that are charged at t fade together with those that are in its window already.
+-- Units that are charged at t fade together with the units that the window of t has already.
 function sliding_counter.leaves(m, w, t, units, n)
   if not units then return t end
   t = max(t, m.now)

@@ -1,7 +1,7 @@
--- sliding-log-zset.lua: exact and weighted, on a sorted set. A member per event:
--- its score is the ms, its text the running total in 16 digits, so that members
--- of one ms stand in their order and none comes twice, and the count after it. Behind that
--- the newest has an exclamation mark where it has the mark of holds (reserved.lua).
+-- sliding-log-zset.lua: exact and weighted, on a sorted set with a member per event.
+-- Its score is the ms. Its text is the running total in 16 digits, and then the count.
+-- So members of one ms are in their order, and no member occurs twice. The newest member
+-- ends with an exclamation mark if it has the mark of holds (reserved.lua).
 -- totals.lua has the arithmetic. The meter's setting is as in sliding-log.lua.
 --
 -- include: library, plan, state, totals
@@ -9,8 +9,8 @@
 local zset = {}
 algorithms['sliding-log-zset'] = zset
 
--- entry_of gives a member's total, count and mark. Without its zeros: the embedded
--- Redis's Lua would read an octal number.
+-- entry_of returns a member's total, count and mark. The total has no leading zeros: with
+-- them, the Lua of the embedded Redis would read an octal number.
 local function entry_of(member) return match(member, '^0*(%d+):(%d+)(!?)$') end
 
 function zset.open(m, name, now)
@@ -60,9 +60,9 @@ function zset.add(m, ms, _, count)
   m.last, m.total = ms, sum
 end
 
--- Here the entries themselves are taken out, the last of them in part; at most
--- TRIM of them, so that the call stays short. The newest stays, for its time, be it
--- with a count of 0. (Of those without units there is one at most for each total.)
+-- Here the entries themselves are removed, and the last of them in part. At most TRIM
+-- entries are removed, so that the call stays short. The newest entry is kept for its
+-- time, even with a count of 0. (Each total has at most one entry without units.)
 function zset.give_back(m, w, n)
   local before = m.total - zset.used(m, w) -- the total before the first entry of the window
   local taken = 0
@@ -74,7 +74,7 @@ function zset.give_back(m, w, n)
     local total, _, mark = entry_of(member)
     total = tonumber(total or nil)
     if not total or total >= 2 * TOP then break end -- foreign
-    while total > m.total do total = total - ERA end -- of before a step back
+    while total > m.total do total = total - ERA end -- written before the total was reduced
     local left = max(0, total - before - n)
     call('ZREM', m.name, member)
     if left > 0 or total == m.total then

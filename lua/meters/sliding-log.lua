@@ -1,5 +1,5 @@
--- sliding-log.lua: exact and weighted. One stream per key, an entry per event
--- with its count and the running total; totals.lua has the arithmetic.
+-- sliding-log.lua: exact and weighted. One stream per key, with an entry per event
+-- that has its count and the running total. totals.lua has the arithmetic.
 -- The meter's setting is trim_every_ms: how often a log is trimmed and its expiry renewed,
 -- 0 at each write. The mark of holds (reserved.lua) is a field of the newest entry, `reserved`.
 --
@@ -8,7 +8,7 @@
 local log = {}
 algorithms['sliding-log'] = log
 
--- read_more reads what the newest entry says of units that were given back, and the mark.
+-- read_more reads the fields of the newest entry about units that were given back, and the mark.
 local function read_more(m, fields)
   if fields[#fields - 1] == 'reserved' then m.marked = true end
   if fields[5] ~= 'refunded_total' then return end
@@ -36,7 +36,7 @@ function log.open(m, name, now)
   return bound
 end
 
--- entry_with_more gives the XADD of an entry that tells more than its count and total.
+-- entry_with_more returns the XADD of an entry that has more fields than its count and total.
 local function entry_with_more(m, from, id, count, total, refund)
   local entry = {'XADD', m.name, 'MINID', '~', from, id, 'count', count, 'total', total}
   local more = refund and {'refunded_total', int(refund[1]), 'until', int(refund[2]), 'window', int(refund[3])} or {}
@@ -50,10 +50,10 @@ end
 
 local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.setting)) end
 
--- An event older than the newest entry is put at that entry's time, as IDs only
--- grow. Where the stream refuses the ID (somebody deleted its newest entry) the
--- server's own ID serves; where it takes none at all (its last ID is the greatest
--- there is) a new one begins.
+-- An event older than the newest entry gets that entry's time, because IDs only
+-- increase. If the stream refuses the ID (somebody deleted its newest entry), the
+-- server chooses the ID. If the stream refuses every ID (its last ID is the greatest
+-- possible one), a new stream is begun.
 function log.add(m, ms, id, count)
   local name, last, total = m.name, m.last, m.total
   if ms < last then ms = last end
@@ -64,7 +64,7 @@ function log.add(m, ms, id, count)
   local refund = m.refund
   if refund and refund[2] <= ms then refund = false end
   if refund or m.marked then
-    if total <= -TRIM then call('UNLINK', name) end -- perhaps no stream at all
+    if total <= -TRIM then call('UNLINK', name) end -- the key may be of another type
     reply = pcall(unpack(entry_with_more(m, int(max(0, ms - m.span)), id, count, t, refund)))
     expire(m)
   elseif not upkeep then
@@ -89,7 +89,7 @@ function log.add(m, ms, id, count)
   m.last, m.total = ms, sum
 end
 
--- The entry with refunded_total has the newest one's time: nothing was counted since.
+-- The entry with refunded_total gets the newest entry's time, because nothing was counted since.
 function log.give_back(m, w, n)
   local longest = m.meter.ms[w]
   local refunded_total = m.total - log.used(m, w) + n

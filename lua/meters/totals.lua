@@ -2,37 +2,39 @@
 -- sliding-log-zset.lua). Each entry carries its count and the running total
 -- including it, so that the units in a window are a difference of two totals:
 --   used(W) = newest.total - (first.total - first.count)
--- with `first` the first entry inside the window. Two look-ups whatever the
--- length, and one log serves any number of windows.
+-- with `first` the first entry inside the window. This takes two look-ups whatever
+-- the length of the log, and one log serves any number of windows.
 --
--- In the state of a log, `total` is the newest entry's. Where that has left the
--- longest window the total starts over, and it is below zero or zero:
--- minus the total of what lies behind. So a total also bounds what any window
--- holds, which spares most keys the second look-up in fold.
+-- In the state of a log, `total` is the total of the newest entry. If that entry
+-- has left the longest window, the log starts over. Then `total` is zero or below:
+-- minus the total of the old entries. So a total is also an upper bound of what any
+-- window holds, and most keys do not need the second look-up in fold.
 --
 -- include: library, plan, state
 
--- A log that never pauses does not start over, so its total steps back by ERA
--- long before 2^53. It stays at least ERA, more than windows hold (limits end at
--- 10^12), so an entry whose total is above the newest one's is of the time before.
+-- A log that never pauses does not start over, so its total is reduced by ERA long
+-- before it reaches 2^53. It is still at least ERA then, which is more than a window
+-- holds (the largest limit is 10^12). So an entry whose total is above the newest
+-- entry's total was written before the reduction.
 local ERA, TOP, ABOVE_TOP = 2251799813685248, 4503599627370496, 6755399441055744 -- 2^51, 2^52, the sum
 
--- A log is trimmed in steps of at most TRIM entries, at the first entry in each
--- stretch of trim_every_ms (the meter's setting), and each time its total has grown by
--- half as much: a call stays short however many have aged, and they are removed twice
--- as fast as they came.
+-- A log is trimmed in steps of at most TRIM entries: at the first entry in each
+-- interval of trim_every_ms (the meter's setting), and each time its total has grown by
+-- TRIM / 2. So a call stays short however many entries are too old, and entries are
+-- removed twice as fast as they came.
 local TRIM = 10000
 
--- open_totals sets what a log's state has besides:
+-- open_totals sets the fields that only a log's state has:
 --   refund  {refunded_total, until, longest window}: units that are given back are the oldest of the longest window.
 --           The newest entry then says up to which total units were given back, and until when that matters: until
---           those units would have left the longest window by themselves. It holds for windows up to that one: a
---           longer one, of a shadow rule, goes on counting them, as it would lose what is older too
---   empty   the newest entry has 0 units and is a mark (of holds, of a refund): what was used last left before it does
---   before, with, first    per window, once it was looked at: the total before its first entry, the total with it,
---           and its ms (nil where the window was empty and the next entry will be the first)
---   need, need_at          per window: the total that was looked for last, and when it leaves
--- It gives the largest number of units that a window may hold.
+--           those units would have left the longest window anyway. It applies to windows up to that length. A longer
+--           window, of a shadow rule, still counts the units: otherwise it would lose older units too
+--   empty   the newest entry has 0 units and is only a mark (of holds, of a refund). The last used units leave before
+--           this entry does
+--   before, with, first    per window, after look: the total before its first entry, the total with that entry, and
+--           the entry's ms (nil if the window was empty; then the next entry is its first)
+--   need, need_at          per window: the total that was searched for last, and when it leaves
+-- It returns the largest number of units that a window may hold.
 local function open_totals(m, last, total, now)
   m.last, m.refund, m.empty = last, false, false
   if last <= now - m.span then -- it has left the longest window
@@ -43,7 +45,7 @@ local function open_totals(m, last, total, now)
   return total
 end
 
--- The state of a corrupt log is that of one that is to be unlinked.
+-- discard gives a corrupt log the state of a log that the next write unlinks.
 local function discard(m)
   corrupt_counters = corrupt_counters + 1
   open_totals(m, 0, 0, 0)
@@ -51,24 +53,24 @@ local function discard(m)
   return 0
 end
 
--- grow gives the total with count more units at ms, and whether that entry has the upkeep
--- to do (trim, renew the expiry) for itself and those that follow it.
+-- grow returns the total with count more units at ms, and whether that entry must do the
+-- upkeep (trim, renew the expiry) for itself and the entries that follow it.
 local function grow(m, ms, count)
   local trim_every_ms, last, total = m.meter.setting, m.last, m.total
   local sum = (total > 0 and total or 0) + count
   local upkeep = total <= 0 or trim_every_ms == 0 or ms - ms % trim_every_ms ~= last - last % trim_every_ms
     or sum % (TRIM / 2) < sum - total
-  -- Within a millisecond the order of entries on both sides of a step would be lost.
+  -- Not within one millisecond: the entries before and after the reduction would lose their order.
   if sum >= TOP and ms > last then sum = sum - ERA end
   return sum, upkeep
 end
 
--- running_totals gives `look`, `used`, `free_at` and `free_times` over a log's one look-up:
---   look_up(name, from)  the first entry from there on: its ms, count and total, and
---                        its place, beyond which to look for the next
+-- running_totals returns `look`, `used`, `free_at` and `free_times`, which need one function of a log:
+--   look_up(name, from)  returns the first entry from there on: its ms, count and total, and
+--                        its place; the next entry is looked for after that place
 local function running_totals(look_up)
-  -- first_from gives the first entry from a time on: its ms, count and total. Foreign entries are skipped; where that
-  -- does not end, the window holds all that the total says, as it cannot hold more.
+  -- first_from returns the first entry from a time on: its ms, count and total. Foreign entries are skipped. If it
+  -- finds no entry in 100 tries, the window is taken to hold the whole total, because it cannot hold more.
   local function first_from(m, ms)
     local from, all, tries = ms_text(ms), m.total, 100
     repeat
@@ -87,7 +89,7 @@ local function running_totals(look_up)
   -- the first entry of that window too. The result stays valid while entries are added at m.now.
   local function look(m, used, more)
     local meter, all, now, last, refund, at, count, total = m.meter, m.total, m.now, m.last, m.refund, nil, nil, nil
-    if all < 0 then all = 0 end -- it starts over: what is added next is the first of each window
+    if all < 0 then all = 0 end -- the log starts over: the next entry is the first of each window
     for w = 1, meter.n do
       local ms = meter.ms[w]
       local from, before, with, first = now - ms, all, all, nil
@@ -108,17 +110,17 @@ local function running_totals(look_up)
   local function used(m, w)
     local all, before = m.total, m.before[w]
     if all <= 0 then return 0 end
-    if before > all then -- it has stepped back since
+    if before > all then -- the total was reduced by ERA since
       before = before - ERA
       m.before[w], m.with[w], m.need[w] = before, m.with[w] - ERA, nil
     end
     return all - before
   end
 
-  -- The window holds at most n units when the entry whose total first reaches
-  -- total - n has left. It is mostly the first or the last. Else it is found by
-  -- narrowing on time, each probe one look-up, in turn by interpolation (a
-  -- steady key takes two or three) and by halves.
+  -- The window holds at most n units when the first entry whose total reaches
+  -- total - n has left. It is mostly the first or the last entry. Otherwise it is
+  -- found by a search on time. Each probe is one look-up. Probes are chosen in turn
+  -- by interpolation (a steady key takes two or three) and by halving.
   local function free_at(m, w, n)
     local ms = m.meter.ms[w]
     if n == 0 and not m.empty then return m.last + ms end
@@ -138,7 +140,7 @@ local function running_totals(look_up)
         if probe <= low_ms then probe = low_ms + 1 end
         if probe > high_ms then probe = high_ms end
       end
-      halve = n == 0 or not halve -- behind the entry looked for are marks, where it is not the last
+      halve = n == 0 or not halve -- with n == 0, only marks follow the entry that is searched for
       local at, count, total = first_from(m, probe)
       if total < need then
         low_ms, low_total = at, total
@@ -154,7 +156,7 @@ local function running_totals(look_up)
   end
   local function free_times(m, w, all)
     local ms, first = m.meter.ms[w], m.first[w]
-    if m.empty or first and m.with[w] <= m.before[w] then -- marks, or what was given back
+    if m.empty or first and m.with[w] <= m.before[w] then -- marks, or units that were given back
       return free_at(m, w, all - 1), free_at(m, w, 0)
     end
     return (first or m.last) + ms, m.last + ms

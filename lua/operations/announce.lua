@@ -1,11 +1,11 @@
--- announce.lua: says that a process runs, and with which rules, and gives all that do.
+-- announce.lua: announces that a process runs, and with which rules, and returns all processes that run.
 --
 -- KEYS   1 processes: name of a process -> "<fingerprint> <since_ms> <until_ms>"
 -- ARGV   1 now ('' = TIME)  2 name  3 fingerprint of its rules  4 for how many ms
--- Reply  now, then per process, the asker too: name, fingerprint, since_ms
+-- Reply  now, then per process, the caller's too: name, fingerprint, since_ms
 --
--- `since_ms` is when the process came to have these rules, and after `until_ms` it
--- is taken for gone. A field of another form is foreign and is removed.
+-- `since_ms` is when the process began to use these rules. After `until_ms` the process
+-- counts as ended. A field of another form is foreign and is removed.
 --
 -- include: library
 

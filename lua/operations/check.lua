@@ -2,55 +2,56 @@
 -- keys at once: all of them are charged or none is. Calls that came at the same
 -- time share a run, and are answered as if they had come one after the other.
 --
--- KEYS   levels, due, outbox of each partition; then the meters of each key, each key once; then what
---        idempotency.lua takes
+-- KEYS   levels, due, outbox of each partition; then the meters of each key, each key once; then the keys
+--        of idempotency.lua
 -- ARGV   1 now_ms ('' = the server's clock)  2 partitions + 16384 * (plans + 4096 * calls that idempotency.lua
---        knows); the plans (plan.lua); what idempotency.lua takes; sections of keys, until all have theirs
+--        knows); the plans (plan.lua); the arguments of idempotency.lua; sections, until all keys are in one
 --        (section_at in plan.lua), each with the values of its keys (distinct.lua; such a key has one check in a
---        call); then per check: words that say more of it (WORDS below), none for a plain one;
+--        call); then per check: words that describe it (WORDS below), none for a plain check;
 --        and its cost. (An argument costs a thousand instructions, and so does a number.) A cost of 0 charges nothing
 --        and asks whether one unit would be admitted
--- Reply  transitions written; then per call: allowed (1|0; of a call that
---        idempotency.lua knows as it says), and per check: now,
+-- Reply  transitions written; then per call: allowed (1|0; idempotency.lua describes
+--        the value for the calls that it knows), and per check: now,
 --        retry_ms (0 = it is admitted, -1 = it can never be), per window the state of
 --        the key (window_states in state.lua), and per window that does not
 --        decide what its retry_ms would have been
 --
--- A denied call writes no count but those of the kinds that say so, only its transition
--- if there is one. All that a run charges to a key is one entry.
+-- A denied call writes only its transition, if there is one, and the counts of those kinds of
+-- checks that are charged anyway. A run writes one entry for all that it charges to a key.
 --
 -- include: library, plan, state, reserved, records, levels, idempotency
 
 -- The kinds of checks that are not plain ones.
-local LOOK = 'l'          -- charges nothing, and has its say in the call
-local CHARGE = 'c'        -- is charged whatever the windows hold. It is denied where it went
---                           over, and its retry_ms is then the wait for one unit. No plain
---                           check stands in a call of these
-local CHARGE_DENIED = 'd' -- like a plain one, and charged also where the call is denied
+local LOOK = 'l'          -- charges nothing, but can deny the call
+local CHARGE = 'c'        -- is charged whatever the windows hold. It is denied if it exceeds the
+--                           limit, and its retry_ms is then the wait for one unit. A call with
+--                           such checks has no plain check
+local CHARGE_DENIED = 'd' -- like a plain one, but also charged if the call is denied
 local MORE = '+'          -- another check of the same call follows
-local KEY = 'k'           -- the number of its key follows, from 1; without, it is the one after the last check's
+local KEY = 'k'           -- the number of its key follows, from 1; without it, the key after the last check's key
 local WORDS = {l = LOOK, c = CHARGE, d = CHARGE_DENIED, ['+'] = MORE, k = KEY}
 
--- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
+-- These lists are used again from call to call, because new lists would cost more. A call reads only values that it
+-- has written.
 local keys, checks, reply -- keys are the states of the keys
 local long                -- the last call had hundreds of keys or checks, so the next one does not use its lists
 local function new_lists() keys, checks, reply, long = {}, {}, {}, false end
 new_lists()
 
--- A check c has cost and kind, which is false of a plain one, and
+-- A check c has cost and kind, which is false for a plain check, and
 --   s        the state of its key
---   retry    its retry_ms; false where it can be computed only after the charges
---   charged  what the run has charged to its key by then
---   shadows  its shadow_waits; false where it has none
---   allowed  of the first check of a call 1 or 0: whether the call is allowed; else false
---   known    of the last check of a call what idempotency.lua knows of the call; else false
+--   retry    its retry_ms; false if it can be computed only after the charges
+--   charged  how many units the run has charged to its key up to and with this check
+--   shadows  its shadow_waits; false if it has none
+--   allowed  in the first check of a call, 1 or 0: whether the call is allowed; otherwise false
+--   known    in the last check of a call, what idempotency.lua knows of the call; otherwise false
 local function new_check(i)
   checks[i] = {s = false, cost = 0, kind = false, retry = 0, charged = 0, shadows = false, allowed = false,
                known = false}
   return checks[i]
 end
 
--- later_shadows puts off the waits of each shadow rule until all of its windows have room at once (plan.lua: later).
+-- later_shadows extends the waits of each shadow rule until all of its windows have room at once (plan.lua: later).
 local function later_shadows(s, waits)
   local plan, to = s.plan, s.plan.decides
   for _, rule in ipairs(plan.rules) do
@@ -66,8 +67,8 @@ local function later_shadows(s, waits)
   end
 end
 
--- shadow_waits gives, for each window that does not decide, the wait for n more units:
--- false where that can be computed only after the charges.
+-- shadow_waits returns, for each window that does not decide, the wait for n more units:
+-- false if it can be computed only after the charges.
 local function shadow_waits(s, n)
   local plan, waits = s.plan, {}
   for w = plan.decides + 1, plan.n do
@@ -87,10 +88,10 @@ local function shadow_waits(s, n)
   return waits
 end
 
--- is_recorded is true for a key that was charged nothing where its
--- record already has a throttle for each window that is at its limit: there is nothing to
--- write, so the keys that are checked most do not pay for levels.lua. The levels of a
--- shadow rule do not change while nothing is charged.
+-- is_recorded returns true if the record of a key already has a throttle for each window that is
+-- at its limit. It is called for a key that is charged nothing. Then there is nothing to write,
+-- so the keys that are checked most do not pay for levels.lua. The levels of a shadow rule do
+-- not change while nothing is charged.
 local function is_recorded(s)
   local plan, text = s.plan, s.text
   if plan.decides == 0 then return true end
@@ -105,7 +106,7 @@ local function is_recorded(s)
   return true
 end
 
--- read_keys reads each key once. It gives the next place in ARGV, and how many keys there are.
+-- read_keys reads each key once. It returns the next place in ARGV, and how many keys there are.
 local function read_keys(at, plans, now, partitions, stop)
   local many, k, alone = 0, 3 * partitions + 1, partitions == 1 and not plans[2]
   while k <= stop do
@@ -127,7 +128,7 @@ local function read_keys(at, plans, now, partitions, stop)
   return at, many
 end
 
--- settle_denied takes back what a denied call was to charge. Checks first..last are its own.
+-- settle_denied takes back what a denied call was to charge. The call's checks are first..last.
 local function settle_denied(first, last, denied)
   for i = first, last do
     local c = checks[i]
@@ -136,7 +137,7 @@ local function settle_denied(first, last, denied)
     if not kind then
       s.charged = s.charged - c.cost
     elseif kind ~= LOOK then
-      -- Its waits are those after the charge.
+      -- It is charged, so its waits are computed after the charge.
       if kind == CHARGE_DENIED then
         c.retry = false
         if s.plan.refused then s.plan.refused(s) end
@@ -148,7 +149,7 @@ local function settle_denied(first, last, denied)
   end
 end
 
--- admits tells whether a key has room for n units, what the run charges among them.
+-- admits returns whether a key has room for n units, which include the units that the run has charged.
 local function admits(s, n)
   local plan, used = s.plan, s.used
   if plan.denied_until and plan.decides > 0 and plan.denied_until(s) > s.now then return false end
@@ -159,8 +160,8 @@ local function admits(s, n)
   return true
 end
 
--- words_at reads the words before a check. It gives the place of its cost in ARGV, its kind, its key, and whether
--- more follow.
+-- words_at reads the words before a check. It returns the place of the check's cost in ARGV, its kind, its key, and
+-- whether more checks of the call follow.
 local function words_at(at, word, place)
   local kind, more = false, false
   repeat
@@ -177,7 +178,7 @@ local function words_at(at, word, place)
   return at, kind, place, more
 end
 
--- decide goes through the calls in their order. It gives the number of checks, the keys of the denied checks (nil if
+-- decide goes through the calls in their order. It returns the number of checks, the keys of the denied checks (nil if
 -- no check is denied), and whether a key may be near a level.
 local function decide(at, many, known)
   local calls, i, stop, denied, may_be_near, place = 0, 0, #ARGV, nil, false, 0
@@ -214,7 +215,7 @@ local function decide(at, many, known)
       denied = denied or {}
       settle_denied(first, i, denied)
     end
-    -- A denied call charges nothing, and each check is answered as after the whole call.
+    -- A denied call charges nothing. Each check is answered with the state after the whole call.
     if not allowed or i > first then
       for j = first, i do checks[j].charged = checks[j].s.charged end
     end
@@ -223,7 +224,7 @@ local function decide(at, many, known)
   return i, denied, may_be_near
 end
 
--- find_levels reads the records of the keys that the decisions lead to a level, for judge (levels.lua).
+-- find_levels reads, for judge (levels.lua), the records of the keys that reach a level with these decisions.
 local function find_levels(many, denied)
   local proven
   for i = 1, many do
@@ -235,7 +236,7 @@ local function find_levels(many, denied)
       near_level(s, key, text)
       if s.charged == 0 and is_recorded(s) then
         s.near = false
-        if denied then denied[s] = nil end -- its meters were kept when that was recorded
+        if denied then denied[s] = nil end -- the call that wrote the record extended the expiry of its meters
       end
       proven = proven or {}
       if s.near and not proven[place] then
@@ -246,7 +247,7 @@ local function find_levels(many, denied)
   end
 end
 
--- write charges the keys. It gives how many transitions it wrote.
+-- write charges the keys. It returns how many transitions it wrote.
 local function write(many, denied, only_look)
   local transitions = 0
   for i = 1, many do
@@ -270,7 +271,7 @@ local function write(many, denied, only_look)
   return transitions
 end
 
--- write_reply writes the answers to all calls. What came in the same run after a check is not in its `used`.
+-- write_reply writes the answers to all calls. The `used` of a check does not include later charges of the same run.
 local function write_reply(transitions, many)
   local n, from = 1, nil -- from: where the answer to the call begins
   reply[1] = transitions
@@ -284,7 +285,7 @@ local function write_reply(transitions, many)
     end
     if cost == 0 or c.kind == CHARGE then cost = 1 end
     retry = retry or wait(s, cost, 1, plan.decides)
-    -- This run may have begun a time in which the key is denied.
+    -- A charge of this run may have caused a time in which the key is denied.
     if retry > 0 and s.near and plan.denied_until then retry = max(retry, plan.denied_until(s) - s.now) end
     reply[n + 1] = s.now
     n = n + 2
@@ -304,8 +305,7 @@ end
 
 local function check(only_look)
   if long then new_lists() end
-  -- Validate the clock and the plans. The costs are validated where they are decided on:
-  -- nothing has been written then.
+  -- Validate the clock and the plans. decide validates the costs. Nothing has been written by then.
   local now, header, stop = clock(), number(2, 1), #KEYS -- stop: where the keys' meters end
   local plans, known, at, many
   long = #ARGV > KEPT
@@ -323,6 +323,6 @@ end
 
 operations.check = check
 
--- look answers where a call may not write: one that is denied, and changes no level. Any other fails at its first
--- write, before it has changed anything.
+-- look answers if a call must not write. It works for a call that is denied and changes no level. Any other call fails
+-- at its first write, before it has changed anything.
 function operations.look() return check(true) end

@@ -2,11 +2,11 @@
 -- stream and keeps each in the dead stream with the reason, so that they never
 -- block a partition.
 --
--- KEYS   1 the stream that they stand in  2 dead
+-- KEYS   1 the stream that has the entries  2 dead
 -- ARGV   1 how they leave it: 'ack' (acknowledged), 'delete', or 'none' (they have left already)
---        2 consumer group, '' where there is none  3 how many dead letters to keep, about
+--        2 consumer group, '' if there is none  3 how many dead letters to keep, about
 --        4.. per entry: ID, reason, body
--- Reply  per entry 1 where it was still there, so that its letter was written, or 0
+-- Reply  per entry 1 if it was still there, so that its letter was written, or 0
 --
 -- Sending it again writes no second letter, except with 'none'.
 --

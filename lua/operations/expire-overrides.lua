@@ -1,11 +1,11 @@
--- expire-overrides.lua: looks again at overrides that may have ended, and at blocks whose decision is to
--- be renewed. Calling it early, late or twice does no harm.
+-- expire-overrides.lua: checks overrides that may have ended, and blocks whose decision must be renewed.
+-- Calling it early, late or twice does no harm.
 --
 -- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
 -- ARGV   1 now_ms ('' = the server's clock)  2 how many entries of audit to keep, about
 --        3 1: the decisions of blocks are published again
---        then per target: the target; the override of a pattern that applies to it where it has none
---        of its own, as JSON, or ''
+--        then per target: the target; the override of a pattern that applies to it if it has no
+--        override, as JSON, or ''
 -- Reply  transitions written, overrides that ended
 --
 -- include: library, plan, state, records, levels, freed, overrides
@@ -16,7 +16,7 @@ operations['expire-overrides'] = function()
   prove_types(1)
   call('XLEN', KEYS[5])
   call('HLEN', KEYS[4])
-  -- Write. Redis refuses a script for want of memory at its first write only, and never at this one.
+  -- Write. If it is out of memory, Redis refuses a script only at its first write, and it never refuses this one.
   call('HDEL', KEYS[1], '')
   local transitions, ended = 0, 0
   for i = 4, #ARGV, 2 do

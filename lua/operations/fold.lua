@@ -1,43 +1,44 @@
--- fold.lua: counts the events of one read, each at most once. On one server these are
--- of several partitions, on a Cluster of one.
+-- fold.lua: counts the events of one read, each at most once. On a single server the events
+-- can be of several partitions, on a Cluster of only one.
 --
 -- KEYS   events, levels, due, outbox, ids of each partition; then the meters of each key
 -- ARGV   1 now_ms ('' = the server's clock)  2 consumer group  3 how long ids are remembered, in ms
 --        4 number of partitions + 16384 * the number of plans; the plans (plan.lua); then sections, each with its
 --        keys (section_at in plan.lua); then per key its groups, in
---        time order: count; number of events n, below zero where another group of the key follows; their n IDs,
---        rising, or for all of a group, an ID, a space, and the id that its producer gave it; its values
+--        time order: count; number of events n, below zero if another group of the key follows; their n IDs,
+--        rising, or for each event of the group, an ID, a space, and the id that its producer gave it; its values
 --        (distinct.lua), if the plan has any
---        then, where the fold is traced, its trace context, for the transitions (levels.lua)
+--        then, if the fold is traced, its trace context, for the transitions (levels.lua)
 -- A group is one or more events of one key with the same count that may share
--- an entry: it is put at the time of its newest event.
+-- an entry. The entry has the time of the group's newest event.
 --
 -- Reply  numbers of events: folded, too late for every window, already counted (they were
 --        not pending), duplicates (their producer had sent them before); transitions
 --        written; corrupt meters
 --
--- The gate: XACK says how many of a group's events were still pending, and just
--- so many are counted. All have the same count, so it need not say which. A
--- batch that was sent twice, claimed by another worker, or folded by a worker
--- that slept adds nothing. Events whose producer gave them ids pass a second
--- gate, one by one: the id must be new for the key.
+-- The gate: XACK returns how many of a group's events were still pending, and exactly
+-- that many are counted. All events of a group have the same count, so it does not matter
+-- which of them were pending. A batch that was sent twice, claimed by another worker, or
+-- folded late by a slow worker adds nothing. Events with ids from their producer pass a
+-- second gate, one by one: the id must be new for the key.
 --
--- If the events of a partition are no stream, the call counts the other partitions, and is then refused.
+-- If the events key of a partition is no stream, the call counts the other partitions, and then returns an error.
 --
 -- include: library, plan, state, reserved, records, levels
 
--- Where the names of a partition stand: from that of levels, its place (records.lua).
+-- The offsets of a partition's names in KEYS, from its place, which is the place of levels (records.lua).
 local EVENTS, IDS, PARTITION_SIZE = -1, 3, 5
 
--- Lists that calls use again, as new ones would cost more. A call writes what it reads of them.
+-- These lists are used again from call to call, because new lists would cost more. A call reads only values that it
+-- has written.
 local keys                    -- the state of each key
 local first_group, last_group -- per key
 local group_head, group_many  -- per group: where it begins in ARGV, and how many events it has
 local group_ms                -- its time
-local group_id                -- the ID of its entry; nil where that is not at the time of its newest event
-local group_put               -- where it was put; false where nothing of it was counted
-local group_units             -- what was counted of it
-local group_has_ids           -- nil where its producers gave none
+local group_id                -- the ID of its entry; nil if the entry is not at the time of its newest event
+local group_put               -- the time of its entry; false if no event of it was counted
+local group_units             -- how many units of it were counted
+local group_has_ids           -- nil if its producers gave no ids
 local group_values            -- where its values begin in ARGV, if the plan has any
 local function new_lists()
   keys, first_group, last_group, group_head, group_many, group_ms = {}, {}, {}, {}, {}, {}
@@ -45,14 +46,14 @@ local function new_lists()
 end
 new_lists()
 
--- units_per_window gives how many units of each window a group's units take.
+-- units_per_window returns how many units of each window a group's units take.
 local function units_per_window(s, units)
   local list = {}
   for w = 1, s.plan.n do list[w] = units_of(s, w, units) end
   return list
 end
 
--- crossed gives the time of the group that made window w reach a threshold.
+-- crossed returns the time of the group that made window w reach a threshold.
 local function crossed(s, w, threshold)
   local used, takes = s.before[w], s.plan.takes
   for g = s.first_group, s.last_group do
@@ -65,8 +66,8 @@ local function crossed(s, w, threshold)
   return s.now
 end
 
--- read_groups reads the groups of a key. It gives the next group and place in ARGV, how many units they have, and how
--- many of their events have ids. Arithmetic on what is no number is an error, and cheaper than asking.
+-- read_groups reads the groups of a key. It returns the next group and place in ARGV, how many units they have, and
+-- how many of their events have ids. Arithmetic on a text that is no number is an error, and cheaper than a check.
 local function read_groups(g, at, now, values)
   local planned, with_ids, more = 0, 0, nil
   repeat
@@ -79,8 +80,8 @@ local function read_groups(g, at, now, values)
     local has_ids = find(id, ' ', 1, true)
     group_has_ids[g] = has_ids
     if has_ids then id, with_ids = match(id, '^%S+'), with_ids + n end
-    -- An event whose producer gave it an ID of the future happened now, at the latest:
-    -- taken at its word, it would put every other event of the batch out of its window.
+    -- An event whose ID is in the future cannot have happened later than now. With the time
+    -- of its ID, it would move every other event of the batch out of the window.
     if ms > now then ms, id = now, nil end
     group_head[g], group_many[g], group_ms[g], group_id[g] = at, n, ms, id
     group_values[g] = at + 2 + n
@@ -103,8 +104,8 @@ local function find_level(s, i, planned, proven)
   s.crossed, s.first_group, s.last_group = crossed, first_group[i], last_group[i]
 end
 
--- read reads the sections: each key once, and what its windows hold where a level is near. It gives how many keys
--- there are, the next place in ARGV, and per place of a partition how many of its events have ids; nil where none has.
+-- read reads the sections: each key once, and what its windows hold if a level is near. It returns how many keys there
+-- are, the next place in ARGV, and per place of a partition how many of its events have ids; nil if none has.
 local function read(at, plans, now, partitions)
   local many, k, g, ids, proven, keys_end = 0, PARTITION_SIZE * partitions + 1, 1, nil, {}, #KEYS
   local alone = partitions == 1 and not plans[2]
@@ -129,8 +130,8 @@ local function read(at, plans, now, partitions)
   return many, at, ids
 end
 
--- acked reads the reply of an XACK that was called by pcall. It gives the number of events that were acknowledged. If
--- the key is no stream, it gives 0, and the fold is refused after the events of all other keys are counted.
+-- acked reads the reply of an XACK that was called by pcall. It returns the number of events that were acknowledged.
+-- If the key is no stream, acked returns 0, and the fold returns an error after it has counted all other events.
 local function acked(reply)
   if type(reply) == 'number' then return reply end
   is_wrong_type(reply)
@@ -138,8 +139,8 @@ local function acked(reply)
   return 0
 end
 
--- acknowledge_new takes events with ids from ARGV[from] to ARGV[to]. It gives how many
--- were still pending, and how many of those have an id that is new.
+-- acknowledge_new acknowledges the events with ids in ARGV[from] to ARGV[to]. It returns how
+-- many were still pending, and how many of those have an id that is new.
 local function acknowledge_new(place, from, to, key)
   local pending, new = 0, 0
   for i = from, to do
@@ -152,7 +153,8 @@ local function acknowledge_new(place, from, to, key)
   return pending, new
 end
 
--- acknowledge gives how many events of a group there are, how many were still pending, and how many of those are new.
+-- acknowledge acknowledges a group. It returns how many events it has, how many were still pending, and how many of
+-- those are new.
 local function acknowledge(s, g)
   local from, n, events = group_head[g] + 2, group_many[g], KEYS[s.place + EVENTS]
   if group_has_ids[g] then
@@ -180,7 +182,7 @@ local function forget_ids(ids, now, remember)
   end
 end
 
--- write acknowledges, and counts what was still pending.
+-- write acknowledges all groups, and counts the events that were still pending.
 local function write(many)
   local folded, late, already_counted, duplicates = 0, 0, 0, 0
   for i = 1, many do
@@ -223,7 +225,7 @@ function operations.fold()
   local folded, late, already_counted, duplicates = write(many)
   if ids then forget_ids(ids, now, remember) end
 
-  -- Evaluate: only keys near a level. Reading is safe here, the types are proven.
+  -- Evaluate only the keys near a level. Reads cannot fail here, because the types are proven.
   local transitions = 0
   for i = 1, many do
     local s = keys[i]

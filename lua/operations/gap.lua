@@ -2,14 +2,14 @@
 --
 -- KEYS   events, dead of each partition
 -- ARGV   1 consumer group  2 how many dead letters to keep, about
--- Reply  per partition how many events were found missing since the last call; -1 where
---        the server does not keep the numbers (before 7.0, miniredis)
+-- Reply  per partition how many events were found missing since the last call; -1 if
+--        the server does not have the numbers (before 7.0, miniredis)
 --
--- entries-added - length entries have left the stream, entries-read have been
--- read by the group. If more have left than were read, the difference was never
--- read. The group's counter is then moved past them, so that each is found once
--- by whichever worker looks first. A server that was restarted can have lost count: where an event
--- that the group has passed still stands, nothing before it was trimmed unread.
+-- entries-added - length entries have left the stream, and the group has read
+-- entries-read entries. If more have left than were read, the difference was never
+-- read. The group's counter is then moved past them, so that each is found only once,
+-- by the worker that calls first. A server that was restarted can have lost count. If the stream
+-- still has an event that the group has passed, no event before it was trimmed unread.
 --
 -- include: library, deadstream
 
@@ -27,7 +27,7 @@ local function is_after(a, b)
   return tonumber(seq) > tonumber(other_seq)
 end
 
--- missing_from gives how many events were trimmed unread, the ID that the group has read last, and how
+-- missing_from returns how many events were trimmed unread, the ID that the group has read last, and how
 -- many entries have left the stream.
 local function missing_from(events)
   if call('EXISTS', events) == 0 then return 0 end

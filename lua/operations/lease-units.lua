@@ -1,24 +1,24 @@
--- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved to
--- answer from memory (internal/lease). In one step it charges what the process has used
--- since the last time, and reserves what it is to have next.
+-- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved, so
+-- that it can answer from memory (internal/lease). In one step it charges the units that the process
+-- has used since the last call, and reserves the units that it will have next.
 --
--- A lease is a reservation: a hold of the key with the policy l, whose units count as used until
--- they are charged or given back. What nobody renews in time is charged when it expires. A reset of
--- the key leaves the holds of leases alone, as their units may still be spent.
+-- A lease is a reservation: a hold of the key with the policy l. Its units count as used until they are
+-- charged or given back. If the process does not renew a lease in time, it is charged when it expires. A
+-- reset of the key does not remove the holds of leases, because their units may still be spent.
 --
 -- KEYS   levels, due, outbox, reservations of the partition; the holds of the key; its meters
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the lease  3 ttl in ms: when it expires
---        4 units that it has, 0 where it is new  5 of them, those that are not used, and may be used
---        meanwhile: it keeps these  6 units that it is to have; 0 ends it  7 the smallest number
---        that is of use: units come in multiples of it
---        8.. the key (read_keys in holds.lua), its units being those that were used
--- Reply  1, or 0: the lease had expired, and was charged, so nothing was charged or kept; the units
---        that it has now; the mark of resets (reset.lua); transitions; then, where it has a plan: now, retry_ms (0
---        where it has units, else when ARGV[7] are free, -1 never), per window the state of the
---        key after it
+--        4 units that it has, 0 if it is new  5 how many of them are not used: the process may use them
+--        during the call, so the lease keeps them  6 units that it wants to have; 0 ends it  7 the
+--        smallest useful number of units: units come in multiples of it
+--        8.. the key (read_keys in holds.lua); its units are the units that were used
+-- Reply  1, or 0: the lease had expired and was charged then, so this call charged and kept nothing; the units
+--        that it has now; the mark of resets (leases.lua); transitions; then, if it has a plan: now, retry_ms (0
+--        if it has units, otherwise the time until ARGV[7] units are free, -1 never), per window the state
+--        of the key after the call
 --
--- Of the room that the windows leave, those of shadow rules too, a lease takes three quarters at
--- most, as other processes want some.
+-- A lease takes at most three quarters of the room in the windows, those of shadow rules too, because
+-- other processes also want units.
 --
 -- include: library, plan, state, reserved, records, levels, freed, holds, leases
 
@@ -48,13 +48,13 @@ operations['lease-units'] = function()
   prove_key_types(keys)
   local resets = resets_of(KEYS[place + LEVELS])
 
-  -- What has expired of others is settled first, so that nothing is decided by it.
+  -- Other reservations that have expired are settled first, so that they do not affect the decision.
   local transitions = expire_key(key, now)
 
-  -- Decide. The process may be using what it keeps, so no unit of that can be taken from it.
+  -- Decide. The process may be using the units that it keeps, so none of them can be taken from it.
   local room, s = nil, key.s
   if s then
-    local counted = stands and s.reserved and had or 0 -- 0 too where it expired so long ago that it counts no more
+    local counted = stands and s.reserved and had or 0 -- also 0 if it expired so long ago that it no longer counts
     for w = 1, s.plan.n do
       local left = s.plan.limit[w] - (s.used[w] - counted + used)
       room = min(room or left, left)

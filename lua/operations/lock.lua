@@ -1,16 +1,16 @@
--- lock.lua: takes, keeps or gives back locks, so that one process at a time
+-- lock.lua: takes, keeps or gives back locks, so that only one process at a time
 -- does a duty.
 --
 -- KEYS   locks
--- ARGV   1 who asks  2 for how many ms (0 = give them back)
--- Reply  per lock 1 if the asker holds it now
+-- ARGV   1 name of the caller  2 for how many ms (0 = give them back)
+-- Reply  per lock 1 if the caller holds it now
 --
--- A lock that would never end, or not for long (no end, more than ten times what is
--- asked for), or of another type, is corrupt, and nobody holds it.
+-- A lock that has no end, or that ends later than ten times the requested ms from now,
+-- or that is of another type, is corrupt, and nobody holds it.
 --
 -- include: library
 
--- is_free reports whether the asker may take a lock, or give it back, and whether the key is there.
+-- is_free returns whether the caller may take a lock, or give it back, and whether the key exists.
 local function is_free(key, ms)
   local holder = pcall('GET', key)
   if holder and holder.err then
@@ -29,8 +29,8 @@ function operations.lock()
   -- Write.
   for i, key in ipairs(KEYS) do
     if free[i] and ms > 0 then
-      -- Redis refuses a script for want of memory at its first write only, and never
-      -- at this one: the relay must go on then, as it is what empties the outbox.
+      -- If it is out of memory, Redis refuses a script only at its first write, and it
+      -- never refuses this one. The relay must go on then, because it empties the outbox.
       call('PEXPIRE', key, int(ms))
       call('SET', key, ARGV[1], 'PX', int(ms))
     elseif there[i] then

@@ -1,13 +1,13 @@
 -- override.lua: sets or removes the override of one key or pattern, and writes the decisions
--- that follow at once. What depends on the counts is for a sweep of the key.
+-- that follow at once. A sweep of the key writes the changes that depend on its counts.
 --
 -- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
 -- ARGV   1 now_ms ('' = the server's clock)  2 target  3 the override as JSON, '' removes it  4 by  5 reason
---        6 how many entries of audit to keep, about  7 the time from which its end was counted, '' where it
---        was not: where that is not the present, to a second, nothing is changed
+--        6 how many entries of audit to keep, about  7 the time from which its end was computed, '' if it was
+--        not computed: if that time differs from the present by more than a second, nothing is changed
 -- Reply  now; 1 changed, 0 there was none to remove, -1 its end has passed, -2 it cannot be read, -3 the time
---        from which its end was counted is not the present; transitions written; what was there before,
---        '' where nothing was
+--        from which its end was computed is not the present; transitions written; the override before the call,
+--        '' if there was none
 --
 -- include: library, plan, state, records, levels, freed, overrides
 

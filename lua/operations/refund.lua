@@ -1,16 +1,16 @@
--- refund.lua: gives units of a key back, as if the oldest that it still holds had
--- never been charged. (decision 26 says why those: none that a window still counts
--- may be taken for one that has left it.)
+-- refund.lua: gives units of a key back, as if the oldest units that it still holds had
+-- never been charged. (Decision 26 explains why the oldest: a unit that a window still
+-- counts must not be removed instead of a unit that has left the window.)
 --
 -- KEYS   1 levels  2 due  3 outbox  4.. the meters of the key
 -- ARGV   1 now_ms ('' = the server's clock)  2 units  3 its plan (plan.lua)
--- Reply  units given back, at most what the longest of the windows that decide holds; now;
+-- Reply  units given back, at most as many as the longest of the windows that decide holds; now;
 --        per window the state of the key (window_states in state.lua)
 --
 -- include: library, plan, state, reserved, records, levels, freed
 
--- longest_of gives the longest of the windows that decide, or of all where none does, among those that can give
--- units back: what is in flight cannot.
+-- longest_of returns the longest window that can give units back: of the windows that decide, or of all windows if
+-- none decides. A window of slots in flight cannot give units back.
 local function longest_of(plan)
   local longest
   for w = 1, plan.decides > 0 and plan.decides or plan.n do
@@ -35,7 +35,7 @@ function operations.refund()
     local r = s.reserved
     refunded = give_back(s, longest, refunded)
     s = look_at(open_key(plan, 4, 1, now))
-    if r and not s.reserved then -- the newest entry is gone, and the mark with it
+    if r and not s.reserved then -- the newest entry was removed, and with it the mark
       hold(s, r)
       mark(s)
       s = look_at(open_key(plan, 4, 1, now))

@@ -1,25 +1,26 @@
--- reserve.lua: may these keys spend these costs, which are known only later? All of them
--- are reserved or none is. What is reserved counts as used until settle.lua settles it.
+-- reserve.lua: may these keys spend these costs, if the final costs are known only later? All of
+-- them are reserved or none is. Reserved units count as used until settle.lua settles them.
 --
 -- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and
 --        its meters
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation  3 ttl in ms
---        4 unused  5 fingerprint of what is asked: a word, - where it is not asked for again
+--        4 unused  5 fingerprint of the request: a word, - if the request will not be sent again
 --        6.. the keys (read_keys in holds.lua)
--- Reply  1 reserved, 2 this id was reserved before and stands, 0 denied, -1 this id is settled,
+-- Reply  1 reserved, 2 this id was reserved before and is still open, 0 denied, -1 this id is settled,
 --        -2 it was reserved with another fingerprint; expires_ms; transitions; then per key that has a
 --        plan: now, retry_ms (0: there is room, -1: there can never be), per window the state of the
 --        key, and per window that does not decide what its retry_ms would have been
 --
 -- reservations  id -> open|committed|cancelled|expired, expires_ms, ttl, fingerprint, when it was
---               settled, fingerprint of that, then per key of the partition its units with
+--               settled, fingerprint of the settlement, then per key of the partition its units with
 --               its policy, and the key; each on a line
---               word -> id and a space and the id: of an id that can be asked for again, what stands before its
---               partitions (holds.lua). Another request may be of other keys, and so of another id
+--               word -> "id ", then the id. It exists for an id that can be requested again; the word is the part
+--               of the id before its partitions (holds.lua). A later request with the same word may be for other
+--               keys, and then has another id
 -- holds         id:units:policy, by expires_ms
--- due           a line feed and the id, when it expires, and later when it is to be forgotten
+-- due           a line feed and the id, by when it expires, and later by when it is to be removed
 --
--- What has expired of a key is settled on the way, as nobody may be there to sweep.
+-- Expired reservations of a key are settled in the same call, because perhaps no process sweeps.
 --
 -- include: library, plan, state, reserved, records, levels, freed, holds
 
@@ -54,8 +55,8 @@ function operations.reserve()
   if of_other then state = -2 end
   prove_key_types(keys)
 
-  -- What has expired is settled first: then nothing is decided by it. The types are proven, so
-  -- what is read from here on cannot fail.
+  -- Expired reservations are settled first, so that they do not affect the decision. The types
+  -- are proven, so reads cannot fail from here on.
   local transitions = 0
   for _, key in ipairs(keys) do transitions = transitions + expire_key(key, now) end
 

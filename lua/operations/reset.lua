@@ -1,11 +1,11 @@
--- reset.lua: removes what a key was charged and what is reserved of it, and ends its levels.
--- Units that processes may still spend stay (leases.lua).
+-- reset.lua: removes the charged and the reserved units of a key, and ends its levels.
+-- Units that processes may still spend are kept (leases.lua).
 --
 -- KEYS   1 levels  2 due  3 outbox  4 holds of the key  5.. its meters; then
---        those that it may have under other algorithms
+--        the meters that it may have under other algorithms
 -- ARGV   1 now_ms ('' = the server's clock)  2 its plan (plan.lua); then the names of shadow rules that the key
 --        may have
--- Reply  how many of its keys there were, transitions written
+-- Reply  how many of its keys existed, transitions written
 --
 -- include: library, plan, state, reserved, records, levels, freed, leases
 
@@ -17,7 +17,7 @@ function operations.reset()
   for i = 3, #ARGV do fields[#fields + 1] = key .. '\n' .. ARGV[i] end
   for i, field in ipairs(fields) do texts[i] = call('HGET', KEYS[1], field) end
   local leased = read_leased(KEYS[4])
-  -- What fails here, as a process has an old period, must fail before the first write.
+  -- If this fails because the caller has an old period, it must fail before the first write.
   if leased.units > 0 then open_key(plan, 5, 1, now) end
   if refusal then return refusal end
 

@@ -1,10 +1,10 @@
--- retire.lua: removes consumers that hold nothing pending, in one step, as
--- removing one that holds events would drop them.
+-- retire.lua: removes consumers that have no pending events. It checks and removes in
+-- one step, because removing a consumer with pending events would drop the events.
 --
 -- KEYS   events of each partition
 -- ARGV   1 consumer group  2 a consumer to remove at once ('' = none)
 --        3 remove others idle for longer than this, in ms (0 = none)
--- Reply  how many were removed of all
+-- Reply  how many were removed from all partitions
 --
 -- include: library
 
@@ -12,7 +12,7 @@ local function retire_from(events, consumer, idle_ms)
   local removed = 0
   if call('EXISTS', events) == 0 then return 0 end
   local consumers = pcall('XINFO', 'CONSUMERS', events, ARGV[1])
-  if consumers.err then return 0 end -- no such group: it holds nobody
+  if consumers.err then return 0 end -- no such group, so no consumers
   for _, fields in ipairs(consumers) do
     local c = {}
     for i = 1, #fields, 2 do c[fields[i]] = fields[i + 1] end

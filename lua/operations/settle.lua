@@ -1,20 +1,20 @@
--- settle.lua: ends a reservation, or renews it. Every end can be sent again and does nothing more.
+-- settle.lua: ends a reservation, or renews it. A call that ends it can be sent again, and then changes nothing.
 --
 -- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and
 --        its meters
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation
 --        3 commit: each key is charged its cost, which may be above what was reserved;
---          cancel: nothing is charged; withdraw: the same, and the id is forgotten;
---          renew: it stands ARGV[4] ms from now; expire: what has
---          expired is charged or freed by its policy, what was settled long ago is forgotten
---        4 for how many ms what is settled is remembered  5 fingerprint of the costs: a word
---        6.. the keys (read_keys in holds.lua), their units being what they cost
--- Reply  1 done, 2 the same was done before, 0 the id is not known, -1 it was committed otherwise,
---        -2 it was cancelled, -3 it has expired, -4 nothing to do; expires_ms; when it was
+--          cancel: nothing is charged; withdraw: nothing is charged, and the id is removed;
+--          renew: it expires ARGV[4] ms from now; expire: expired units are
+--          charged or freed by their policy, and an id that was settled long ago is removed
+--        4 for how many ms a settled id is remembered  5 fingerprint of the costs: a word
+--        6.. the keys (read_keys in holds.lua); their units are their costs
+-- Reply  1 done, 2 the same was done before, 0 the id is not known, -1 it was committed before (with other costs,
+--        or this call is no commit), -2 it was cancelled, -3 it has expired, -4 nothing to do; expires_ms; when it was
 --        settled; transitions; then per key that has a plan: now, and per window its state
 --
--- reserve.lua says what the hash of reservations holds. A key that was reset since has no hold
--- any more: what it cost is charged all the same.
+-- reserve.lua describes the hash of reservations. A key that was reset since has no hold any more:
+-- its cost is charged anyway.
 --
 -- include: library, plan, state, reserved, records, levels, freed, holds
 
@@ -40,13 +40,13 @@ function operations.settle()
     end
     if r.state then
       records[place] = r
-      if not record or r.state ~= 'open' then record = r end -- in one partition it can have expired before
+      if not record or r.state ~= 'open' then record = r end -- in one partition it may have expired already
     end
   end
   prove_key_types(keys)
 
-  -- item_of gives what the record of its partition says of a key: its units and policy; 0 units
-  -- where it does not name it.
+  -- item_of returns the units and the policy of a key in the record of its partition; 0 units
+  -- if the record does not have the key.
   local function item_of(key)
     local r = records[key.place]
     for units, policy, name in string.gmatch(r and r.items or '', '\n(%d+)([cfl])\n([^\n]+)') do
@@ -71,7 +71,7 @@ function operations.settle()
     state = record.state == 'committed' and -1 or record.state == 'cancelled' and -2 or -3
   end
 
-  -- Write. What has expired of the keys, of this reservation and others, is settled first.
+  -- Write. Expired reservations of the keys are settled first, this one and others.
   local transitions = 0
   for _, key in ipairs(keys) do transitions = transitions + expire_key(key, now) end
   if state == 1 and op ~= 'expire' then

@@ -1,24 +1,24 @@
--- sweep.lua: looks again at keys whose level may have ended. Here levels go down.
+-- sweep.lua: evaluates keys whose level may have ended. Levels go down here.
 --
--- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; where the
---        rule is gone, a meter's name with the record's field in the key's place
+-- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; if the rule
+--        was removed, a meter's name with the record's field in the key's place
 -- ARGV   1 now_ms ('' = the server's clock)
---        then per record: 1 and the plan of its rule alone (plan.lua), or 0 where that is gone;
---        2 and the plan where the rule may just have become a shadow, or live: its record
---        then passes from the one field to the other; 3 and the plan where its throttle
---        decision is to be published again, though nothing about it changed
+--        then per record: 1 and a plan with only its rule (plan.lua), or 0 if the rule was removed;
+--        2 and the plan if the rule may just have become a shadow, or live: its record
+--        then moves from the one field to the other; 3 and the plan if its throttle
+--        decision must be published again, although nothing about it changed
 -- Reply  transitions written, records that were corrupt
 --
 -- Calling it early, late or twice does no harm: it reads the present counts and writes
--- what has changed.
+-- only what has changed.
 --
 -- include: library, plan, state, reserved, records, levels
 
 local MOVED, RESTATED = 2, 3
-local PLACE = 1 -- of the only partition
+local PLACE = 1 -- the place of the only partition in KEYS
 
--- read_items reads what ARGV says: per record its key, field, s (the state of its key; nil where its rule is gone),
--- moved and restated.
+-- read_items reads KEYS and ARGV. It returns per record its key, field, s (the state of its key; nil if its rule was
+-- removed), moved and restated.
 local function read_items(now)
   local items, at, k = {}, 2, 4
   while k <= #KEYS do
@@ -38,8 +38,9 @@ local function read_items(now)
   return items
 end
 
--- read_record gives the record of an item, which may stand in its rule's other field yet, and how many transitions
--- that wrote. Where both stand, what the later one says holds; another rule's is ended by judge.
+-- read_record returns the record of an item, which may still be in its rule's other field, and how many transitions it
+-- wrote. If both fields have a record of the rule, the record in the item's field is used. If the item's field has the
+-- record of another rule, judge ends that record.
 local function read_record(item, now)
   local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
   if not item.s or text and not item.moved then return text, 0 end
@@ -64,8 +65,8 @@ function operations.sweep()
   local items = read_items(now)
   if refusal then return refusal end
 
-  -- Write. Redis refuses a call for want of memory at its first write only, and never
-  -- at this one, which removes nothing: levels must end then too.
+  -- Write. If it is out of memory, Redis refuses a call only at its first write, and it never
+  -- refuses this one, which removes nothing. Levels must end in that case too.
   call('HDEL', KEYS[PLACE + LEVELS], '')
   local transitions, corrupt_records = 0, 0
   for _, item in ipairs(items) do -- the types are proven, so reading cannot fail here
