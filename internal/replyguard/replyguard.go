@@ -53,7 +53,7 @@ type rawConn struct {
 
 func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
 
-// Read gives no byte of what is refused, nor any after it.
+// Read returns no byte of a piece that is refused, nor any byte after it.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.failed != nil {
 		return 0, c.failed
