@@ -157,7 +157,7 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	before, err := js.Consumer(ctx, stream, name)
 	if err == nil {
 		acked := before.CachedInfo().AckFloor.Stream
-		// Store the position first: after a crash between the two calls, the next process finds it.
+		// A crash between the two finds the position there.
 		if err := r.state.setPosition(ctx, l, acked); err != nil {
 			return at, err
 		}
